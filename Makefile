@@ -1,0 +1,40 @@
+# One environment, made when pyproject.toml or constraints.txt change and not otherwise.
+PYTHON ?= python3
+READY := .venv/ready
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test test-long check fix bench clean
+
+demo: $(READY)                ## train a translator here, score it, and show what it attended to
+	$(BIN)/regard demo
+
+test: $(READY)                ## the test suite and the examples in the documentation
+	$(BIN)/pytest
+
+test-long: $(READY)           ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+check: $(READY)               ## what CI runs: format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/ty check regard
+	$(BIN)/pytest
+
+fix: $(READY)                 ## let the tools repair what they can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)               ## measurements that take minutes; results are committed as reports
+	$(BIN)/python benchmarks/demo_cost.py
+
+# uv takes seconds; pip is the way back where uv cannot be had.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	( $(BIN)/pip install -q uv && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
+	  $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]' ) \
+	|| $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache

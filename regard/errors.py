@@ -1,0 +1,29 @@
+"""What regard raises: one family, and each message says what was asked, what was found and the way out."""
+
+
+class RegardError(Exception):
+    """Everything regard refuses; catch this to catch it all."""
+
+
+class ShapeError(RegardError, ValueError):
+    """Tensors whose axes, dtypes or devices do not fit together."""
+
+
+class ArgumentError(RegardError, ValueError):
+    """An argument outside the values it may take."""
+
+
+class UnsupportedError(RegardError, NotImplementedError):
+    """A combination that nothing here computes, or that the named backend does not."""
+
+
+class DataError(RegardError, ValueError):
+    """A text file that cannot be read as what it should be; names the file and the line."""
+
+
+class CheckpointError(RegardError, ValueError):
+    """A saved run or model that is missing, damaged, or not of this kind."""
+
+
+class MissingPackageError(RegardError, ImportError):
+    """An optional package that a call needs and this environment lacks."""

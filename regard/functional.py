@@ -1,0 +1,178 @@
+"""The one call: attention, the plan behind it, and the detail that it can tell."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from regard.detail import AttentionDetail
+from regard.errors import ShapeError
+from regard.kernels import BACKENDS, flash
+from regard.mechanisms import Mechanism
+from regard.patterns import Pattern
+from regard.plan import Plan, make_plan
+from regard.problem import Problem, make_problem
+from regard.statistics import Want, checked_wants
+
+_PLANS_KEPT = 512
+_plans: OrderedDict[tuple[Problem, str], Plan] = OrderedDict()
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    pattern: Pattern | str | None = None,
+    mechanism: Mechanism | None = None,
+    bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
+    q_start: int | torch.Tensor | None = None,
+    backend: str = "auto",
+    strict: bool = False,
+) -> torch.Tensor:
+    """Each query's mean of the values, weighted by the softmax of its scores over the keys that its pattern allows.
+
+        softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim).
+        k: keys (batch, kv_heads, k_len, head_dim); query head h reads key/value head h // (heads // kv_heads).
+        v: values (batch, kv_heads, k_len, v_dim).
+        pattern: who may look at whom: a Pattern, its text, or None for everyone.
+        mechanism: how scores become weights; None for softmax.
+        bias: added to the scores, broadcastable to (batch, heads, q_len, k_len).
+        softcap: scores become softcap · tanh(scores / softcap).
+        scale: multiplies the dot products; 1 / sqrt(head_dim) unless given.
+        dropout: share of the weights dropped, always applied.
+        dropout_seed: which ones; drawn from torch's generator unless given.
+        q_start: position of the first query, a number or int64 (batch,); by default the last query meets the last key.
+        backend: "auto" for the cheapest, or a name, which then computes it or raises.
+        strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
+
+    Returns:
+        (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may see no key.
+
+    Raises:
+        ShapeError: tensors that do not fit together.
+        ArgumentError: an option outside the values it may take.
+        UnsupportedError: no backend, or not the named one, computes this call.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.
+
+    >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    >>> attention(q, k, v, pattern="causal & causal_window(4)").shape
+    torch.Size([2, 8, 5, 16])
+    """
+    problem = make_problem(
+        q, k, v, pattern=pattern, mechanism=mechanism, bias=bias, softcap=softcap, scale=scale, dropout=dropout,
+        q_start=q_start, strict=strict,
+    )  # fmt: skip
+    start = q_start if isinstance(q_start, torch.Tensor) else None
+    return _plan(problem, backend).run(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
+
+
+def plan_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, backend: str = "auto", **options: Any) -> Plan:
+    """The plan that `attention` would follow: which backend, what it costs, and why not the others.
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim).
+        k: keys (batch, kv_heads, k_len, head_dim).
+        v: values (batch, kv_heads, k_len, v_dim).
+        backend: "auto" or a name.
+        options: as for `attention`.
+
+    Returns:
+        A frozen plan; `print(plan)` shows it, `plan.run(q, k, v)` follows it.
+
+    >>> x = torch.randn(1, 2, 64, 8)
+    >>> plan = plan_attention(x, x, x, pattern="causal")
+    >>> plan.backend
+    'fused'
+    """
+    options.pop("dropout_seed", None)
+    return _plan(make_problem(q, k, v, **options), backend)
+
+
+def attention_detail(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    want: Iterable[Want] | Want = ("log_sum_exp",),
+    backend: str = "auto",
+    dropout_seed: int | None = None,
+    bias: torch.Tensor | None = None,
+    q_start: int | torch.Tensor | None = None,
+    **options: Any,
+) -> AttentionDetail:
+    """`attention` together with what one wants to know about it.
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim).
+        k: keys (batch, kv_heads, k_len, head_dim).
+        v: values (batch, kv_heads, k_len, v_dim).
+        want: any of "log_sum_exp", "entropy", "received", "weights" and `top_keys(n)`.
+        options: as for `attention`.
+
+    Returns:
+        Output, the statistics asked for, and the plan. Weights are those before dropout.
+
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    problem = make_problem(q, k, v, want=checked_wants(want), bias=bias, q_start=q_start, **options)
+    start = q_start if isinstance(q_start, torch.Tensor) else None
+    return _plan(problem, backend).detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
+
+
+def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One attention from several over disjoint keys, exact and differentiable.
+
+        log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
+
+    Args:
+        pieces: outputs (batch, heads, q_len, v_dim) with their log-sum-exp (batch, heads, q_len).
+
+    Returns:
+        The output and log-sum-exp of attention over all the keys at once.
+
+    Raises:
+        ShapeError: no piece, or pieces of different shapes.
+
+    >>> q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 6, 4)
+    >>> halves = [attention_detail(q, k[:, :, part], k[:, :, part]) for part in (slice(0, 3), slice(3, 6))]
+    >>> output, _ = merge_attention([(half.output, half.log_sum_exp) for half in halves])
+    >>> torch.allclose(output, attention(q, k, k), atol=1e-6)
+    True
+    """
+    pieces = list(pieces)
+    if not pieces:
+        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+    for output, log_sum_exp in pieces:
+        if output.shape != pieces[0][0].shape or log_sum_exp.shape != output.shape[:-1]:
+            raise ShapeError(
+                f"a piece has output {tuple(output.shape)} and log_sum_exp {tuple(log_sum_exp.shape)}; every output "
+                f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
+            )
+    return flash.merge(pieces)
+
+
+def _plan(problem: Problem, backend: str) -> Plan:
+    """Plans are kept by value; a pattern that holds a tensor is equal only to itself, so its plan is not worth it."""
+    if not problem.pattern.by_value:
+        return make_plan(problem, BACKENDS, backend)
+    key = (problem, backend)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = make_plan(problem, BACKENDS, backend)
+        if len(_plans) > _PLANS_KEPT:
+            _plans.popitem(last=False)
+    return plan

@@ -1,0 +1,210 @@
+"""The one owner of PyTorch's private fused attention operations.
+
+They differ by device, forget the log-sum-exp of empty rows, want equal head sizes, and die on sizes of zero; here
+they get one face. `forward` and `backward` know nothing of autograd; `attend` is what autograd may pass through.
+
+In this file: q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len,
+v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or 1, q_len, k_len), -inf = hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_aten: Any = torch.ops.aten
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a fused call does besides its tensors: `causal` means key j <= query i, counted from the first of each."""
+
+    mask: torch.Tensor | None
+    causal: bool
+    scale: float
+
+
+def refusal(dtype: torch.dtype, device: str) -> str | None:
+    """Why no fused operation takes this dtype on this device, or None."""
+    if device == "cpu":
+        return None
+    if device == "cuda":
+        return f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
+    return f"no fused operation is known on {device}"
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), differentiable in both."""
+    return _Attend.apply(q, k, v, call)
+
+
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp, with -inf for rows that have no key and NaN for queries that hold one."""
+    v_dim = v.shape[-1]
+    q, k, v = _equal_head_sizes(q, k, v)
+    run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
+    output, log_sum_exp = run(q, k, v, call)
+    return _repaired(q, output[..., :v_dim], log_sum_exp, call)
+
+
+def backward(
+    grad: torch.Tensor,
+    grad_log_sum_exp: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    call: Call,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
+
+    With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation knows the first two terms;
+    the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
+    """
+    head_dim, v_dim = q.shape[-1], v.shape[-1]
+    log_sum_exp = log_sum_exp.masked_fill(log_sum_exp == -math.inf, 0)  # empty rows: exp(-inf - 0) = 0
+    if grad_log_sum_exp is not None:
+        column = grad_log_sum_exp.to(grad.dtype)[..., None]
+        grad = torch.cat([grad, torch.ones_like(column)], -1)
+        output = torch.cat([output, -column], -1)
+        v = F.pad(v, (0, 1))
+    q, k, v = _equal_head_sizes(q, k, v)
+    grad, output = _widened(grad, v.shape[-1]), _widened(output, v.shape[-1])
+    run = _backward_cpu if q.device.type == "cpu" else _backward_cuda
+    dq, dk, dv = run(grad, q, k, v, output, log_sum_exp, call)
+    return dq[..., :head_dim], dk[..., :head_dim], dv[..., :v_dim]
+
+
+def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One attention from attentions over disjoint keys: outputs (..., v_dim) weighted by their log-sum-exp (...).
+
+    log_sum_exp = log Σ exp(lse_p), output = Σ exp(lse_p - log_sum_exp) output_p; zeros where no piece has a key.
+    """
+    outputs = torch.stack([output for output, _ in pieces])
+    sums = torch.stack([log_sum_exp for _, log_sum_exp in pieces])
+    lonely = (sums == -math.inf).all(0)
+    safe = sums.masked_fill(lonely, 0)
+    total = safe.logsumexp(0)
+    shares = (safe - total).exp().masked_fill(lonely, 0)[..., None]
+    output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
+    return output, total.masked_fill(lonely, -math.inf)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Any:
+        output, log_sum_exp = forward(q, k, v, call)
+        ctx.save_for_backward(q, k, v, output, log_sum_exp)
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, output, log_sum_exp = ctx.saved_tensors
+        grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+        return *backward(grad, grads[1], q, k, v, output, log_sum_exp, ctx.call), None
+
+
+def _forward_cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    return _aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+    )
+
+
+def _backward_cpu(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    call: Call,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, q, k, v, output, log_sum_exp, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+    )
+
+
+def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    k, v = _repeated(q, k), _repeated(q, v)
+    mask = _aligned_mask(call.mask, q, k)
+    output, log_sum_exp, _, _ = _aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, True, 0.0, call.causal, scale=call.scale
+    )
+    return output, log_sum_exp[..., : q.shape[2]]  # the operation rounds the rows up
+
+
+def _backward_cuda(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    call: Call,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    kv_heads = k.shape[1]
+    k, v = _repeated(q, k), _repeated(q, v)
+    rows = -(-q.shape[2] // 32) * 32
+    state = torch.zeros((), dtype=torch.int64, device="cpu")
+    dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
+        grad, q, k, v, _aligned_mask(call.mask, q, k), output,
+        F.pad(log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
+        state, state, 0.0, (True, True, True, False), call.causal, scale=call.scale,
+    )  # fmt: skip
+    return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
+
+
+def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """The operation on cuda reads rows of masks 16 numbers at a time."""
+    if mask is None:
+        return None
+    k_len = k.shape[2]
+    padded = F.pad(mask, (0, -k_len % 16))[..., :k_len]
+    return padded.expand(q.shape[0], q.shape[1], q.shape[2], k_len)
+
+
+def _equal_head_sizes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Zeros behind the shorter ones: they add nothing to a score, and their output columns are cut away."""
+    size = max(q.shape[-1], v.shape[-1])
+    if q.device.type == "cuda":
+        size = -(-size // 8) * 8
+    return _widened(q, size), _widened(k, size), _widened(v, size)
+
+
+def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
+    if x.shape[-1] < size:
+        return F.pad(x, (0, size - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _repaired(
+    q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows that saw no key get log-sum-exp -inf and zeros; a query that holds a NaN, which the operation on CPU
+    answers with zeros, gets NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
+    suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
+    if q.device.type == "cpu" and not suspects.any():
+        return output, log_sum_exp
+    broken = suspects & q.isnan().any(-1)
+    output = output.masked_fill(broken[..., None], math.nan)
+    log_sum_exp = log_sum_exp.masked_fill(broken, math.nan)
+    if call.mask is not None:
+        lonely = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
+        output = output.masked_fill(lonely[..., None], 0)
+        log_sum_exp = log_sum_exp.masked_fill(lonely, -math.inf)
+    return output, log_sum_exp

@@ -1,0 +1,251 @@
+"""Attention through PyTorch's fused operations, block by block.
+
+A block is some rows of queries and the run of keys they can reach. Where every pair of a block is allowed it needs no
+mask, a causal square is left to the operation, and only the rest carries a mask as large as the block: memory grows
+with the length, and a window costs the blocks it touches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.detail import Result
+from regard.kernels import flash
+from regard.kernels.observe import WeightsBlock, observe
+from regard.mechanisms import Softmax
+from regard.operands import Operands, reachable_keys
+from regard.patterns import Grid
+from regard.plan import Cost, Refusal
+from regard.problem import PER_ROW, Problem
+
+ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)
+MASK_LIMIT = 1 << 22  # numbers in the mask of one block
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows and the keys they reach; `kind` is "all", "causal" or "masked"."""
+
+    rows: range
+    keys: range
+    kind: str
+
+    @property
+    def pairs(self) -> int:
+        return len(self.rows) * len(self.keys)
+
+
+class Fused:
+    """Softmax over dot products with any pattern, scale and fixed bias."""
+
+    name = "fused"
+
+    def assess(self, problem: Problem) -> Cost | Refusal:
+        if (reason := _reason_against(problem)) is not None:
+            return Refusal(reason)
+        blocks = lower(problem)
+        pairs = problem.batch * problem.heads * sum(block.pairs for block in blocks)
+        if problem.strict and pairs > 2 * (kept := _kept(problem)):
+            return Refusal(f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many")
+        width = 8 if problem.dtype == torch.float64 else 4
+        flops = 2 * pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
+        rows = problem.batch * problem.heads * problem.q_len * problem.v_dim
+        keys = problem.batch * problem.kv_heads * (problem.head_dim + problem.v_dim) * sum(len(b.keys) for b in blocks)
+        masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
+        if problem.want and problem.want != ("log_sum_exp",):
+            masked = max(masked, problem.batch * problem.heads * max(block.pairs for block in blocks))
+        return Cost(flops, bytes=width * (2 * rows + keys), peak_bytes=2 * width * masked, pairs=pairs)
+
+    def run(self, problem: Problem, operands: Operands) -> Result:
+        blocks = lower(problem)
+        dtype = operands.q.dtype
+        if dtype in flash.HALF and operands.q.device.type == "cpu":  # no faster there, and less exact
+            operands = _as(operands, torch.float32)
+        output, log_sum_exp = _compute(problem, operands, blocks)
+        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
+        if set(problem.want) - {"log_sum_exp"}:
+            weights = _weights(problem, operands, blocks, log_sum_exp)
+            wanted |= observe(problem, operands.grid.keys, weights)
+        return Result(output.to(dtype), **wanted)
+
+
+def lower(problem: Problem) -> list[Block]:
+    """The blocks that cover every allowed pair of a problem, rows in order."""
+    keys = reachable_keys(problem)
+    rows = range(problem.q_len)
+    if problem.q_start is PER_ROW:
+        return [Block(part, keys, "masked") for part in _cut(rows, _rows_of_mask(problem, keys))]
+    kind = _kind(problem, rows, keys)
+    if kind != "masked":
+        return [Block(rows, keys, kind)]
+    blocks = []
+    for part in _cut(rows, min(ROWS, _rows_of_mask(problem, keys))):
+        first, last = problem.q_start + part.start, problem.q_start + part.stop - 1
+        reached = problem.pattern.keys(first, last, problem.k_len)
+        blocks.append(Block(part, reached, _kind(problem, part, reached)))
+    return blocks
+
+
+def _kind(problem: Problem, rows: range, keys: range) -> str:
+    if problem.bias is not None:
+        return "masked"
+    assert problem.q_start is not None
+    first, last = problem.q_start + rows.start, problem.q_start + rows.stop - 1
+    if problem.pattern.sees_all(first, last, keys):
+        return "all"
+    band = problem.pattern.band()
+    if band is not None and band.left is None and band.right is not None and len(rows) == len(keys):
+        cut = (band.start or 0) > keys.start or (band.stop is not None and band.stop < keys.stop)
+        if not cut and first + band.right == keys.start:
+            return "causal"
+    return "masked"
+
+
+def _cut(rows: range, size: int) -> list[range]:
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def _rows_of_mask(problem: Problem, keys: range) -> int:
+    row = Block(range(1), keys, "masked")
+    return max(16, MASK_LIMIT // max(1, _mask_size(problem, row)))
+
+
+def _mask_size(problem: Problem, block: Block) -> int:
+    copies = problem.batch if problem.q_start is PER_ROW or not problem.pattern.by_value else 1
+    if problem.bias is not None:
+        copies = max(copies, problem.bias[0]) * problem.bias[1]
+    return copies * block.pairs
+
+
+def _kept(problem: Problem) -> int:
+    known = problem.kept_pairs
+    if known is not None:
+        return known
+    if problem.q_start is PER_ROW or not problem.pattern.by_value:
+        return 0  # not known without looking, so strict does not let it pass
+    count = problem.pattern.count(problem.q_len, problem.k_len, q_start=problem.q_start)
+    return problem.batch * problem.heads * count
+
+
+def _reason_against(problem: Problem) -> str | None:
+    if not isinstance(problem.mechanism, Softmax):
+        return f"it computes softmax attention, not {problem.mechanism}"
+    if problem.empty:
+        return "there is nothing to compute, and the fused operations do not survive sizes of 0"
+    if problem.softcap is not None:
+        return "the fused operations have no softcap"
+    if problem.dropout > 0:
+        return "the fused operations drop weights by another law than dropout_seed's"
+    if problem.bias_learns:
+        return "the fused operations give a bias no gradient"
+    return flash.refusal(problem.dtype, problem.device)
+
+
+def _as(operands: Operands, dtype: torch.dtype) -> Operands:
+    return Operands(
+        operands.q.to(dtype), operands.k.to(dtype), operands.v.to(dtype),
+        operands.bias, operands.grid, operands.dropout_seed,
+    )  # fmt: skip
+
+
+def _mask(problem: Problem, operands: Operands, block: Block) -> torch.Tensor:
+    """Scores to add in a block, (batch or 1, heads or 1, rows, keys): -inf where the pattern hides, else the bias."""
+    grid = operands.grid.block(block.rows, block.keys)
+    allowed = problem.pattern.evaluate(grid)
+    allowed = allowed if allowed.dim() == 4 else allowed[None, None]
+    if operands.bias is None:
+        mask = torch.zeros(allowed.shape, dtype=operands.q.dtype, device=operands.q.device)
+    else:
+        here = operands.grid.keys.start
+        bias = operands.bias if operands.bias.shape[2] == 1 else operands.bias[:, :, block.rows.start : block.rows.stop]
+        bias = bias if bias.shape[3] == 1 else bias[..., block.keys.start - here : block.keys.stop - here]
+        mask = bias.detach().to(operands.q.dtype).expand(torch.broadcast_shapes(bias.shape, allowed.shape))
+    return mask.masked_fill(~allowed, -math.inf)
+
+
+def _call(problem: Problem, operands: Operands, block: Block) -> flash.Call:
+    mask = _mask(problem, operands, block) if block.kind == "masked" else None
+    return flash.Call(mask, block.kind == "causal", problem.scale)
+
+
+def _compute(problem: Problem, operands: Operands, blocks: list[Block]) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(blocks) == 1 and blocks[0].keys:
+        return flash.attend(operands.q, operands.k, operands.v, _call(problem, operands, blocks[0]))
+    return _Blocks.apply(operands.q, operands.k, operands.v, problem, operands, blocks)
+
+
+class _Blocks(torch.autograd.Function):
+    """One flash call a block; the backward adds what each block sends to the keys it shares with others."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        problem: Problem,
+        operands: Operands,
+        blocks: list[Block],
+    ) -> Any:
+        output = q.new_zeros(*q.shape[:3], v.shape[-1])
+        wide = torch.promote_types(q.dtype, torch.float32)
+        log_sum_exp = torch.full(q.shape[:3], -math.inf, dtype=wide, device=q.device)
+        for block, rows, keys in _places(operands.grid, blocks):
+            out, lse = flash.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], _call(problem, operands, block))
+            output[:, :, rows], log_sum_exp[:, :, rows] = out, lse
+        ctx.save_for_backward(q, k, v, output, log_sum_exp)
+        ctx.lowered = problem, operands, blocks
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, output, log_sum_exp = ctx.saved_tensors
+        problem, operands, blocks = ctx.lowered
+        grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for block, rows, keys in _places(operands.grid, blocks):
+            grad_lse = None if grads[1] is None else grads[1][:, :, rows].masked_fill(
+                log_sum_exp[:, :, rows] == -math.inf, 0
+            )  # fmt: skip
+            dq[:, :, rows], dk_here, dv_here = flash.backward(
+                grad[:, :, rows], grad_lse, q[:, :, rows], k[:, :, keys], v[:, :, keys],
+                output[:, :, rows], log_sum_exp[:, :, rows], _call(problem, operands, block),
+            )  # fmt: skip
+            dk[:, :, keys] += dk_here
+            dv[:, :, keys] += dv_here
+        return dq, dk, dv, None, None, None
+
+
+def _places(grid: Grid, blocks: list[Block]) -> Iterator[tuple[Block, slice, slice]]:
+    """Each block that has pairs, with the slices of rows and of the operands' keys it covers."""
+    here = grid.keys.start
+    for block in blocks:
+        if block.keys:
+            rows = slice(block.rows.start, block.rows.stop)
+            yield block, rows, slice(block.keys.start - here, block.keys.stop - here)
+
+
+def _weights(
+    problem: Problem, operands: Operands, blocks: list[Block], log_sum_exp: torch.Tensor
+) -> Iterator[WeightsBlock]:
+    """Weights block by block, exp(scores - log_sum_exp), in the order of their rows."""
+    here = operands.grid.keys.start
+    for block in blocks:
+        keys = slice(block.keys.start - here, block.keys.stop - here)
+        grid = operands.grid.block(block.rows, block.keys)
+        wide = torch.promote_types(operands.q.dtype, torch.float32)
+        q = operands.q[:, :, block.rows.start : block.rows.stop].to(wide)
+        q = q.unflatten(1, (problem.kv_heads, problem.group))  # (batch, kv_heads, group, rows, head_dim)
+        scores = (q @ operands.k[:, :, None, keys].to(q.dtype).mT).flatten(1, 2) * problem.scale
+        scores = scores + _mask(problem, operands, Block(block.rows, block.keys, "masked"))
+        seen = scores > -math.inf
+        lse = log_sum_exp[:, :, block.rows.start : block.rows.stop, None]
+        weights = (scores - lse.masked_fill(lse == -math.inf, 0)).exp()  # (batch, heads, rows, keys)
+        yield WeightsBlock(grid, weights, seen)

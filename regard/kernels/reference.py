@@ -1,0 +1,62 @@
+"""Attention as its formula: slow, complete, and what every other backend answers to.
+
+    softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v
+
+Source: Attention Is All You Need, Vaswani et al. 2017, equation 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.detail import Result
+from regard.kernels.dropout import drop
+from regard.kernels.observe import WeightsBlock, observe
+from regard.mechanisms import Softmax
+from regard.operands import Operands
+from regard.plan import Cost, Refusal
+from regard.problem import Problem
+
+
+class Reference:
+    """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
+
+    name = "reference"
+
+    def assess(self, problem: Problem) -> Cost | Refusal:
+        if not isinstance(problem.mechanism, Softmax):
+            return Refusal(f"it computes softmax attention, not {problem.mechanism}")
+        if problem.strict and problem.q_len > 1:
+            return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
+        width = 8 if problem.dtype == torch.float64 else 4
+        flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
+        scores = problem.pairs * width
+        return Cost(flops, bytes=6 * scores, peak_bytes=3 * scores, pairs=problem.pairs)
+
+    def run(self, problem: Problem, operands: Operands) -> Result:
+        wide = torch.promote_types(operands.q.dtype, torch.float32)
+        q = operands.q.to(wide)
+        k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
+        v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
+
+        scores = q @ k.mT * problem.scale  # (batch, heads, q_len, keys)
+        if problem.softcap is not None:
+            scores = problem.softcap * torch.tanh(scores / problem.softcap)
+        if operands.bias is not None:
+            scores = scores + operands.bias.to(wide)
+        scores = scores.masked_fill(~problem.pattern.evaluate(operands.grid), -math.inf)
+
+        seen = scores > -math.inf
+        lonely = (scores == -math.inf).all(-1, keepdim=True)  # rows with no key: zeros, never NaN
+        scores = scores.masked_fill(lonely, 0)
+        weights = scores.softmax(-1).masked_fill(lonely, 0)
+        dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
+        output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
+
+        log_sum_exp = None
+        if "log_sum_exp" in problem.want:
+            log_sum_exp = scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf)  # (batch, heads, q_len)
+        found = observe(problem, operands.grid.keys, [WeightsBlock(operands.grid, weights, seen)])
+        return Result(output, log_sum_exp, **found)

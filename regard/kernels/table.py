@@ -1,0 +1,7 @@
+"""Every backend, in the order in which a plan lists them."""
+
+from regard.kernels.fused import Fused
+from regard.kernels.reference import Reference
+from regard.plan import Backend
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Fused(), Reference())}

@@ -1,0 +1,30 @@
+"""A context that cross-attention reads many times and projects once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class ProjectedContext:
+    """Keys (batch, kv_heads, context_length, head_dim) and values (…, v_dim) of a context, for one layer.
+
+    Made by `MultiHeadAttention.project_context`; handed to the layer as its context at every step of a decoding.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self.keys, self.values))
+
+    def reorder(self, index: torch.Tensor) -> ProjectedContext:
+        """Row i is what row `index[i]` was here."""
+        return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index))

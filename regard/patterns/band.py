@@ -1,0 +1,83 @@
+"""The structure that most patterns have: a diagonal band of keys, cut to a span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Band:
+    """Query position i sees key position j when `i - left <= j <= i + right` and `start <= j < stop`.
+
+    None means without end. Two bands cut to one band, so a conjunction of bands costs what one costs.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    start: int | None = None
+    stop: int | None = None
+
+    def __and__(self, other: Band) -> Band:
+        return Band(
+            left=_tighter(min, self.left, other.left),
+            right=_tighter(min, self.right, other.right),
+            start=_tighter(max, self.start, other.start),
+            stop=_tighter(min, self.stop, other.stop),
+        )
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        """Keys that at least one of the queries at positions first..last may see.
+
+        >>> Band(left=2, right=0).keys(5, 6, k_len=100)
+        range(3, 7)
+        """
+        start, stop = self._cut(k_len)
+        low = start if self.left is None else max(start, first - self.left)
+        high = stop if self.right is None else min(stop, last + self.right + 1)
+        return range(low, max(low, high))
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        """May every query at positions first..last see every one of `keys`?"""
+        if not keys or last < first:
+            return True
+        return (
+            (self.left is None or last - self.left <= keys[0])
+            and (self.right is None or keys[-1] <= first + self.right)
+            and (self.start is None or self.start <= keys[0])
+            and (self.stop is None or keys[-1] < self.stop)
+        )
+
+    def count(self, q_start: int, q_len: int, k_len: int) -> int:
+        """Allowed pairs, without looking at any of them.
+
+        >>> Band(right=0).count(q_start=0, q_len=1_000_000, k_len=1_000_000)
+        500000500000
+        """
+        start, stop = self._cut(k_len)
+        if stop <= start or q_len <= 0:
+            return 0
+        if self.left is not None and self.right is not None and -self.left > self.right:
+            return 0
+        below = lambda offset: _pairs_up_to(offset, q_start, q_len, start, stop)  # noqa: E731
+        upper = q_len * (stop - start) if self.right is None else below(self.right)
+        return upper - (0 if self.left is None else below(-self.left - 1))
+
+    def _cut(self, k_len: int) -> tuple[int, int]:
+        start = 0 if self.start is None else max(0, self.start)
+        return start, k_len if self.stop is None else min(k_len, self.stop)
+
+
+def _tighter(choose, one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
+
+
+def _pairs_up_to(offset: int, q_start: int, q_len: int, start: int, stop: int) -> int:
+    """Pairs with `j <= i + offset`: a row holds clamp(i + offset + 1 - start, 0, stop - start) of them."""
+    width = stop - start
+    first = q_start + offset + 1 - start  # of the first row, before clamping; grows by one a row
+    empty = min(q_len, max(0, -first))
+    rising_end = min(q_len, max(empty, width - first))
+    rising = rising_end - empty
+    return rising * (first + empty) + rising * (rising - 1) // 2 + (q_len - rising_end) * width

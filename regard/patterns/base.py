@@ -1,0 +1,152 @@
+"""What every pattern can do."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.patterns.grid import Grid
+
+if TYPE_CHECKING:
+    from regard.patterns.band import Band
+
+CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
+_serials = itertools.count(1)
+
+
+def next_serial() -> int:
+    """A number nobody had before: what makes a pattern that holds a tensor equal only to itself."""
+    return next(_serials)
+
+
+class Pattern:
+    """Which query positions may look at which key positions; immutable, comparable, and combined with `& | ~`."""
+
+    query_free = False  # the same keys for every query
+    compares_positions = True  # needs queries and keys to be counted from one origin
+    by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """The truth: may the query at `q_pos` see the key at `k_pos`?
+
+        Args:
+            q_pos: positions, broadcastable with `k_pos`.
+            k_pos: positions. A pattern that differs by batch row or head answers with the four axes
+                (batch or 1, heads or 1, q_len, k_len).
+
+        Returns:
+            Booleans of the broadcast shape; True = may look.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say which pairs it allows")
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
+        allowed = self.allows(grid.q_pos, grid.k_pos)
+        shape = torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys)))
+        return allowed.expand(shape)
+
+    def band(self) -> Band | None:
+        """This pattern as one band, where it is one; None where it is not."""
+        return None
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        """A range that holds every key seen by the queries at positions first..last; it may hold more."""
+        band = self.band()
+        return range(k_len) if band is None else band.keys(first, last, k_len)
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        """Is it certain, without evaluating, that these queries see all of `keys`?"""
+        band = self.band()
+        return band is not None and band.sees_all(first, last, keys)
+
+    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
+        """Keys that some query of the grid may see: None for all, else booleans (batch or 1, heads or 1, keys)."""
+        band = self.band()
+        if band is not None and not grid.per_batch:
+            return _visible_in_band(band, grid)
+        if self.query_free and len(grid.rows):
+            return _four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
+        return self._visible_by_asking(grid)
+
+    def _visible_by_asking(self, grid: Grid) -> torch.Tensor:
+        seen = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+        for block in row_blocks(grid):
+            seen = seen | _four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
+        return seen
+
+    def dense(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> torch.Tensor:
+        """Every pair as booleans, True = may look.
+
+        Args:
+            q_len: number of queries.
+            k_len: number of keys.
+            q_start: position of the first query; by default the last query meets the last key.
+
+        Returns:
+            (q_len, k_len), or (batch or 1, heads or 1, q_len, k_len) where batch rows or heads differ.
+
+        >>> from regard.patterns import Causal
+        >>> Causal().dense(2, 3).int().tolist()
+        [[1, 1, 0], [1, 1, 1]]
+        """
+        return self.evaluate(Grid.whole(q_len, k_len, q_start)).clone()
+
+    def count(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> int:
+        """Allowed pairs; summed over the batch rows or heads where the pattern itself differs by them.
+
+        >>> from regard.patterns import SlidingWindow
+        >>> SlidingWindow(4).count(5, 5)
+        19
+        """
+        grid = Grid.whole(q_len, k_len, q_start)
+        band = self.band()
+        if band is not None and not isinstance(grid.q_start, torch.Tensor):
+            return band.count(grid.q_start, q_len, k_len)
+        return sum(int(self.evaluate(block).sum()) for block in row_blocks(grid))
+
+    def draw(self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None) -> str:
+        """The pattern as text, one line a query; see `regard.patterns.drawing`."""
+        from regard.patterns.drawing import draw
+
+        return draw(self, q_len, q_len if k_len is None else k_len, q_start=q_start)
+
+    def __and__(self, other: Pattern) -> Pattern:
+        from regard.patterns.algebra import both
+
+        return both(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __or__(self, other: Pattern) -> Pattern:
+        from regard.patterns.algebra import either
+
+        return either(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __invert__(self) -> Pattern:
+        from regard.patterns.algebra import negate
+
+        return negate(self)
+
+
+def row_blocks(grid: Grid) -> list[Grid]:
+    """The grid cut into blocks of rows, each small enough to be evaluated at once."""
+    step = max(1, CHUNK // max(1, len(grid.keys)))
+    rows = grid.rows
+    return [grid.block(rows[at : at + step], grid.keys) for at in range(0, len(rows), step)]
+
+
+def _visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
+    assert isinstance(grid.q_start, int)
+    first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
+    keys = band.keys(first, last, grid.k_len) if len(grid.rows) else range(0)
+    if keys.start <= grid.keys.start and grid.keys.stop <= keys.stop:
+        return None
+    k_pos = grid.k_pos
+    return ((k_pos >= keys.start) & (k_pos < keys.stop)).view(1, 1, -1)
+
+
+def _four_axes(allowed: torch.Tensor) -> torch.Tensor:
+    return allowed if allowed.dim() == 4 else allowed[None, None]

@@ -1,0 +1,73 @@
+"""A mask of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns.base import Pattern, next_serial
+from regard.patterns.grid import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class Explicit(Pattern):
+    """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
+
+    Args:
+        mask: booleans (q_len, k_len) or (batch or 1, heads or 1, q_len, k_len). It is copied, and the pattern is
+            equal only to itself. Rows are rows of one call, not positions: it is refused with a cache.
+
+    >>> Explicit(torch.eye(2, dtype=torch.bool)).count(2, 2)
+    2
+    """
+
+    mask: torch.Tensor
+    serial: int = field(default=0, init=False, repr=False)
+
+    compares_positions = False
+    by_value = False
+
+    def __post_init__(self) -> None:
+        mask = self.mask
+        if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+            found = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else f"a {type(mask).__name__}"
+            raise ArgumentError(
+                f"Explicit needs a boolean mask (True = may look) and was given {found}; convert it with mask.bool() "
+                f"if 1 means may look, or add scores as bias="
+            )
+        if mask.dim() not in (2, 4):
+            raise ShapeError(
+                f"Explicit's mask has shape {tuple(mask.shape)}; it needs (q_len, k_len) or "
+                f"(batch or 1, heads or 1, q_len, k_len)"
+            )
+        object.__setattr__(self, "mask", mask.detach().clone())
+        object.__setattr__(self, "serial", next_serial())
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """The mask at these positions, its own rows standing so that the last one meets the last key."""
+        q_len, k_len = self.mask.shape[-2:]
+        return self.mask.to(k_pos.device)[..., q_pos - (k_len - q_len), k_pos]
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        self.check(0, 0, grid.q_len, grid.k_len)
+        rows, keys = grid.rows, grid.keys
+        return self.mask.to(grid.device)[..., rows.start : rows.stop, keys.start : keys.stop]
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        found = tuple(self.mask.shape)
+        if found[-2:] != (q_len, k_len):
+            raise ShapeError(f"Explicit's mask is for {found[-2:]} queries and keys; this call has {(q_len, k_len)}")
+        for axis, size, given in zip(("batch", "heads"), (batch, heads), found[:-2], strict=False):
+            if size and given not in (1, size):
+                raise ShapeError(f"Explicit's mask {found} has {given} on axis '{axis}'; the call has {size}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Explicit) and self.serial == other.serial
+
+    def __hash__(self) -> int:
+        return hash(("Explicit", self.serial))
+
+    def __str__(self) -> str:
+        return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"

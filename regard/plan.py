@@ -1,0 +1,209 @@
+"""The decision which backend computes a problem: frozen, printable, and made without reading any value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from regard.detail import AttentionDetail, Result, TopKeysFound
+from regard.errors import ArgumentError, UnsupportedError
+from regard.operands import Operands, prepare, reachable_keys
+from regard.problem import PER_ROW, Problem
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
+
+    `pairs` are the query-key pairs it computes, allowed or not; `work` is what backends are compared by, in
+    operations, where bytes count for as many operations as a machine does while it moves one.
+    """
+
+    flops: float
+    bytes: float
+    peak_bytes: float
+    pairs: int
+
+    @property
+    def work(self) -> float:
+        return self.flops + 8 * self.bytes
+
+    def __str__(self) -> str:
+        return f"{_short(self.flops)}FLOP, {_short(self.bytes)}B moved, {_short(self.peak_bytes)}B beside the tensors"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a backend does not compute a problem."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Backend(Protocol):
+    """A way to compute problems: `assess` answers with a cost or the reason why not, `run` computes."""
+
+    name: str
+
+    def assess(self, problem: Problem) -> Cost | Refusal: ...
+
+    def run(self, problem: Problem, operands: Operands) -> Result: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The backend chosen for one problem, with its cost and why each other backend was not."""
+
+    problem: Problem
+    backend: str
+    cost: Cost
+    others: tuple[tuple[str, Cost | Refusal], ...]
+    keys: range
+    _chosen: Backend = field(repr=False, compare=False)
+
+    def run(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        bias: torch.Tensor | None = None,
+        q_start: torch.Tensor | None = None,
+        dropout_seed: int | None = None,
+    ) -> torch.Tensor:
+        """The output, (batch, heads, q_len, v_dim) in q's dtype, of tensors like those the plan was made for.
+
+        A bias and a tensor of q_start are handed over again: a plan keeps no values.
+        """
+        return self.detail(q, k, v, bias=bias, q_start=q_start, dropout_seed=dropout_seed).output
+
+    def detail(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        bias: torch.Tensor | None = None,
+        q_start: torch.Tensor | None = None,
+        dropout_seed: int | None = None,
+    ) -> AttentionDetail:
+        """The output and the statistics that the plan was made with."""
+        self._check(q, k, v, bias, q_start)
+        operands = prepare(self.problem, self.keys, q, k, v, bias, q_start, dropout_seed)
+        result = self._chosen.run(self.problem, operands)
+        return AttentionDetail(_on_all_keys(result, self.keys, self.problem.k_len), self)
+
+    @property
+    def asked(self) -> str:
+        """The statistics asked for, in words."""
+        return ", ".join(map(str, self.problem.want)) or "the output alone"
+
+    def to_json(self) -> str:
+        """The plan as JSON text: backend, costs, reasons and the share of pairs computed."""
+        return json.dumps(
+            {
+                "problem": str(self.problem),
+                "asked": [str(want) for want in self.problem.want],
+                "backend": self.backend,
+                "cost": _cost_record(self.cost),
+                "share_of_pairs_computed": self.share_of_pairs_computed,
+                "pairs_kept": self.problem.kept_pairs,
+                "others": {name: _verdict_record(verdict) for name, verdict in self.others},
+            }
+        )
+
+    @property
+    def share_of_pairs_computed(self) -> float:
+        """Pairs computed over all pairs, 0 to 1."""
+        return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
+
+    def __str__(self) -> str:
+        kept = self.problem.kept_pairs
+        share = f"{self.share_of_pairs_computed:.1%} of pairs computed"
+        if kept is not None and self.problem.pairs:
+            share += f", {kept / self.problem.pairs:.1%} kept"
+        lines = [f"{self.problem}", f"  {self.backend}: {self.cost}; {share}"]
+        for name, verdict in self.others:
+            lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'dearer'}: {verdict}")
+        return "\n".join(lines)
+
+    def _check(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, q_start: torch.Tensor | None
+    ) -> None:
+        planned = self.problem
+        shapes = {
+            "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim)),
+            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.head_dim)),
+            "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim)),
+        }
+        for name, (tensor, shape) in shapes.items():
+            if tuple(tensor.shape) != shape or tensor.dtype != planned.dtype or tensor.device.type != planned.device:
+                raise ArgumentError(
+                    f"this plan was made for {name} {shape} {planned.dtype} on {planned.device} and was given "
+                    f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; make a plan for these tensors"
+                )
+        for name, given, wanted in (
+            ("bias", bias is not None, planned.bias is not None),
+            ("q_start", q_start is not None, planned.q_start is PER_ROW),
+        ):
+            if wanted and not given:
+                raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
+            if given and not wanted:
+                raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
+
+
+def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """Ask every backend, take the cheapest, or the named one.
+
+    Raises:
+        UnsupportedError: no backend, or not the named one, computes this problem; with every reason.
+    """
+    if backend != "auto" and backend not in backends:
+        raise ArgumentError(f"backend {backend!r} does not exist; there are auto, {', '.join(backends)}")
+    verdicts = {name: one.assess(problem) for name, one in backends.items()}
+    costs = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Cost)}
+    if backend != "auto" and backend not in costs:
+        raise UnsupportedError(
+            f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
+        )
+    if not costs:
+        reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
+        raise UnsupportedError(f"nothing computes {problem}: {reasons}")
+    name = min(costs, key=lambda one: costs[one].work) if backend == "auto" else backend
+    others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
+    return Plan(problem, name, costs[name], others, reachable_keys(problem), backends[name])
+
+
+def _on_all_keys(result: Result, keys: range, k_len: int) -> Result:
+    """Statistics counted over the reachable keys, put back where those keys stand among all."""
+    if len(keys) == k_len:
+        return result
+    before, after = keys.start, k_len - keys.stop
+    pad = lambda found: None if found is None else torch.nn.functional.pad(found, (before, after))  # noqa: E731
+    top = result.top_keys
+    if top is not None:
+        top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
+    return Result(result.output, result.log_sum_exp, result.entropy, pad(result.received), pad(result.weights), top)
+
+
+def _cost_record(cost: Cost) -> dict[str, Any]:
+    return {"flops": cost.flops, "bytes": cost.bytes, "peak_bytes": cost.peak_bytes, "pairs": cost.pairs}
+
+
+def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:
+    if isinstance(verdict, Refusal):
+        return {"refused": verdict.reason}
+    return {"dearer": _cost_record(verdict)}
+
+
+def _short(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} P"

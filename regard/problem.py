@@ -1,0 +1,176 @@
+"""One attention call as a value: sizes, dtypes, pattern and options, but none of the numbers in its tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.mechanisms import Mechanism, Softmax
+from regard.patterns import Pattern, as_pattern
+from regard.shapes import bind_attention
+from regard.statistics import Want
+
+PER_ROW = None  # the q_start of a call whose batch rows start at different positions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a planner must know: equal problems have equal plans.
+
+    `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
+    `bias` is the four-axis shape of a score bias, `bias_learns` whether it needs a gradient.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    k_len: int
+    head_dim: int
+    v_dim: int
+    dtype: torch.dtype
+    device: str
+    pattern: Pattern
+    mechanism: Mechanism
+    q_start: int | None
+    scale: float
+    softcap: float | None
+    bias: tuple[int, ...] | None
+    bias_learns: bool
+    dropout: float
+    want: tuple[Want, ...]
+    needs_grad: bool
+    strict: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.heads // self.kv_heads if self.kv_heads else 1
+
+    @property
+    def empty(self) -> bool:
+        """Is there nothing to compute?"""
+        return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs of all batch rows and heads, allowed or not."""
+        return self.batch * self.heads * self.q_len * self.k_len
+
+    @property
+    def kept_pairs(self) -> int | None:
+        """Allowed pairs of all batch rows and heads where structure tells them without a look, else None."""
+        band = self.pattern.band()
+        if band is None or self.q_start is None:
+            return None
+        return self.batch * self.heads * band.count(self.q_start, self.q_len, self.k_len)
+
+    def __str__(self) -> str:
+        heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.mechanism} of {self.batch} x {heads}, {self.q_len} queries by {self.k_len} keys, "
+            f"head_dim {self.head_dim}, {dtype} on {self.device}, pattern {self.pattern}"
+        )
+
+
+def make_problem(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    pattern: Pattern | str | None = None,
+    mechanism: Mechanism | None = None,
+    bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    q_start: int | torch.Tensor | None = None,
+    want: tuple[Want, ...] = (),
+    strict: bool = False,
+) -> Problem:
+    """The problem that a call poses, or a refusal that says what does not fit.
+
+    Raises:
+        ShapeError: tensors that do not fit together.
+        ArgumentError: an option outside the values it may take.
+    """
+    sizes = bind_attention(q, k, v)
+    pattern = as_pattern(pattern)
+    pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
+    return Problem(
+        **sizes,
+        dtype=q.dtype,
+        device=q.device.type,
+        pattern=pattern,
+        mechanism=_checked_mechanism(mechanism),
+        q_start=_checked_q_start(q_start, sizes),
+        scale=sizes["head_dim"] ** -0.5 if scale is None else _finite("scale", scale),
+        softcap=_checked_softcap(softcap),
+        bias=None if bias is None else _checked_bias(bias, q, sizes),
+        bias_learns=bias is not None and bias.requires_grad and torch.is_grad_enabled(),
+        dropout=_checked_dropout(dropout),
+        want=want,
+        needs_grad=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+        strict=strict,
+    )
+
+
+def _checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
+    if mechanism is None:
+        return Softmax()
+    if not isinstance(mechanism, Mechanism):
+        raise ArgumentError(f"mechanism is {mechanism!r}; give one of regard.mechanisms, or None for softmax")
+    return mechanism
+
+
+def _checked_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
+    if q_start is None:
+        return sizes["k_len"] - sizes["q_len"]
+    if isinstance(q_start, torch.Tensor):
+        if q_start.dtype != torch.int64 or tuple(q_start.shape) != (sizes["batch"],):
+            raise ShapeError(
+                f"q_start is a {q_start.dtype} tensor {tuple(q_start.shape)}; "
+                f"it needs int64 of shape (batch,) = ({sizes['batch']},), or a number"
+            )
+        return PER_ROW
+    if not isinstance(q_start, int) or isinstance(q_start, bool):
+        raise ArgumentError(f"q_start is {q_start!r}; it is a position: a whole number or an int64 tensor (batch,)")
+    return q_start
+
+
+def _finite(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ArgumentError(f"{name} is {value!r}; it needs a finite number")
+    return float(value)
+
+
+def _checked_softcap(softcap: float | None) -> float | None:
+    if softcap is None:
+        return None
+    if _finite("softcap", softcap) <= 0:
+        raise ArgumentError(f"softcap is {softcap}; scores are capped to ±softcap, so it is above 0 (None for no cap)")
+    return float(softcap)
+
+
+def _checked_dropout(dropout: float) -> float:
+    if not 0 <= _finite("dropout", dropout) <= 1:
+        raise ArgumentError(f"dropout is {dropout}; it is the share of weights dropped, 0 to 1")
+    return float(dropout)
+
+
+def _checked_bias(bias: torch.Tensor, q: torch.Tensor, sizes: dict[str, int]) -> tuple[int, ...]:
+    whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
+    if not isinstance(bias, torch.Tensor):
+        raise ArgumentError(f"bias is a {type(bias).__name__}; it needs a floating-point tensor")
+    if not bias.dtype.is_floating_point:
+        raise ShapeError(f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype")
+    if bias.device != q.device:
+        raise ShapeError(f"q is on {q.device} but bias on {bias.device}; move one of them")
+    shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
+    if len(shape) != 4 or any(given not in (1, size) for given, size in zip(shape, whole, strict=True)):
+        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {whole}")
+    return shape

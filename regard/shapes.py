@@ -1,0 +1,80 @@
+"""Axes are named once, at the door; everything inside may trust their sizes."""
+
+import torch
+
+from regard.errors import ShapeError
+
+ATTENTION_AXES = {
+    "q": "batch heads q_len head_dim",
+    "k": "batch kv_heads k_len head_dim",
+    "v": "batch kv_heads k_len v_dim",
+}
+
+
+def bind_axes(**named: tuple[torch.Tensor, str]) -> dict[str, int]:
+    """Size of every named axis, where tensors that share a name must share its size.
+
+    Args:
+        named: for each tensor's name, the tensor and its axes as one string of words.
+
+    Returns:
+        The size of each axis by name.
+
+    Raises:
+        ShapeError: a tensor of another rank, or one axis with two sizes.
+
+    >>> q, k = torch.zeros(2, 4, 7, 8), torch.zeros(2, 2, 11, 8)
+    >>> bind_axes(q=(q, "batch heads q_len head_dim"), k=(k, "batch kv_heads k_len head_dim"))["k_len"]
+    11
+    """
+    sizes: dict[str, int] = {}
+    seen_in: dict[str, str] = {}
+    for name, (tensor, axes) in named.items():
+        words = axes.split()
+        if tensor.dim() != len(words):
+            raise ShapeError(
+                f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}; it needs {len(words)}: ({', '.join(words)})"
+            )
+        for axis, size in zip(words, tensor.shape, strict=True):
+            if sizes.setdefault(axis, size) != size:
+                first = seen_in[axis]
+                raise ShapeError(
+                    f"axis '{axis}' is {sizes[axis]} in {first} {tuple(named[first][0].shape)} "
+                    f"but {size} in {name} {tuple(tensor.shape)}"
+                )
+            seen_in.setdefault(axis, name)
+    return sizes
+
+
+def bind_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+    """Sizes of one attention call, after everything about q, k and v that can be wrong was looked at.
+
+    Raises:
+        ShapeError: ranks, sizes, dtypes, devices or head counts that do not fit.
+
+    >>> bind_attention(torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 6))["v_dim"]
+    6
+    """
+    tensors = {"q": q, "k": k, "v": v}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ShapeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors are attended")
+    sizes = bind_axes(**{name: (tensor, ATTENTION_AXES[name]) for name, tensor in tensors.items()})
+    if not q.dtype.is_floating_point:
+        raise ShapeError(f"q has dtype {q.dtype}; attention needs a floating-point dtype")
+    for name in ("k", "v"):
+        if tensors[name].dtype != q.dtype:
+            raise ShapeError(f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them")
+        if tensors[name].device != q.device:
+            raise ShapeError(f"q is on {q.device} but {name} on {tensors[name].device}; move one of them")
+    if sizes["head_dim"] == 0:
+        raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)}; a score needs at least one dimension")
+    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ShapeError(
+            f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
+            f"query heads, so heads must be a multiple of kv_heads"
+        )
+    return sizes
