@@ -1,23 +1,66 @@
-"""Attention for PyTorch: every mechanism behind one call, with one written meaning."""
+"""Attention for PyTorch: every mechanism behind one call, with one written meaning.
 
-from regard import mechanisms, patterns, positions
-from regard.caches import GrowingCache
-from regard.detail import AttentionDetail
-from regard.errors import (
-    ArgumentError,
-    CheckpointError,
-    DataError,
-    MissingPackageError,
-    RegardError,
-    ShapeError,
-    UnsupportedError,
-)
-from regard.functional import attention, attention_detail, merge_attention, plan_attention
-from regard.layers import MultiHeadAttention, record_attention
-from regard.plan import Plan
-from regard.statistics import top_keys
+    import regard as rg
+    from regard import patterns as p
+    out = rg.attention(q, k, v, pattern=p.Causal() & p.CausalWindow(512))
+
+Names load when they are first used, so that `import regard` and `regard --help` cost nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from regard import mechanisms, patterns, positions
+    from regard.caches import GrowingCache
+    from regard.detail import AttentionDetail
+    from regard.errors import (
+        ArgumentError,
+        CheckpointError,
+        DataError,
+        MissingPackageError,
+        RegardError,
+        ShapeError,
+        UnsupportedError,
+    )
+    from regard.functional import attention, attention_detail, merge_attention, plan_attention
+    from regard.layers import MultiHeadAttention, record_attention
+    from regard.plan import Plan
+    from regard.statistics import top_keys
+
+# Where each public name lives; the rooms below it (patterns, models, text, ...) are imported by their own names.
+_HOMES = {
+    "regard.functional": ("attention", "plan_attention", "attention_detail", "merge_attention"),
+    "regard.statistics": ("top_keys",),
+    "regard.detail": ("AttentionDetail",),
+    "regard.plan": ("Plan",),
+    "regard.layers": ("MultiHeadAttention", "record_attention"),
+    "regard.caches": ("GrowingCache",),
+    "regard.errors": (
+        "RegardError",
+        "ArgumentError",
+        "ShapeError",
+        "UnsupportedError",
+        "DataError",
+        "CheckpointError",
+        "MissingPackageError",
+    ),
+}
+_ROOMS = (
+    "patterns",
+    "mechanisms",
+    "positions",
+    "caches",
+    "layers",
+    "models",
+    "text",
+    "decoding",
+    "training",
+    "inspection",
+)
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "attention",
@@ -28,8 +71,8 @@ __all__ = [
     "AttentionDetail",
     "Plan",
     "MultiHeadAttention",
-    "GrowingCache",
     "record_attention",
+    "GrowingCache",
     "patterns",
     "mechanisms",
     "positions",
@@ -41,3 +84,17 @@ __all__ = [
     "CheckpointError",
     "MissingPackageError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"regard.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS, "__version__"])

@@ -1,0 +1,221 @@
+"""Saved models: `config.json`, `weights.safetensors` and a few text files in one folder.
+
+A run of training holds several such folders, `step-000100/` and so on, and `checkpoints.json` says which is the
+last and which the best; `load_model` reads a run as its best model. No file names code, and none is unpickled.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard.models.storage_files import (
+    TEXT_LIMIT,
+    check_name,
+    existing_folder,
+    read_bytes,
+    replace_file,
+    write_folder,
+)
+from regard.models.storage_json import read_sealed, render_sealed
+from regard.models.storage_tensors import load_tensor_metadata, load_tensors, save_tensors
+
+__all__ = [
+    "SavedModel",
+    "save_model",
+    "load_model",
+    "Checkpoints",
+    "read_checkpoints",
+    "write_checkpoints",
+    "write_model_files",
+    "save_tensors",
+    "load_tensors",
+    "load_tensor_metadata",
+]
+
+FORMAT = 1
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "weights.safetensors"
+CHECKPOINTS_FILE = "checkpoints.json"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What `load_model` found: the declaration, the tensors, and the text files beside them."""
+
+    config: dict[str, Any]
+    state: dict[str, torch.Tensor]
+    kind: str
+    extra_files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The folders, inside a run, of its last and its best model; best is None before the first validation."""
+
+    last: str
+    best: str | None = None
+
+
+def save_model(
+    folder: str | Path,
+    config: dict[str, Any],
+    state: dict[str, torch.Tensor],
+    kind: str,
+    extra_files: dict[str, str] | None = None,
+) -> None:
+    """Write a model's folder in one instant; a kill leaves the old model or the new one.
+
+    Args:
+        folder: where; a saved model there is replaced, anything else is left alone and refused.
+        config: what builds the module again, of JSON values.
+        state: its state dict; tied tensors are stored once.
+        kind: which module, one word.
+        extra_files: texts to keep beside it by file name, such as `tokeniser.json`.
+
+    Raises:
+        ArgumentError: a value that cannot be stored.
+        CheckpointError: the folder holds something else, or could not be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     save_model(f"{parent}/m", {"dim": 2}, {"weight": torch.ones(2)}, kind="toy")
+    ...     load_model(f"{parent}/m", kind="toy").config
+    {'dim': 2}
+    """
+    folder = Path(folder)
+    _check_replaceable(existing_folder(folder))
+    write_folder(folder, lambda aside: write_model_files(aside, config, state, kind, extra_files), replace=True)
+
+
+def write_model_files(
+    folder: Path,
+    config: dict[str, Any],
+    state: dict[str, torch.Tensor],
+    kind: str,
+    extra_files: dict[str, str] | None = None,
+) -> None:
+    """The files of `save_model` in a folder that is being written aside (by `write_folder`)."""
+    files = {WEIGHTS_FILE: save_tensors(folder / WEIGHTS_FILE, state)}
+    for name, text in (extra_files or {}).items():
+        data = text.encode()
+        if check_name(name, "extra_files") in (CONFIG_FILE, WEIGHTS_FILE) or len(data) > TEXT_LIMIT:
+            raise ArgumentError(
+                f"extra file {name!r} of {len(data)} bytes: {CONFIG_FILE} and {WEIGHTS_FILE} are taken, and a "
+                f"text has at most {TEXT_LIMIT} bytes"
+            )
+        files[name] = hashlib.sha256(data).hexdigest()
+        replace_file(folder / name, data)
+    content = {"format": FORMAT, "kind": kind, "config": config, "files": files}
+    replace_file(folder / CONFIG_FILE, render_sealed(content))
+
+
+def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
+    """Read a saved model, or the best model of a run of training, after checking every byte of it.
+
+    Args:
+        folder: what `save_model` or `regard.training.train` wrote.
+        kind: the only kind to accept; None accepts every kind.
+
+    Returns:
+        The config, the tensors on the CPU, the kind and the extra files.
+
+    Raises:
+        CheckpointError: missing, damaged, of another kind, or written by a newer version.
+
+    >>> load_model("nowhere")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    """
+    folder = Path(folder)
+    while True:
+        found = _model_folder(folder)
+        try:
+            return _load(found, kind)
+        except CheckpointError:
+            if _model_folder(folder) == found:  # else a trainer moved on meanwhile: read its newer checkpoint
+                raise
+
+
+def read_checkpoints(run: Path) -> Checkpoints | None:
+    """Which checkpoints a run of training holds; None where no run has saved anything yet.
+
+    Raises:
+        CheckpointError: the file is damaged or points outside the run.
+    """
+    path = run / CHECKPOINTS_FILE
+    if not path.exists() and not path.is_symlink():
+        return None
+    content = read_sealed(path)
+    if content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
+    last, best = content.get("last"), content.get("best")
+    found = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
+    for name in (found.last, found.best or found.last):
+        if (run / name).is_symlink():
+            raise CheckpointError(f"{run / name} is a symbolic link; a checkpoint is a folder of its run")
+    return found
+
+
+def write_checkpoints(run: Path, checkpoints: Checkpoints) -> None:
+    """Say, in one instant, which checkpoints of a run are the last and the best."""
+    content = {"format": FORMAT, "last": checkpoints.last, "best": checkpoints.best}
+    replace_file(run / CHECKPOINTS_FILE, render_sealed(content))
+
+
+def _model_folder(folder: Path) -> Path:
+    folder = existing_folder(folder)
+    if (folder / CONFIG_FILE).exists():
+        return folder
+    checkpoints = read_checkpoints(folder)
+    if checkpoints is None:
+        raise CheckpointError(f"{folder} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it")
+    return folder / (checkpoints.best or checkpoints.last)
+
+
+def _load(folder: Path, kind: str | None) -> SavedModel:
+    content = _read_config(folder)
+    if kind is not None and content["kind"] != kind:
+        raise CheckpointError(f"{folder} holds a model of kind {content['kind']!r}, and {kind!r} was asked for")
+    files = dict(content["files"])
+    state = load_tensors(folder / WEIGHTS_FILE, seal=files.pop(WEIGHTS_FILE))
+    texts = {}
+    for name, expected in files.items():
+        data = read_bytes(folder / check_name(name, folder / CONFIG_FILE))
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise CheckpointError(f"{folder / name} does not match its SHA-256 in {CONFIG_FILE}")
+        try:
+            texts[name] = data.decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{folder / name} is not UTF-8 text: {error}") from None
+    return SavedModel(content["config"], state, content["kind"], texts)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    content = read_sealed(path)
+    if content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
+    expected = {"kind": str, "config": dict, "files": dict}
+    wrong = [name for name, type_ in expected.items() if not isinstance(content.get(name), type_)]
+    if wrong or not isinstance(content["files"].get(WEIGHTS_FILE), str):
+        raise CheckpointError(f"{path} lacks {', '.join(wrong) or WEIGHTS_FILE}, so it describes no saved model")
+    return content
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Only a saved model and nothing beside it may be replaced: nobody's other files are ever deleted."""
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if not found and not folder.is_file():
+        return
+    known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in found else set()
+    if strangers := sorted(found - known):
+        raise CheckpointError(
+            f"{folder} holds {len(strangers)} files that are no part of a saved model ({strangers[0]} ...); "
+            f"choose another folder"
+        )
+    if folder.is_file():
+        raise CheckpointError(f"{folder} is a file; choose another folder")

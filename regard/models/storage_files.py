@@ -1,0 +1,211 @@
+"""Files that survive a kill and are never trusted.
+
+Written aside, synced and renamed, so that at every instant either the old or the new content is readable;
+read with every size, type and name checked before it is believed.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from regard.errors import CheckpointError
+
+TEXT_LIMIT = 64 * 2**20  # bytes; a tokeniser of 250,000 words needs about 20 MiB
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: object, source: str | Path) -> str:
+    """The name of something directly inside a folder, or a refusal: no path, nothing hidden, plain letters.
+
+    Raises:
+        CheckpointError: anything else.
+
+    >>> check_name("tokeniser.json", "config.json")
+    'tokeniser.json'
+    """
+    if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+        raise CheckpointError(
+            f"{source} names the file {str(name)[:80]!r}; a name has 1 to 128 letters, digits, '.', '_' or '-' "
+            f"and starts with a letter or digit"
+        )
+    return name
+
+
+# Reading
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open a plain file for reading: no symbolic link, folder, pipe or device.
+
+    Raises:
+        CheckpointError: it is missing, unreadable or something else than a plain file.
+    """
+    # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without these flags have no such files.
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    try:
+        if path.is_symlink():
+            raise CheckpointError(f"{path} is a symbolic link; only plain files are read, so copy its target there")
+        descriptor = os.open(path, flags)
+    except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f"{path} is not a plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
+    """The whole content of a plain file of at most `limit` bytes.
+
+    Raises:
+        CheckpointError: not a plain file, or larger.
+    """
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise CheckpointError(f"{path} has {size} bytes; a file of this kind has at most {limit}")
+        return file.read(limit)
+
+
+# Writing
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's list of names, are on the disk."""
+    if os.name == "nt":  # Windows has no such call for folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+    """Give a file new content in one instant: a kill leaves the old content or the new, never a mixture.
+
+    Raises:
+        CheckpointError: it could not be written; nothing is left half written, and no file aside.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     replace_file(Path(folder) / "note.txt", b"new")
+    ...     (Path(folder) / "note.txt").read_bytes()
+    b'new'
+    """
+    path = Path(os.path.abspath(path))
+    with _saving(path):
+        _remove_leftovers(path)
+        aside = path.parent / f"{_aside_prefix(path)}{secrets.token_hex(4)}"
+        try:
+            with open(aside, "xb") as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
+
+
+def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool = False) -> None:
+    """Make a folder appear complete in one instant.
+
+    `writer` fills a hidden sibling; its files and folders are synced, then it is renamed into place. With
+    `replace`, the old folder first steps aside under a second hidden name, where `existing_folder` finds it if
+    a kill falls between the two renames. What earlier kills left behind is removed here.
+
+    Raises:
+        CheckpointError: it exists (without `replace`) or could not be written; what was there is unchanged.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     write_folder(Path(parent) / "new", lambda aside: sync(aside))
+    ...     (Path(parent) / "new").is_dir()
+    True
+    """
+    folder = Path(os.path.abspath(folder))
+    with _saving(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        previous = _previous(folder)
+        _remove_leftovers(folder)
+        if previous.exists() and not folder.exists():
+            os.rename(previous, folder)
+        shutil.rmtree(previous, ignore_errors=True)
+        if os.path.lexists(folder) and not replace and not _is_empty(folder):
+            raise CheckpointError(f"{folder} exists already; choose another folder or delete it first")
+        aside = folder.parent / f"{_aside_prefix(folder)}{secrets.token_hex(4)}"
+        try:
+            aside.mkdir()
+            writer(aside)
+            _sync_tree(aside)
+            if os.path.lexists(folder):
+                os.rename(folder, previous)
+            os.rename(aside, folder)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            if previous.exists() and not folder.exists():
+                os.rename(previous, folder)
+            raise
+        sync(folder.parent)
+        shutil.rmtree(previous, ignore_errors=True)
+
+
+def existing_folder(folder: Path) -> Path:
+    """Where the last complete content of a folder lies, also after a kill in the middle of its replacement.
+
+    >>> existing_folder(Path("nowhere"))
+    PosixPath('nowhere')
+    """
+    previous = _previous(Path(os.path.abspath(folder)))
+    return previous if not os.path.lexists(folder) and previous.is_dir() else folder
+
+
+@contextmanager
+def _saving(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} could not be saved: {error.strerror or error}; nothing was left half written"
+        ) from error
+
+
+def _aside_prefix(path: Path) -> str:
+    return f".{path.name}.writing-"
+
+
+def _previous(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.previous"
+
+
+def _remove_leftovers(path: Path) -> None:
+    for leftover in path.parent.glob(f"{_aside_prefix(path)}*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _sync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(parent) / name)
+        sync(Path(parent))

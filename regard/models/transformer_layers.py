@@ -1,0 +1,86 @@
+"""The layers of encoder and decoder, with the norm before each part ("pre") or after it ("post", as in the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from regard.caches import GrowingCache
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.patterns import Pattern
+
+NORMS = ("pre", "post")
+Part = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Residual(nn.Module):
+    """Adds what a part makes of x to x: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post").
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.1 (post); On Layer Normalization in the
+    Transformer Architecture, Xiong et al. 2020 (pre).
+    """
+
+    def __init__(self, dim: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        self.first = norm == "pre"
+
+    def forward(self, x: torch.Tensor, part: Part) -> torch.Tensor:
+        """(batch, length, dim) -> (batch, length, dim)."""
+        if self.first:
+            return x + self.dropout(part(self.norm(x)))
+        return self.norm(x + self.dropout(part(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = attention, feed_forward
+        self.around_attention = Residual(attention.dim, norm, dropout)
+        self.around_feed_forward = Residual(attention.dim, norm, dropout)
+
+    def forward(self, x: torch.Tensor, live: Pattern | None) -> torch.Tensor:
+        """x: (batch, length, dim); live: the keys that are no padding."""
+        x = self.around_attention(x, lambda x: self.attention(x, pattern=live))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder, then feed-forward."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        dim = self_attention.dim
+        self.self_attention, self.cross_attention, self.feed_forward = self_attention, cross_attention, feed_forward
+        self.around_self_attention = Residual(dim, norm, dropout)
+        self.around_cross_attention = Residual(dim, norm, dropout)
+        self.around_feed_forward = Residual(dim, norm, dropout)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | ProjectedContext,
+        *,
+        live: Pattern | None,
+        context_live: Pattern | None,
+        context_q_start: torch.Tensor | None,
+        cache: GrowingCache | None = None,
+    ) -> torch.Tensor:
+        """x: (batch, length, dim); context: (batch, context_length, dim) or its keys and values."""
+        x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live, cache=cache))
+        x = self.around_cross_attention(
+            x, lambda x: self.cross_attention(x, context, pattern=context_live, q_start=context_q_start)
+        )
+        return self.around_feed_forward(x, self.feed_forward)

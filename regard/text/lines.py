@@ -1,0 +1,109 @@
+"""Lines of a file and their numbers: UTF-8, ended by line feeds alone, from anything a user may hand over."""
+
+import os
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO
+
+from regard.errors import DataError
+
+BINARY_SNIFF = 4096  # bytes looked at before a file is taken for text
+UNDECODABLE_SHARE = 0.2  # above it, a file is in another encoding rather than damaged in places
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+PathLike = str | os.PathLike[str]
+
+
+def open_bytes(path: PathLike) -> BufferedReader:
+    """The file opened for reading bytes.
+
+    Raises:
+        DataError: it is missing, a folder, or cannot be opened.
+    """
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; check the path (the current folder is where it starts)") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; name a file inside it") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{str(path)!r} cannot be opened ({reason}); check its name and permissions") from None
+
+
+def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
+    r"""Each line of a text file with its number from 1, None where the line is not valid UTF-8.
+
+    Only "\n" and "\r\n" end a line; U+2028, U+0085 and form feeds stay inside. A byte order mark is dropped.
+
+    Raises:
+        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), or more than one of its
+            lines and more than a fifth of them are not UTF-8.
+    """
+    count, bad, first_bad = 0, 0, 0
+    with open_bytes(path) as file:
+        _refuse_binary(path, file.peek(BINARY_SNIFF)[:BINARY_SNIFF])
+        for count, raw in enumerate(file, start=1):
+            text = decode(raw, count)
+            if text is None:
+                bad, first_bad = bad + 1, first_bad or count
+            yield count, text
+    if bad > 1 and bad > UNDECODABLE_SHARE * count:
+        raise DataError(
+            f"{path}: {bad} of {count} lines are not valid UTF-8, the first is line {first_bad}; at most "
+            f"{UNDECODABLE_SHARE:.0%} may be damaged, so this looks like another encoding: convert it with "
+            f"`iconv -f latin1 -t utf-8` (or its real encoding)"
+        )
+
+
+def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
+    r"""Sentences, one a line, as they stand: line i of what comes out is line i of what went in.
+
+    Empty lines are kept as empty strings. Lines are given out as they arrive, so a pipe can be answered
+    line by line.
+
+    Args:
+        source: a path, or an open stream such as `sys.stdin`.
+
+    Raises:
+        DataError: the file cannot be opened, or a line is not UTF-8 text: leaving it out would shift the rest.
+
+    >>> import io
+    >>> list(read_lines(io.StringIO("A bird sang.\n\nIt was happy.")))
+    ['A bird sang.', '', 'It was happy.']
+    """
+    if isinstance(source, str | os.PathLike):
+        with open_bytes(source) as file:
+            yield from _whole_lines(file, str(source))
+    else:
+        stream = getattr(source, "buffer", source)  # the bytes under a text stream: its decoding may differ
+        yield from _whole_lines(stream, str(getattr(source, "name", "the input")))
+
+
+def decode(raw: bytes, number: int) -> str | None:
+    """One raw line without its end (the first one without its byte order mark), None if it is not UTF-8."""
+    if number == 1:
+        raw = raw.removeprefix(BYTE_ORDER_MARK)
+    try:
+        return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
+    for number, raw in enumerate(stream, start=1):
+        data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
+        text = decode(data, number)
+        if text is None or "\0" in text:
+            found = "is not valid UTF-8" if text is None else "contains a NUL character"
+            raise DataError(f"{name}, line {number} {found}; sentences are read as UTF-8 text, one a line")
+        yield text
+
+
+def _refuse_binary(path: PathLike, head: bytes) -> None:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}, line 1 starts as UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
+    if b"\0" in head:
+        line = head.count(b"\n", 0, head.index(b"\0")) + 1
+        raise DataError(f"{path}, line {line} contains a NUL byte: this is a binary file, UTF-8 text is read here")

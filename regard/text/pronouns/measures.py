@@ -1,0 +1,122 @@
+"""Measures of a translator on this corpus: did it choose the right pronoun, and how much of that is luck?"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from regard.errors import ArgumentError
+from regard.text.pronouns.frames import LINKS
+from regard.text.pronouns.german import PRONOUNS, Pronoun
+from regard.text.pronouns.sentences import PronounSentence
+
+_CONJUNCTIONS = frozenset(link.german for link in LINKS)
+
+
+def pronoun_of(target: str) -> Pronoun | None:
+    """The pronoun of the German subordinate clause, as far as a model's output has one.
+
+    The word after a conjunction (weil, da, obwohl, aber) decides; without any such pair of words, a pronoun
+    that is the only one in the text.
+
+    Args:
+        target: a German sentence, perhaps a damaged one.
+
+    Returns:
+        "es", "er" or "sie"; None where the text leaves it open.
+
+    Example:
+        >>> pronoun_of("Das Tier überquerte die Straße nicht, weil es zu müde war.")
+        'es'
+        >>> pronoun_of("Das Tier überquerte die Straße nicht.") is None
+        True
+    """
+    words = [word.strip(".,;:!?\"'„“”»«()").lower() for word in target.split()]
+    after_conjunction = {word for before, word in pairwise(words) if before in _CONJUNCTIONS}
+    everywhere = set(words)
+    for candidates in (after_conjunction, everywhere):
+        found = [pronoun for pronoun in PRONOUNS if pronoun in candidates]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str]) -> float:
+    """The share of translations whose pronoun is the right one.
+
+    Args:
+        sentences: the sentences that were translated.
+        outputs: one translation for each.
+
+    Returns:
+        A share from 0 to 1; an output without a pronoun counts as wrong.
+
+    Raises:
+        ArgumentError: if the lengths differ, or there is nothing to measure.
+
+    Example:
+        >>> from regard.text.pronouns import make_split
+        >>> sentences = make_split("test", 4)
+        >>> pronoun_accuracy(sentences, [sentence.target for sentence in sentences[:3]] + [""])
+        0.75
+    """
+    _check_lengths(len(sentences), len(outputs))
+    right = sum(pronoun_of(output) == sentence.pronoun for sentence, output in zip(sentences, outputs, strict=True))
+    return right / len(sentences)
+
+
+def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
+    """The pronoun accuracy of a translator that always writes the most frequent pronoun.
+
+    Args:
+        sentences: the sentences to measure on.
+
+    Returns:
+        The share of the most frequent pronoun.
+
+    Raises:
+        ArgumentError: if there is nothing to measure.
+
+    Example:
+        >>> from regard.text.pronouns import ARTICLE_SENTENCES
+        >>> round(majority_baseline(ARTICLE_SENTENCES), 3)
+        0.667
+    """
+    _check_lengths(len(sentences), len(sentences))
+    return max(Counter(sentence.pronoun for sentence in sentences).values()) / len(sentences)
+
+
+def contrast_accuracy(
+    pairs: Sequence[tuple[PronounSentence, PronounSentence]], outputs: Sequence[tuple[str, str]]
+) -> float:
+    """The share of contrast pairs in which both pronouns are right; one answer for both earns nothing.
+
+    Args:
+        pairs: the pairs that were translated.
+        outputs: the two translations of each.
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        ArgumentError: if the lengths differ, or there is nothing to measure.
+
+    Example:
+        >>> from regard.text.pronouns import make_contrast_pairs
+        >>> pairs = make_contrast_pairs(2)
+        >>> first, second = pairs[0]
+        >>> contrast_accuracy(pairs, [(first.target, second.target), ("weil es", "weil es")])
+        0.5
+    """
+    _check_lengths(len(pairs), len(outputs))
+    right = sum(
+        all(pronoun_of(output) == sentence.pronoun for sentence, output in zip(pair, translated, strict=True))
+        for pair, translated in zip(pairs, outputs, strict=True)
+    )
+    return right / len(pairs)
+
+
+def _check_lengths(expected: int, found: int) -> None:
+    if expected == 0:
+        raise ArgumentError("there are 0 sentences to measure, and a share of nothing is no number; give one")
+    if expected != found:
+        raise ArgumentError(f"{expected} sentences came with {found} outputs; give one output for each, in order")

@@ -1,0 +1,67 @@
+"""How good translations are, in the numbers papers report, with the settings that make them comparable."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from regard.errors import ArgumentError
+from regard.text.characters import normalise
+from regard.text.packages import needed
+
+
+@dataclass(frozen=True)
+class Scores:
+    """BLEU and chrF from 0 to 100, the share of exact matches from 0 to 1, over `count` sentences."""
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+    count: int
+
+    def to_dict(self) -> dict[str, float | int | str]:
+        """The scores by name, ready for JSON."""
+        return asdict(self)
+
+
+def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
+    """Score translations against one reference each.
+
+    BLEU and chrF are sacreBLEU's over the whole corpus with its default settings, on the texts as given: the
+    signatures name the settings. Two texts match exactly if they are equal after `normalise`.
+
+    Raises:
+        ArgumentError: no sentences, more of one than of the other, or something that is not a string.
+        MissingPackageError: `sacrebleu` is not installed.
+
+    Source: Papineni et al. 2002 (BLEU); Popović 2015 (chrF); Post 2018 (sacreBLEU).
+
+    >>> found = score(["Das Tier war müde .", "Es sang"], ["Das Tier war müde .", "Sie sang"])
+    >>> found.exact_match, found.count, found.bleu_signature.split("|")[0]
+    (0.5, 2, 'nrefs:1')
+    """
+    for name, texts in (("outputs", outputs), ("references", references)):
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ArgumentError(f"{name} must be a list of strings, one for each sentence")
+    if len(outputs) != len(references) or not outputs:
+        raise ArgumentError(
+            f"{len(outputs)} outputs and {len(references)} references were given; scoring compares as many of "
+            f"one as of the other, and at least one"
+        )
+    with needed("sacrebleu", "scoring"):
+        from sacrebleu.metrics import BLEU, CHRF
+
+    bleu, chrf = BLEU(), CHRF()
+    matches = sum(normalise(out) == normalise(ref) for out, ref in zip(outputs, references, strict=True))
+    return Scores(
+        bleu=_percent(bleu.corpus_score(outputs, [references]).score),
+        bleu_signature=str(bleu.get_signature()),
+        chrf=_percent(chrf.corpus_score(outputs, [references]).score),
+        chrf_signature=str(chrf.get_signature()),
+        exact_match=matches / len(outputs),
+        count=len(outputs),
+    )
+
+
+def _percent(value: float) -> float:
+    return min(value, 100.0)  # a perfect BLEU is computed as 100.00000000000004
