@@ -1,4 +1,4 @@
-"""Where the living part of each row of a batch lies."""
+"""Padding, found and moved to the right: inside a model every text begins at place 0, whatever its pattern counts."""
 
 from __future__ import annotations
 
@@ -12,36 +12,47 @@ from regard.text.vocabularies import PAD
 
 
 @dataclass(frozen=True)
-class Live:
-    """The first living place of each row, (batch,), and the padding as a pattern, None where there is none."""
+class Aligned:
+    """Ids (batch, length) whose padding is all on the right.
 
-    start: torch.Tensor
+    `span` is the padding as a pattern, None where there is none; `start` (batch,) says how far each row was moved,
+    None where none was.
+    """
+
+    ids: torch.Tensor
     span: KeySpan | None
-    length: int
+    start: torch.Tensor | None
 
-    @property
-    def positions(self) -> torch.Tensor:
-        """Each place's position in its text, (batch, length): 0 for the first living one; padding counts as 0."""
-        places = torch.arange(self.length, device=self.start.device)
-        return (places - self.start[:, None]).clamp(min=0)
+    def put_back(self, x: torch.Tensor) -> torch.Tensor:
+        """x (batch, length, ...) computed on these ids, as it stands on the ids before they were moved."""
+        if self.start is None:
+            return x
+        places = torch.arange(x.shape[1], device=x.device) - self.start[:, None]  # (batch, length)
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        return x[rows, places.clamp(min=0)]
 
 
-def find_live(ids: torch.Tensor) -> Live:
-    """The living part of ids (batch, length): what is left after padding on the left and on the right is cut.
+def align(ids: torch.Tensor) -> Aligned:
+    """Ids (batch, length), padded with PAD on either side, as a model reads them.
 
     Raises:
         ShapeError: ids of another rank or dtype.
 
-    >>> find_live(torch.tensor([[0, 5, 6], [7, 8, 9]])).positions.tolist()
-    [[0, 0, 1], [0, 1, 2]]
+    >>> align(torch.tensor([[0, 5, 6], [7, 8, 9]])).ids.tolist()
+    [[5, 6, 0], [7, 8, 9]]
     """
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; a batch of texts is int64 (batch, length)")
-    batch, length = ids.shape
     living = ids != PAD
     if bool(living.all()):
-        return Live(torch.zeros(batch, dtype=torch.int64, device=ids.device), None, length)
+        return Aligned(ids, None, None)
+    length = ids.shape[1]
     places = torch.arange(length, device=ids.device)
-    start = torch.where(living, places, length).amin(1) if length else places.new_zeros(batch)
-    stop = torch.where(living, places + 1, 0).amax(1) if length else places.new_zeros(batch)
-    return Live(torch.minimum(start, stop), KeySpan(start, stop), length)
+    start = torch.where(living, places, length).amin(1)
+    stop = torch.where(living, places + 1, 0).amax(1)
+    start = torch.minimum(start, stop)  # a row of nothing but padding is not moved
+    span = KeySpan(0, stop - start)
+    if not bool(start.any()):
+        return Aligned(ids, span, None)
+    moved = ids.gather(1, (places + start[:, None]).clamp(max=length - 1))
+    return Aligned(torch.where(places < (stop - start)[:, None], moved, PAD), span, start)

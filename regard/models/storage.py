@@ -5,6 +5,7 @@ last and which the best; `load_model` reads a run as its best model. No file nam
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def write_model_files(
     extra_files: dict[str, str] | None = None,
 ) -> None:
     """The files of `save_model` in a folder that is being written aside (by `write_folder`)."""
-    files = {WEIGHTS_FILE: save_tensors(folder / WEIGHTS_FILE, state)}
+    files = {WEIGHTS_FILE: save_tensors(folder / WEIGHTS_FILE, state, durable=False)}
     for name, text in (extra_files or {}).items():
         data = text.encode()
         if check_name(name, "extra_files") in (CONFIG_FILE, WEIGHTS_FILE) or len(data) > TEXT_LIMIT:
@@ -108,9 +109,9 @@ def write_model_files(
                 f"text has at most {TEXT_LIMIT} bytes"
             )
         files[name] = hashlib.sha256(data).hexdigest()
-        replace_file(folder / name, data)
+        replace_file(folder / name, data, durable=False)
     content = {"format": FORMAT, "kind": kind, "config": config, "files": files}
-    replace_file(folder / CONFIG_FILE, render_sealed(content))
+    replace_file(folder / CONFIG_FILE, render_sealed(content), durable=False)
 
 
 def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
@@ -147,7 +148,7 @@ def read_checkpoints(run: Path) -> Checkpoints | None:
         CheckpointError: the file is damaged or points outside the run.
     """
     path = run / CHECKPOINTS_FILE
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path):
         return None
     content = read_sealed(path)
     if content.get("format") != FORMAT:
@@ -155,7 +156,7 @@ def read_checkpoints(run: Path) -> Checkpoints | None:
     last, best = content.get("last"), content.get("best")
     found = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
     for name in (found.last, found.best or found.last):
-        if (run / name).is_symlink():
+        if os.path.islink(run / name):
             raise CheckpointError(f"{run / name} is a symbolic link; a checkpoint is a folder of its run")
     return found
 
@@ -168,11 +169,13 @@ def write_checkpoints(run: Path, checkpoints: Checkpoints) -> None:
 
 def _model_folder(folder: Path) -> Path:
     folder = existing_folder(folder)
-    if (folder / CONFIG_FILE).exists():
+    if os.path.lexists(folder / CONFIG_FILE):
         return folder
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise CheckpointError(f"{folder} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it")
+        raise CheckpointError(
+            f"{str(folder)[:200]} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it"
+        )
     return folder / (checkpoints.best or checkpoints.last)
 
 
@@ -208,14 +211,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _check_replaceable(folder: Path) -> None:
     """Only a saved model and nothing beside it may be replaced: nobody's other files are ever deleted."""
-    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if not found and not folder.is_file():
+    if not os.path.isdir(folder):
+        if os.path.lexists(folder):
+            raise CheckpointError(f"{folder} is no folder; choose another place")
         return
+    try:
+        found = set(os.listdir(folder))
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
     known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in found else set()
     if strangers := sorted(found - known):
         raise CheckpointError(
             f"{folder} holds {len(strangers)} files that are no part of a saved model ({strangers[0]} ...); "
             f"choose another folder"
         )
-    if folder.is_file():
-        raise CheckpointError(f"{folder} is a file; choose another folder")

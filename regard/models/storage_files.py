@@ -50,13 +50,14 @@ def open_plain(path: Path) -> BufferedReader:
     # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without these flags have no such files.
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        if path.is_symlink():
-            raise CheckpointError(f"{path} is a symbolic link; only plain files are read, so copy its target there")
-        descriptor = os.open(path, flags)
+        is_link = path.is_symlink()
+        descriptor = -1 if is_link else os.open(path, flags)
     except (OSError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise CheckpointError(
+            f"{str(path)[:200]} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if is_link:
+        raise CheckpointError(f"{path} is a symbolic link; only plain files are read, so copy its target there")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path} is not a plain file")
@@ -90,8 +91,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, durable: bool = True) -> None:
     """Give a file new content in one instant: a kill leaves the old content or the new, never a mixture.
+
+    Args:
+        path: the file, new or old.
+        content: its bytes, or a function that writes them.
+        durable: wait until it is on the disk; False inside `write_folder`, which waits once for all.
 
     Raises:
         CheckpointError: it could not be written; nothing is left half written, and no file aside.
@@ -113,12 +119,14 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
                 else:
                     content(file)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-        sync(path.parent)
+        if durable:
+            sync(path.parent)
 
 
 def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool = False) -> None:
@@ -171,7 +179,7 @@ def existing_folder(folder: Path) -> Path:
     PosixPath('nowhere')
     """
     previous = _previous(Path(os.path.abspath(folder)))
-    return previous if not os.path.lexists(folder) and previous.is_dir() else folder
+    return previous if not os.path.lexists(folder) and os.path.isdir(previous) else folder
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage_files import read_bytes
+from regard.models.storage_files import TEXT_LIMIT, read_bytes
 
 _SEAL = "sha256"
 
@@ -54,9 +54,12 @@ def render_sealed(content: dict[str, Any]) -> bytes:
     try:
         body = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2).encode()
         seal = hashlib.sha256(body).hexdigest()
-        return json.dumps({**content, _SEAL: seal}, ensure_ascii=False, indent=2).encode() + b"\n"
-    except (TypeError, ValueError) as error:
+        sealed = json.dumps({**content, _SEAL: seal}, ensure_ascii=False, indent=2).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"this content cannot be stored as JSON: {error}") from error
+    if len(sealed) > TEXT_LIMIT:
+        raise ArgumentError(f"this content has {len(sealed)} bytes as JSON; at most {TEXT_LIMIT} are stored")
+    return sealed
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} has no '{_SEAL}' entry, so it was not written by regard")
     try:
         unchanged = render_sealed(content) == data
-    except (ArgumentError, RecursionError):
+    except ArgumentError:
         unchanged = False
     if not unchanged:
         raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")

@@ -14,18 +14,25 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.models.storage_files import open_plain, replace_file
-from regard.models.storage_header import DTYPES, SEAL_LENGTH, Entry, read_header, render_header
+from regard.models.storage_header import DTYPES, HEADER_LIMIT, SEAL_LENGTH, Entry, read_header, render_header
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
-def save_tensors(path: str | Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> str:
+def save_tensors(
+    path: str | Path,
+    tensors: dict[str, torch.Tensor],
+    metadata: dict[str, str] | None = None,
+    *,
+    durable: bool = True,
+) -> str:
     """Write named tensors to one file, in one instant; tensors that are one (tied weights) are written once.
 
     Args:
         path: the file; an old one is replaced.
         tensors: any shapes and devices.
         metadata: words to keep beside them.
+        durable: wait until the file is on the disk; False inside `write_folder`, which waits once for all.
 
     Returns:
         The seal: 64 hexadecimal digits that stand for the whole content.
@@ -50,6 +57,11 @@ def save_tensors(path: str | Path, tensors: dict[str, torch.Tensor], metadata: d
         nonlocal seal
         # The hashes have a fixed length, so the header's size is known before them: one pass over the tensors.
         header, _ = render_header(entries, dict.fromkeys(entries, "0" * SEAL_LENGTH), tied, metadata)
+        if len(header) > HEADER_LIMIT:
+            raise ArgumentError(
+                f"the names and words of {len(tensors)} tensors need {len(header)} bytes; a header has at most "
+                f"{HEADER_LIMIT}: shorten or split them"
+            )
         file.write(bytes(len(header)))
         hashes = {}
         for name, entry in entries.items():
@@ -61,7 +73,7 @@ def save_tensors(path: str | Path, tensors: dict[str, torch.Tensor], metadata: d
         file.write(header)
 
     try:
-        replace_file(Path(path), write)
+        replace_file(Path(path), write, durable=durable)
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CheckpointError(f"{error}; these tensors need {total} bytes") from error.__cause__

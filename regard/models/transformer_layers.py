@@ -75,7 +75,7 @@ class DecoderLayer(nn.Module):
         *,
         live: Pattern | None,
         context_live: Pattern | None,
-        context_q_start: torch.Tensor | None,
+        context_q_start: int | None,
         cache: GrowingCache | None = None,
     ) -> torch.Tensor:
         """x: (batch, length, dim); context: (batch, context_length, dim) or its keys and values."""

@@ -13,11 +13,11 @@ from torch import nn
 from regard.caches import GrowingCache
 from regard.errors import ArgumentError, CheckpointError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
-from regard.models.padding import Live, find_live
+from regard.models.padding import align
 from regard.models.storage import SavedModel, load_model, save_model
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.models.translation_config import TranslationConfig
-from regard.patterns import Causal, Pattern, parse
+from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Learned, Rotary, Sinusoidal
 
 KIND = "translation-transformer"
@@ -28,7 +28,7 @@ class TranslationState:
     """Where a translation stands: the source as each layer reads it, and each layer's cache of the target."""
 
     contexts: list[ProjectedContext]
-    source: Live
+    source_live: KeySpan | None
     caches: list[GrowingCache]
 
     @property
@@ -42,13 +42,10 @@ class TranslationState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
-        span = self.source.span
-        if span is not None:
-            start, stop = span.start, span.stop
-            assert isinstance(start, torch.Tensor)
-            assert isinstance(stop, torch.Tensor)
-            span = type(span)(start[index.to(start.device)], stop[index.to(stop.device)])
-        self.source = Live(self.source.start[index], span, self.source.length)
+        if self.source_live is not None:
+            lengths = self.source_live.stop
+            assert isinstance(lengths, torch.Tensor)
+            self.source_live = KeySpan(0, lengths[index.to(lengths.device)])
         self.contexts = [context.reorder(index) for context in self.contexts]
         for cache in self.caches:
             cache.reorder(index)
@@ -96,22 +93,21 @@ class TranslationTransformer(nn.Module):
             (batch, target_length, vocab_size): place t scores the id that follows target[:, t].
         """
         context, source_live = self.encode(source)
-        target_live = find_live(target)
-        x = self._embed(target, target_live.positions, self.target_embedding)
-        shift = self._cross_start(source_live, -target_live.start)
-        for layer in self.decoder:
+        aligned = align(target)
+        x = self._embed(aligned.ids, 0, self.target_embedding)
+        for layer in self._decoder_layers():
             x = layer(
-                x, context, live=target_live.span, context_live=source_live.span, context_q_start=shift
+                x, context, live=aligned.span, context_live=source_live, context_q_start=self._cross_start(0)
             )  # (batch, target_length, dim)
-        return self._score(x)
+        return aligned.put_back(self._score(x))
 
-    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, Live]:
-        """The source as the decoder reads it, (batch, source_length, dim), and where it lives."""
-        live = find_live(source)
-        x = self._embed(source, live.positions, None)
+    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
+        """The source as the decoder reads it, (batch, source_length, dim), padding on the right, and what lives."""
+        aligned = align(source)
+        x = self._embed(aligned.ids, 0, None)
         for layer in self.encoder:
-            x = layer(x, live.span)
-        return self.encoder_norm(x), live
+            x = layer(x, aligned.span)
+        return self.encoder_norm(x), aligned.span
 
     def start(self, source: torch.Tensor) -> TranslationState:
         """The state from which sources (batch, source_length) are translated step by step."""
@@ -122,12 +118,12 @@ class TranslationTransformer(nn.Module):
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
-        positions = torch.full((len(ids), 1), state.length, dtype=torch.int64, device=ids.device)
-        x = self._embed(ids[:, None], positions, self.target_embedding)
-        shift = self._cross_start(state.source, positions[:, 0])
-        for layer, context, cache in zip(self.decoder, state.contexts, state.caches, strict=True):
+        place = state.length
+        x = self._embed(ids[:, None], place, self.target_embedding)
+        shift = self._cross_start(place)
+        for layer, context, cache in zip(self._decoder_layers(), state.contexts, state.caches, strict=True):
             x = layer(
-                x, context, live=None, context_live=state.source.span, context_q_start=shift, cache=cache
+                x, context, live=None, context_live=state.source_live, context_q_start=shift, cache=cache
             )  # (batch, 1, dim)
         return self._score(x)[:, 0]
 
@@ -156,7 +152,7 @@ class TranslationTransformer(nn.Module):
             raise CheckpointError(f"{where} holds weights that are not those of its config: {error}") from error
         return model.requires_grad_(True).eval()
 
-    def _embed(self, ids: torch.Tensor, positions: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
+    def _embed(self, ids: torch.Tensor, start: int, table: nn.Module | None) -> torch.Tensor:
         if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.config.vocab_size):
             raise ArgumentError(
                 f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to "
@@ -165,18 +161,16 @@ class TranslationTransformer(nn.Module):
         table = self.embedding if table is None else table
         x = table(ids) * math.sqrt(self.config.dim)  # (batch, length, dim)
         if self.positions is not None:
-            x = x + self.positions(positions).to(x.dtype)
+            x = x + self.positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
         return self.dropout(x)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         x = self.decoder_norm(x)
         return F.linear(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
 
-    def _cross_start(self, source: Live, start: torch.Tensor) -> torch.Tensor | None:
-        """Where the target begins among the source's places, (batch,), for a cross pattern that asks for it."""
-        if not parse(self.config.cross_pattern).compares_positions:
-            return None
-        return source.start + start
+    def _cross_start(self, place: int) -> int | None:
+        """Where the target stands among the source's places, for a cross pattern that compares the two."""
+        return place if parse(self.config.cross_pattern).compares_positions else None
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]

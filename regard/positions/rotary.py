@@ -50,8 +50,9 @@ class Rotary:
         angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)
         if positions.dim() == 2:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
-        cos, sin = angles.cos().float(), angles.sin().float()
-        turned, rest = x[..., :dims].to(torch.promote_types(x.dtype, torch.float32)), x[..., dims:]
+        wide = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = angles.cos().to(wide), angles.sin().to(wide)
+        turned, rest = x[..., :dims].to(wide), x[..., dims:]
         one, two = turned.chunk(2, -1) if self.pairs == "halves" else (turned[..., 0::2], turned[..., 1::2])
         both = one * cos - two * sin, one * sin + two * cos
         turned = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)

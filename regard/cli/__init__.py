@@ -1,0 +1,52 @@
+"""The command line: a thin door. Parse, call, show; whatever a command does, Python does with the same call.
+
+Nothing heavy is imported before a command runs, so that `regard --help` answers at once.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and leave with 0 (done), 1 (failed) or 2 (asked for something that does not exist)."""
+    try:
+        from regard.cli.app import app
+    except ImportError as error:
+        if error.name not in ("typer", "rich", "click"):
+            raise
+        print(
+            f"regard: the command line needs {error.name}; install it with: pip install 'regard[train]'",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+    sys.exit(_run(app))
+
+
+def _run(app: Callable[..., Any]) -> int:
+    from regard.errors import ArgumentError, RegardError
+
+    try:
+        app(standalone_mode=True)
+    except ArgumentError as error:
+        return _say(error, 2)
+    except RegardError as error:
+        return _say(error, 1)
+    except KeyboardInterrupt:
+        return _say("interrupted", 1)
+    except BrokenPipeError:  # whoever read our output has gone: nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _say(f"{error.filename or 'the system'}: {error.strerror or error}", 1)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return 0
+
+
+def _say(reason: object, code: int) -> int:
+    print(f"regard: {reason}", file=sys.stderr)
+    return code

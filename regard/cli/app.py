@@ -1,0 +1,157 @@
+"""The commands and their options; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+train_app = typer.Typer(help="Train a model.", no_args_is_help=True)
+app.add_typer(train_app, name="train")
+
+Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]
+Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
+Normalisation = Annotated[str, typer.Option(help="How the scores of a beam allow for length: none, average or gnmt.")]
+Alpha = Annotated[float, typer.Option(help="The exponent of gnmt.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from regard import __version__
+
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Attention for PyTorch: train, translate, score and see what a model looks at."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Where the run is kept; an interrupted one goes on.")] = Path(
+        "runs/demo"
+    ),
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; fewer are faster and worse.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train, translate, score and look, on an embedded corpus."""
+    from regard.cli.demo import run_demo
+
+    run_demo(out, steps=steps, seed=seed, as_json=as_json)
+
+
+@train_app.command("translation")
+def train_translation(
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="A .tsv or .jsonl of pairs; or given twice, two parallel files; or 'pronouns'."
+        ),
+    ] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Validation pairs; else split off by a hash of the source.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run, its settings included.")] = False,
+    model: Annotated[str | None, typer.Option(help="transformer.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps. [default: 10000]")] = None,
+    minutes: Annotated[float | None, typer.Option(help="A cap on the time, resumed time included.")] = None,
+    attention: Annotated[str | None, typer.Option(metavar="PATTERN", help="Of the encoder. [default: full]")] = None,
+    decoder_attention: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Of the decoder, ANDed with causal. [default: causal]")
+    ] = None,
+    cross_attention: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="From decoder to encoder. [default: full]")
+    ] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads everywhere. [default: heads]")] = None,
+    dim: Annotated[int | None, typer.Option(min=2, help="Size of the vectors. [default: 256]")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Query heads. [default: 4]")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Of encoder and decoder each. [default: 3]")] = None,
+    norm: Annotated[str | None, typer.Option(help="pre or post. [default: pre]")] = None,
+    positions: Annotated[str | None, typer.Option(help="sinusoidal, learned or rotary. [default: sinusoidal]")] = None,
+    dropout: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(min=260, help="Sub-words at most. [default: 8000]")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=16, help="Ids on a side of a batch. [default: 2048]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Its peak. [default: 0.001]")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(min=0, help="[default: 400]")] = None,
+    schedule: Annotated[str | None, typer.Option(help="inverse_square_root, cosine or constant.")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
+    accumulate: Annotated[int | None, typer.Option(min=1, help="Batches in one step. [default: 1]")] = None,
+    validate_every: Annotated[int | None, typer.Option(min=1, help="Steps. [default: 250]")] = None,
+    patience: Annotated[int | None, typer.Option(min=1, help="Validations without gain before stopping.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16. [default: float32]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="[default: 0]")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
+) -> None:
+    """Train a translator on pairs of sentences."""
+    given = {name: value for name, value in locals().items() if name not in ("out", "resume", "cpu")}
+    from regard.cli.train import run_training
+
+    run_training(out, given, resume=resume, cpu=cpu)
+
+
+@app.command()
+def translate(
+    run: Run,
+    sentences: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SENTENCE]...", help="Or lines on standard input.", show_default=False),
+    ] = None,
+    beam: Beam = 1,
+    normalisation: Normalisation = "gnmt",
+    alpha: Alpha = 0.6,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Translate sentences: one line out for each line in."""
+    from regard.cli.translate import run_translate
+
+    run_translate(
+        run, sentences or [], beam=beam, normalisation=normalisation, alpha=alpha, picture=picture, as_json=as_json
+    )
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    test: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEST.tsv]", help="By default the run's own test split.")
+    ] = None,
+    beam: Beam = 1,
+    normalisation: Normalisation = "gnmt",
+    alpha: Alpha = 0.6,
+    as_json: Json = False,
+) -> None:
+    """Score a translator: BLEU, chrF, exact match, perplexity."""
+    from regard.cli.evaluate import run_evaluate
+
+    run_evaluate(run, test or [], beam=beam, normalisation=normalisation, alpha=alpha, as_json=as_json)
+
+
+@app.command()
+def show(
+    pattern: Annotated[str, typer.Argument(help="Such as 'causal & sliding_window(8)'.")],
+    length: Annotated[int, typer.Option(min=1, help="Queries, and keys unless told apart.")] = 16,
+    keys: Annotated[int | None, typer.Option(min=1, help="Keys, where there are more or fewer than queries.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a pattern: which query may look at which key."""
+    from regard.cli.show import run_show
+
+    run_show(pattern, length, length if keys is None else keys, png=png, as_json=as_json)

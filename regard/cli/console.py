@@ -1,0 +1,71 @@
+"""What the commands say: answers on standard output, the rest on standard error, with Rich where a person reads it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def out(line: str) -> None:
+    """One answer on standard output, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    """One remark on standard error."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def has_terminal() -> bool:
+    """Does a person read standard error?"""
+    return sys.stderr.isatty()
+
+
+def terminal() -> Console:
+    """Rich on standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Generator[Any]:
+    """A function that is told how many more are done: a bar on a terminal, silence elsewhere."""
+    if not has_terminal() or total < 50:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=terminal(), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
+
+
+def check_picture_name(path: Path) -> None:
+    """Raise before any work if a picture cannot be written there."""
+    if path.suffix.lower() != ".png":
+        raise ArgumentError(f"the picture {path} is drawn as PNG; give it a name that ends in .png")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ArgumentError(f"the picture {path} cannot be written: its folder does not exist, or it is a folder")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(75), duration(7300)
+    ('1:15', '2:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,109 @@
+"""`regard demo`: the whole story on the embedded corpus, from training to a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.cli.console import duration, out, say
+from regard.cli.evaluate import describe
+from regard.cli.pronouns import PronounReport, judge_pronouns
+from regard.cli.runs import read_settings
+from regard.cli.train import Settings, decide_settings, train_translator
+from regard.decoding import Translator, evaluate
+from regard.errors import ArgumentError
+from regard.inspection import HONESTY, draw_heads, draw_maps, look, looked_at
+from regard.text.pronouns import ARTICLE_SENTENCES, PronounSentence
+from regard.text.translation_data import PRONOUNS, load_translation_data
+
+# Chosen on validation sentences: the smallest model that learns what *it* refers to within the time of a demo.
+SETTINGS = Settings(
+    data=(PRONOUNS,), steps=2_000, dim=128, heads=4, layers=2, vocab_size=2_000, batch_tokens=1_000,
+    learning_rate=2e-3, warmup_steps=200, schedule="cosine", dropout=0.0, label_smoothing=0.1, validate_every=500,
+)  # fmt: skip
+PICTURES = "pictures"
+
+
+def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
+    """Train (or go on, or find it done), translate, score, look; the story is told on the way."""
+    tell = say if as_json else out
+    settings = _settings(run, steps, seed)
+    tell('What does "it" refer to? English leaves it open, German may not: es, er and sie are its genders.')
+    tell("")
+    data = load_translation_data(settings.data, seed=settings.seed)
+    tell(f"1. Training on {data.notes[0]}.")
+    trained = train_translator(run, settings, data, resume=True, cpu=True)
+    if trained.stopped == "interrupted":
+        raise ArgumentError(f"interrupted after {trained.steps} steps; the same command goes on from there")
+    tell(f"   {trained.steps:,} steps, {duration(trained.wall_seconds)} ({trained.cpu_seconds:.0f} CPU seconds)")
+    tell("")
+    translator = Translator.load(run)
+    result = evaluate(translator, data.test)
+    report = judge_pronouns(translator, settings.seed)
+    tell("2. Scores on sentences whose pairs of nouns were never seen in training")
+    for line in [*describe(result, "the test split"), *report.lines()]:
+        tell(f"   {line}")
+    tell("")
+    tell("3. The sentences of every article about attention")
+    pictures = _look_at_articles(translator, report, run / PICTURES, tell)
+    tell("")
+    tell(f"   {HONESTY}")
+    tell("")
+    tell(f"4. Pictures: {', '.join(pictures)}")
+    tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
+    if as_json:
+        out(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
+
+
+def _settings(run: Path, steps: int | None, seed: int) -> Settings:
+    """Those of the demo, or of the demo that was begun in this folder."""
+    wanted = replace(SETTINGS, steps=steps or SETTINGS.steps, seed=seed)
+    kept = read_settings(run)
+    if kept is None:
+        return wanted
+    if kept.get("data") != [PRONOUNS] or kept.get("steps") != wanted.steps or kept.get("seed") != seed:
+        raise ArgumentError(f"{run} holds a run with other settings; give another folder with --out, or remove it")
+    return decide_settings(run, {}, resume=True)
+
+
+def _look_at_articles(translator: Translator, report: PronounReport, folder: Path, tell: Any) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    head = report.head
+    pictures = []
+    sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
+    found = translator.translate([sentence.source for sentence in sentences])
+    for number, (sentence, translation) in enumerate(zip(sentences, found, strict=True), 1):
+        maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
+        path = folder / f"article-{number}.png"
+        title = f"{sentence.source} → {translation.text}"
+        draw_maps(maps, path, title=title, layer=head.layer, head=head.head)
+        pictures.append(str(path))
+        tell(f"   {sentence.source}")
+        tell(f"   {translation.text}")
+        tell(f"      {_what_it_saw(maps, sentence, head.layer, head.head)}")
+        if number == len(sentences):
+            heads = folder / "every-head.png"
+            draw_heads(maps, heads)
+            pictures.append(str(heads))
+    return pictures
+
+
+def _what_it_saw(maps: Any, sentence: PronounSentence, layer: int, head: int) -> str:
+    ranked = looked_at(maps, "it", layer=layer, head=head)
+    seen = ", ".join(f"{word} {weight:.2f}" for word, weight in ranked[:3])
+    return f"*it* looked at: {seen}; it refers to: {sentence.referent}"
+
+
+def _record(
+    cpu_seconds: float, steps: int, scores: Mapping[str, Any], report: PronounReport, pictures: list[str]
+) -> dict[str, Any]:
+    return {
+        "train_cpu_seconds": round(cpu_seconds, 1),
+        "steps": steps,
+        **scores,
+        **report.to_dict(),
+        "pictures": pictures,
+    }

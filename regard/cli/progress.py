@@ -1,0 +1,60 @@
+"""How a training looks while it runs: a live bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from regard.cli.console import duration, has_terminal, say, terminal
+from regard.training import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
+
+
+@contextmanager
+def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
+    """A function for `train(progress=...)`; without a terminal it says something every `quiet_steps` steps."""
+    if not has_terminal():
+        yield lambda event: _plain(event, quiet_steps)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=terminal(), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda event: _live(event, bar, task)
+
+
+def _live(event: Event, bar: Any, task: Any) -> None:
+    if isinstance(event, Started):
+        bar.update(task, completed=event.step, total=event.steps)
+    elif isinstance(event, StepDone):
+        bar.update(task, completed=event.step, total=event.steps, description=_speed(event))
+    if (line := _remark(event)) is not None:
+        bar.console.print(line, markup=False)
+
+
+def _plain(event: Event, quiet_steps: int) -> None:
+    if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step < event.steps:
+        say(f"  step {event.step} of {event.steps}: {_speed(event)}")
+    elif (line := _remark(event)) is not None:
+        say(line)
+
+
+def _speed(event: StepDone) -> str:
+    left = f", {duration(event.seconds_left)} left" if event.step < event.steps else ""
+    return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids a second{left}"
+
+
+def _remark(event: Event) -> str | None:
+    if isinstance(event, Started):
+        begun = f"  going on after step {event.step} of {event.steps}" if event.step else None
+        return "\n".join([*([begun] if begun else []), *(f"  {note}" for note in event.notes)]) or None
+    if isinstance(event, Validated):
+        return (
+            f"  step {event.step}: validation {event.loss:.4f} nats an id{', the best so far' if event.is_best else ''}"
+        )
+    if isinstance(event, StepSkipped):
+        return f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
+    assert isinstance(event, StepDone | Saved)
+    return None

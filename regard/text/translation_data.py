@@ -1,0 +1,76 @@
+"""Where a translator's sentences come from: a user's files, or the embedded corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.errors import DataError
+from regard.text.pairs import Pair
+from regard.text.pronouns import make_split
+from regard.text.readers import read_pairs
+from regard.text.splits import split_by_hash
+
+PRONOUNS = "pronouns"  # the name under which the embedded corpus is asked for
+PRONOUN_COUNTS = {"train": 60_000, "valid": 400, "test": 600}
+LARGEST_PART = 2_000  # pairs held out of a user's file for validation, and as many for the test
+
+
+@dataclass(frozen=True)
+class TranslationData:
+    """Pairs to learn from, to validate on and to be judged by, and what there is to say about them."""
+
+    name: str
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    notes: tuple[str, ...]
+
+
+def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: int = 0) -> TranslationData:
+    """Read the pairs for a training.
+
+    Args:
+        data: "pronouns" for the embedded corpus; or one table (.tsv, .jsonl); or two parallel files.
+        valid: the same for validation pairs; without them the data are split by a hash of each source.
+        seed: of the embedded corpus.
+
+    Returns:
+        The three parts; the test part is empty where validation pairs were given.
+
+    Raises:
+        DataError: files that cannot be read, or hold too little.
+
+    >>> len(load_translation_data(["pronouns"]).test)
+    600
+    """
+    if list(data) == [PRONOUNS]:
+        return _pronouns(seed)
+    if not data:
+        raise DataError("no data were given; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
+    read = read_pairs(*data)
+    notes = [read.report()]
+    if valid:
+        held_out = read_pairs(*valid)
+        notes.append(held_out.report())
+        known = {pair.source for pair in held_out.pairs}
+        train = [pair for pair in read.pairs if pair.source not in known]
+        if len(train) < len(read.pairs):
+            notes.append(f"{len(read.pairs) - len(train)} training pairs whose source is a validation source left out")
+        if not train:
+            raise DataError(f"every source of {' + '.join(read.files)} is also a validation source: nothing to learn")
+        return TranslationData(" + ".join(read.files), train, held_out.pairs, [], tuple(notes))
+    share = min(0.05, LARGEST_PART / max(1, read.kept))
+    parts = split_by_hash(read.pairs, share, share)
+    counts = f"{len(parts.train):,} to learn from, {len(parts.valid):,} to validate, {len(parts.test):,} to test"
+    notes.append(f"split by a hash of the source: {counts}")
+    return TranslationData(" + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes))
+
+
+def _pronouns(seed: int) -> TranslationData:
+    train, valid, test = (
+        [Pair(sentence.source, sentence.target) for sentence in make_split(split, count, seed)]  # ty: ignore
+        for split, count in PRONOUN_COUNTS.items()
+    )
+    note = f"{len(train):,} sentences of the embedded corpus; the noun pairs of the {len(test)} test sentences are new"
+    return TranslationData(PRONOUNS, train, valid, test, (note,))

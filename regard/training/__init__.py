@@ -1,0 +1,36 @@
+"""Training that can be killed at any instant and resumed to the same bits, for any model and any task.
+
+The loop asks a `Task` for batches and losses, tells a function of yours what happens, prints nothing, and keeps
+the last and the best checkpoint as folders that `regard.models.storage.load_model` reads. Loss and gradient are
+those per target token of the whole step, however it is cut into micro-batches and processes.
+"""
+
+from regard.training.config import TrainingConfig
+from regard.training.curves import draw_curves
+from regard.training.events import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard.training.log import read_log
+from regard.training.loop import train
+from regard.training.run import TrainingResult
+from regard.training.schedule import learning_rate_at
+from regard.training.summary import RunSummary, read_run
+from regard.training.task import Batch, Task
+
+__all__ = [
+    "train",
+    "TrainingConfig",
+    "TrainingResult",
+    "Task",
+    "Batch",
+    "learning_rate_at",
+    "Event",
+    "Progress",
+    "Started",
+    "StepDone",
+    "StepSkipped",
+    "Validated",
+    "Saved",
+    "read_run",
+    "RunSummary",
+    "read_log",
+    "draw_curves",
+]

@@ -1,0 +1,175 @@
+"""A run on the disk: complete checkpoints in `step-000100/` folders, and one small file that says which count.
+
+Each folder is a saved model that `load_model` reads, with `training.json` and `optimiser.safetensors` beside it.
+A checkpoint is written aside, synced and renamed; then `checkpoints.json` is replaced in one instant; then the
+folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import CheckpointError
+from regard.models.storage import (
+    Checkpoints,
+    load_model,
+    load_tensors,
+    read_checkpoints,
+    save_tensors,
+    write_checkpoints,
+    write_model_files,
+)
+from regard.models.storage_files import replace_file, write_folder
+from regard.models.storage_json import read_sealed, render_sealed
+from regard.training.config import TrainingConfig
+
+FORMAT = 1
+STATE_FILE = "training.json"
+OPTIMISER_FILE = "optimiser.safetensors"
+
+
+@dataclass
+class RunState:
+    """The few numbers that a run needs beside weights and optimiser to go on exactly where it stopped."""
+
+    step: int = 0
+    tokens: int = 0
+    train_loss: float | None = None  # of the last complete interval of the log
+    interval_loss: float = 0.0  # summed over the tokens since the last line of the log
+    interval_tokens: int = 0
+    best_step: int | None = None
+    best_loss: float | None = None
+    validated_step: int | None = None
+    without_improvement: int = 0  # validations in a row
+    skipped: int = 0  # steps with a loss or gradient that was not finite
+    skipped_in_a_row: int = 0
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint says about the model and the run beside the numbers."""
+
+    kind: str
+    model_config: dict[str, Any]
+    extra_files: dict[str, str]
+    config: TrainingConfig
+    fingerprint: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def save_checkpoint(
+    run: Path,
+    model: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    state: RunState,
+    identity: Identity,
+    *,
+    is_best: bool,
+) -> Path:
+    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
+
+    Raises:
+        CheckpointError: it could not be written; the checkpoints before it are unchanged.
+    """
+    before = read_checkpoints(run)
+    _remove_unnamed(run, before)
+    name = f"step-{state.step:06d}"
+    while (run / name).exists():  # the same step again, after one more validation: never write over a live one
+        name += "-again"
+
+    def write(folder: Path) -> None:
+        write_model_files(folder, identity.model_config, model.state_dict(), identity.kind, identity.extra_files)
+        seal = save_tensors(folder / OPTIMISER_FILE, _flatten(model, optimiser), durable=False)
+        content = {
+            "format": FORMAT,
+            "state": asdict(state),
+            "optimiser": seal,
+            "config": identity.config.to_dict(),
+            "fingerprint": identity.fingerprint,
+            "environment": identity.environment,
+        }
+        replace_file(folder / STATE_FILE, render_sealed(content), durable=False)
+
+    write_folder(run / name, write)
+    best_before = before.best if before else None
+    now = Checkpoints(last=name, best=name if is_best else best_before)
+    write_checkpoints(run, now)
+    _remove_unnamed(run, now)
+    return run / name
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """`training.json` of one checkpoint: its state, fingerprint and environment.
+
+    Raises:
+        CheckpointError: missing, damaged or written by another version.
+    """
+    content = read_sealed(folder / STATE_FILE)
+    if content.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder / STATE_FILE} has format {content.get('format')!r}; this version reads format {FORMAT}"
+        )
+    expected = {"state": dict, "optimiser": str, "config": dict, "fingerprint": dict, "environment": dict}
+    if wrong := [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]:
+        raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
+    state, names = content["state"], {field.name for field in fields(RunState)}
+    numbers = [value for value in state.values() if value is not None]
+    if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
+        raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
+    return content
+
+
+def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, kind: str) -> RunState:
+    """Put the weights and the optimiser back as they were, and return the numbers beside them.
+
+    Raises:
+        CheckpointError: damaged, or of another model; names what does not fit.
+    """
+    content = read_training(folder)
+    saved = load_model(folder, kind=kind)
+    flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])
+    try:
+        model.load_state_dict(saved.state)
+        optimiser.load_state_dict(_unflatten(model, optimiser, flat))
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{folder} does not fit this model: {error}") from error
+    return RunState(**content["state"])
+
+
+def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
+    """The parameters' names in the optimiser's order."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def _flatten(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    names = _names(model, optimiser)
+    return {
+        f"{key}/{names[index]}": value
+        for index, values in optimiser.state_dict()["state"].items()
+        for key, value in values.items()
+    }
+
+
+def _unflatten(
+    model: torch.nn.Module, optimiser: torch.optim.Optimizer, flat: dict[str, torch.Tensor]
+) -> dict[str, Any]:
+    places = {name: index for index, name in enumerate(_names(model, optimiser))}
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for path, tensor in flat.items():
+        key, _, name = path.partition("/")
+        state.setdefault(places[name], {})[key] = tensor
+    return {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+
+
+def _remove_unnamed(run: Path, checkpoints: Checkpoints | None) -> None:
+    """Delete old checkpoints, and what a kill left of unfinished ones."""
+    named = {checkpoints.last, checkpoints.best} if checkpoints else set()
+    for folder in [*run.glob("step-*"), *run.glob(".step-*")]:
+        if folder.name not in named and folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,114 @@
+"""How long, how fast and how carefully to train: one frozen record, checked when it is made."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeGuard
+
+from regard.errors import ArgumentError
+
+SCHEDULES = ("inverse_square_root", "cosine", "constant")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Settings of one training; each is checked here, and `to_dict` gives it back as JSON values.
+
+    Args:
+        steps: optimiser steps.
+        minutes: a cap on the wall-clock time, resumed time included; None for no cap.
+        learning_rate: its peak, reached at the end of the warm-up.
+        warmup_steps: steps of linear rise from zero; 0 for none.
+        schedule: what follows the rise: "inverse_square_root", "cosine" (down to zero at `steps`) or "constant".
+        betas: Adam's two decay rates.
+        epsilon: Adam's guard against division by zero.
+        weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
+        gradient_clip: the largest allowed norm of all gradients together; None for no limit.
+        accumulate: micro-batches that make one step.
+        validate_every: steps between validations.
+        patience: validations in a row without improvement before training stops; None to never stop so.
+        save_every: steps between checkpoints; every new best model is saved as well.
+        log_every: steps between lines of the log.
+        seed: all randomness of step s is a function of (seed, s, process).
+        precision: "float32", or "bfloat16" for the products of matrices; weights and optimiser stay float32.
+
+    Raises:
+        ArgumentError: a value outside its range.
+
+    >>> TrainingConfig(steps=100).warmup_steps
+    400
+    >>> TrainingConfig.from_dict(TrainingConfig(steps=100, seed=3).to_dict()).seed
+    3
+    >>> TrainingConfig(steps=0)
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: steps is 0; it must be a whole number of at least 1
+    """
+
+    steps: int = 1000
+    minutes: float | None = None
+    learning_rate: float = 1e-3
+    warmup_steps: int = 400
+    schedule: str = "inverse_square_root"
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    gradient_clip: float | None = 1.0
+    accumulate: int = 1
+    validate_every: int = 200
+    patience: int | None = None
+    save_every: int = 200
+    log_every: int = 10
+    seed: int = 0
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "validate_every", "save_every", "log_every"):
+            _check_whole(name, getattr(self, name), at_least=1)
+        for name in ("warmup_steps", "seed"):
+            _check_whole(name, getattr(self, name), at_least=0)
+        if self.patience is not None:
+            _check_whole("patience", self.patience, at_least=1)
+        for name in ("learning_rate", "epsilon"):
+            _check_positive(name, getattr(self, name))
+        for name in ("minutes", "gradient_clip"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+        if not _is_number(self.weight_decay) or self.weight_decay < 0:
+            raise ArgumentError(f"weight_decay is {self.weight_decay!r}; it must be a number of at least 0")
+        betas = self.betas if isinstance(self.betas, tuple | list) else ()
+        if len(betas) != 2 or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
+            raise ArgumentError(f"betas is {self.betas!r}; it must be two numbers with 0 <= beta < 1")
+        object.__setattr__(self, "betas", tuple(betas))  # a JSON list is welcome
+        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                raise ArgumentError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values, in the order of this class."""
+        return {**asdict(self), "betas": list(self.betas)}
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> "TrainingConfig":
+        """The inverse of `to_dict`; settings that are left out take their defaults.
+
+        Raises:
+            ArgumentError: a setting that does not exist, or a value outside its range.
+        """
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(settings.keys() - set(known)):
+            raise ArgumentError(f"there is no training setting {', '.join(unknown)}; there are {', '.join(known)}")
+        return cls(**settings)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_whole(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number of at least {at_least}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not _is_number(value) or value <= 0:
+        raise ArgumentError(f"{name} is {value!r}; it must be a number above 0")

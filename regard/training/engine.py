@@ -1,0 +1,119 @@
+"""One step and one validation: the mathematics of training, without files, clocks or signals."""
+
+import hashlib
+import math
+import random
+from typing import NamedTuple
+
+import torch
+
+from regard.errors import DataError
+from regard.training.config import TrainingConfig
+from regard.training.schedule import learning_rate_at
+from regard.training.task import Task
+from regard.training.workers import Workers
+
+
+class StepSums(NamedTuple):
+    """What one step saw, over all its micro-batches and processes."""
+
+    loss: float  # nats per target token
+    tokens: int
+    learning_rate: float
+    gradient_norm: float
+    is_finite: bool  # if not, the weights and the optimiser are as before
+
+
+class Engine:
+    """A model, its optimiser and the steps that change them.
+
+    The gradient of a step is that of (sum of token losses) / (number of target tokens), both over all
+    micro-batches and processes, so it does not depend on how a batch is cut into pieces.
+    """
+
+    def __init__(self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers) -> None:
+        self._task, self._config, self._workers = task, config, workers
+        self._wrapped = workers.prepare(model)
+        self._model = model
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimiser = _make_optimiser(self._parameters, config)
+
+    def step(self, index: int) -> StepSums:
+        """Do the step number `index`, counted from 0.
+
+        Raises:
+            DataError: the batch has no target token.
+        """
+        _seed(self._config.seed, index, self._workers.rank)
+        self._wrapped.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss, tokens = self._gather_gradients(index)
+        norm = self._finish_gradients(tokens)
+        rate = learning_rate_at(self._config, index + 1)
+        is_finite = math.isfinite(norm) and math.isfinite(loss)
+        if is_finite:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            self.optimiser.step()
+        return StepSums(loss / tokens, tokens, rate, norm, is_finite)
+
+    @torch.no_grad()
+    def validate(self) -> float | None:
+        """The plain cross entropy in nats per token over the validation batches; None where there are none."""
+        self._model.eval()
+        loss, tokens = 0.0, 0
+        for batch in self._task.validation_batches():
+            with self._autocast():
+                # The plain model: processes may hold unequal numbers of batches, and need not meet here.
+                batch_loss, batch_tokens = self._task.validation_loss(self._model, self._workers.to_device(batch))
+            loss += float(batch_loss)
+            tokens += int(batch_tokens)
+        loss, all_tokens = self._workers.sum(loss, tokens)
+        return loss / all_tokens if all_tokens else None
+
+    def _gather_gradients(self, index: int) -> tuple[float, int]:
+        """Leave in the gradients the sum over tokens, averaged over processes; return the sums over both."""
+        loss, tokens = 0.0, 0
+        pieces = self._config.accumulate
+        for piece in range(pieces):
+            batch = self._workers.to_device(self._task.batch(index * pieces + piece))
+            with self._workers.gradients(self._wrapped, meet=piece == pieces - 1):
+                with self._autocast():
+                    piece_loss, piece_tokens = self._task.loss(self._wrapped, batch)
+                piece_loss.backward()
+            loss += float(piece_loss.detach())
+            tokens += int(piece_tokens)
+        loss, all_tokens = self._workers.sum(loss, tokens)
+        if not all_tokens:
+            raise DataError(f"the batch of step {index} has no target token, so there is nothing to learn from")
+        return loss, int(all_tokens)
+
+    def _finish_gradients(self, tokens: int) -> float:
+        """Turn sums into the mean over tokens, clip, and return the norm before clipping."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(self._workers.count / tokens)
+        limit = math.inf if self._config.gradient_clip is None else self._config.gradient_clip
+        return float(torch.nn.utils.clip_grad_norm_(self._parameters, limit))
+
+    def _autocast(self) -> torch.autocast:
+        wanted = self._config.precision == "bfloat16"
+        return torch.autocast(self._workers.device.type, dtype=torch.bfloat16, enabled=wanted)
+
+
+def _make_optimiser(parameters: list[torch.nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
+    """Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam."""
+    groups = [
+        {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
+
+
+def _seed(seed: int, step: int, rank: int) -> None:
+    """Randomness is a function of (seed, step, process): a checkpoint has no generator's state to keep, a
+    resumed run draws what the uninterrupted one drew, and validating more often changes nothing."""
+    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
+    number = int.from_bytes(digest[:8], "little") >> 1
+    torch.manual_seed(number)
+    random.seed(number)

@@ -1,0 +1,81 @@
+"""What a run was made of, so that it is never continued as something else."""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError
+from regard.training.config import TrainingConfig
+
+_MAY_CHANGE = ("steps", "minutes", "patience")  # how long to train; everything else decides the weights
+
+
+def fingerprint(
+    model: torch.nn.Module,
+    kind: str,
+    model_config: dict[str, Any],
+    extra_files: dict[str, str],
+    data: dict[str, Any],
+    config: TrainingConfig,
+    processes: int,
+) -> dict[str, Any]:
+    """Everything that must be equal before and after a resume, as JSON values.
+
+    Raises:
+        ArgumentError: the task's or the model's description has no JSON form.
+
+    >>> found = fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, {"rows": 8}, TrainingConfig(), processes=1)
+    >>> found["model"]["tensors"]["weight"]
+    'float32 (1, 2)'
+    """
+    tensors = {
+        name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+        for name, tensor in model.state_dict().items()
+    }
+    # The cosine's shape depends on where it ends.
+    free = _MAY_CHANGE[1:] if config.schedule == "cosine" else _MAY_CHANGE
+    training = {name: value for name, value in config.to_dict().items() if name not in free}
+    found = {
+        "training": training,
+        "model": {"kind": kind, "config": model_config, "tensors": tensors},
+        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()},
+        "data": data,
+        "processes": processes,
+    }
+    try:
+        return json.loads(json.dumps(found, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What changes the last bits of a sum, but not what is trained.
+
+    >>> environment(torch.device("cpu"))["device"]
+    'cpu'
+    """
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "device": device.type}
+
+
+def differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """One phrase for each value in which two fingerprints differ.
+
+    >>> differences({"training": {"seed": 0}}, {"training": {"seed": 1}})
+    ['training.seed was 0, now 1']
+    """
+    if before == now:
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            phrase
+            for key in dict.fromkeys([*before, *now])
+            for phrase in differences(before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip("."))
+        ]
+    return [f"{name} was {_short(before)}, now {_short(now)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

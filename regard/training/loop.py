@@ -1,0 +1,101 @@
+"""`train`: a model, a task and a folder in; a trained model, its checkpoints and its log out."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import CheckpointError
+from regard.training.checkpoint import Identity
+from regard.training.config import TrainingConfig
+from regard.training.events import Progress
+from regard.training.fingerprint import environment, fingerprint
+from regard.training.interruption import Interruption
+from regard.training.lock import folder_lock
+from regard.training.run import Run, TrainingResult
+from regard.training.task import Task
+from regard.training.workers import Workers
+
+
+def train(
+    model: torch.nn.Module,
+    task: Task,
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    kind: str = "model",
+    model_config: dict[str, Any] | None = None,
+    extra_files: dict[str, str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    cpu: bool = False,
+) -> TrainingResult:
+    """Train a model and keep its last and its best checkpoint in a folder that survives any kill.
+
+    On the same machine, torch and number of threads, a CPU run that was killed and resumed ends in the same bits
+    as one that was not. The first Ctrl-C or SIGTERM finishes the step, saves and returns; the second raises.
+
+    Args:
+        model: trained in place; afterwards it holds the last weights, and `load_model(folder)` gives the best.
+        task: the batches and the losses.
+        config: how long and how fast.
+        folder: made if missing; holds `step-.../`, `checkpoints.json`, `log.jsonl` and `lock`.
+        kind: the kind of model, and
+        model_config: its settings, and
+        extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
+        resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
+            `minutes` and `patience` may differ from before, nothing else.
+        progress: a function that is handed each event; the loop itself prints nothing.
+        cpu: compute on the CPU even where there is an accelerator.
+
+    Returns:
+        Counts, losses, seconds and the reason to stop.
+
+    Raises:
+        CheckpointError: the folder holds a run (without `resume`), another run, or is in use; or saving failed.
+        ArgumentError: patience without validation batches, or a description that is not JSON.
+        DataError: a batch without a target token.
+        RegardError: ten steps in a row were not finite.
+
+    >>> import tempfile
+    >>> class Halves:
+    ...     def batch(self, index): return torch.tensor([[1.0], [2.0]])
+    ...     def loss(self, model, batch): return (model(batch) - batch / 2).square().sum(), len(batch)
+    ...     def validation_batches(self): return [torch.tensor([[3.0]])]
+    ...     validation_loss = loss
+    ...     def fingerprint(self): return {"data": "halves"}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     train(torch.nn.Linear(1, 1), Halves(), TrainingConfig(steps=3), folder, cpu=True).stopped
+    'steps'
+    """
+    folder = Path(folder)
+    workers = Workers(cpu)
+    _make_folder(folder)
+    was_training = model.training
+    with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
+        identity = Identity(
+            kind=kind,
+            model_config=model_config or {},
+            extra_files=extra_files or {},
+            config=config,
+            fingerprint=fingerprint(
+                model, kind, model_config or {}, extra_files or {}, task.fingerprint(), config, workers.count
+            ),
+            environment=environment(workers.device),
+        )
+        run = Run(model, task, config, folder, identity, workers, interruption, progress)
+        try:
+            run.begin(resume)
+            return run.go()
+        finally:
+            model.train(was_training)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+    if (folder / "config.json").exists():
+        raise CheckpointError(f"{folder} holds a saved model, which a run would hide; choose another folder")

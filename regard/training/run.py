@@ -1,0 +1,243 @@
+"""A run: steps, validations and checkpoints in their order, and the reasons to stop."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from regard.errors import ArgumentError, CheckpointError, RegardError
+from regard.models.storage import read_checkpoints
+from regard.training.checkpoint import (
+    Identity,
+    RunState,
+    read_training,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from regard.training.clock import Clock
+from regard.training.config import TrainingConfig
+from regard.training.engine import Engine, StepSums
+from regard.training.events import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard.training.fingerprint import differences
+from regard.training.interruption import Interruption
+from regard.training.log import Log
+from regard.training.task import Task
+from regard.training.workers import Workers
+
+Stopped = Literal["steps", "minutes", "patience", "interrupted"]
+SKIPPED_LIMIT = 10  # steps in a row that were not finite before training gives up
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training ended, earlier sessions included; losses in nats per target token.
+
+    `valid_loss` is that of `best_step`; both are None before the first validation. `skipped` counts the steps
+    whose loss or gradient was not finite and which therefore changed nothing.
+    """
+
+    steps: int
+    train_loss: float | None
+    valid_loss: float | None
+    best_step: int | None
+    cpu_seconds: float
+    wall_seconds: float
+    tokens: int
+    skipped: int
+    stopped: Stopped
+
+
+class Run:
+    """A training in progress: its state, its folder, and what there is to tell."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        task: Task,
+        config: TrainingConfig,
+        folder: Path,
+        identity: Identity,
+        workers: Workers,
+        interruption: Interruption,
+        progress: Progress | None,
+    ) -> None:
+        if config.patience is not None and not task.validation_batches():
+            raise ArgumentError(
+                f"patience is {config.patience}, but there are no validation batches to lose it over; give some, "
+                f"or patience=None"
+            )
+        self.model, self.config, self.folder, self.identity = model, config, folder, identity
+        self.workers, self.interruption, self.progress = workers, interruption, progress
+        self.engine = Engine(model, task, config, workers)
+        self.state = RunState()
+        self.unsaved = False  # something changed since the last checkpoint
+        self.is_best = False  # that something includes the best model so far
+
+    def begin(self, resume: bool) -> None:
+        """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""
+        found = read_checkpoints(self.folder)
+        if found is not None and not resume:
+            raise CheckpointError(
+                f"{self.folder} already holds a run ({found.last}); go on with it by resume=True (--resume), or "
+                f"choose another folder"
+            )
+        notes: list[str] = []
+        if found is not None:
+            notes = self._check_identity(self.folder / found.last)
+            self.state = restore_checkpoint(
+                self.folder / found.last, self.model, self.engine.optimiser, self.identity.kind
+            )
+        self.workers.wait()  # until every process has looked, before one writes
+        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        if self.workers.is_main:
+            self.log = Log(self.folder / "log.jsonl", self.state.step)
+        self._tell(Started(self.state.step, self.config.steps, tuple(notes)))
+        if found is None:
+            self._save()
+
+    def go(self) -> TrainingResult:
+        """Step until there is a reason to stop."""
+        while (stopped := self._reason_to_stop()) is None:
+            self._step()
+            if self.state.step % self.config.validate_every == 0:
+                self._validate()
+            if self.is_best or self.state.step % self.config.save_every == 0:
+                self._save()
+        if stopped != "interrupted" and self.state.validated_step != self.state.step:
+            self._validate()
+        if self.unsaved:
+            self._save()
+        return self._result(stopped)
+
+    def _reason_to_stop(self) -> Stopped | None:
+        config, state = self.config, self.state
+        out_of_time = config.minutes is not None and self.clock.wall() >= 60 * config.minutes
+        interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
+        if interrupted:
+            return "interrupted"
+        if state.step >= config.steps:
+            return "steps"
+        if config.patience is not None and state.without_improvement >= config.patience:
+            return "patience"
+        return "minutes" if out_of_time else None
+
+    def _step(self) -> None:
+        state = self.state
+        self.clock.restart_step()
+        sums = self.engine.step(state.step)
+        self.clock.step_done(sums.tokens)
+        state.step += 1
+        self.unsaved = True
+        if sums.is_finite:
+            self._account(sums)
+        else:
+            self._skip()
+        if state.step % self.config.log_every == 0:
+            self._log_step(sums)
+
+    def _account(self, sums: StepSums) -> None:
+        state, config = self.state, self.config
+        state.skipped_in_a_row = 0
+        state.tokens += sums.tokens
+        state.interval_tokens += sums.tokens
+        state.interval_loss += sums.loss * sums.tokens
+        self._tell(
+            StepDone(
+                step=state.step,
+                steps=config.steps,
+                loss=sums.loss,
+                learning_rate=sums.learning_rate,
+                gradient_norm=sums.gradient_norm,
+                tokens_per_second=self.clock.tokens_per_second(),
+                seconds_left=self.clock.seconds_left(config.steps - state.step, config.minutes),
+            )
+        )
+
+    def _skip(self) -> None:
+        state = self.state
+        state.skipped += 1
+        state.skipped_in_a_row += 1
+        self._tell(StepSkipped(state.step, self.config.steps, state.skipped_in_a_row))
+        if state.skipped_in_a_row >= SKIPPED_LIMIT:
+            raise RegardError(
+                f"the loss or its gradient was not finite in {SKIPPED_LIMIT} steps in a row, up to step "
+                f"{state.step}; the weights are those before them. Look for NaN in the data, or lower "
+                f"learning_rate ({self.config.learning_rate}) or gradient_clip ({self.config.gradient_clip})"
+            )
+
+    def _log_step(self, sums: StepSums) -> None:
+        state = self.state
+        if state.interval_tokens:
+            state.train_loss = state.interval_loss / state.interval_tokens
+        self._log(
+            "training",
+            loss=state.train_loss if state.interval_tokens else None,  # no step of the interval counted
+            learning_rate=sums.learning_rate,
+            gradient_norm=sums.gradient_norm,
+            tokens=state.tokens,
+        )
+        state.interval_loss, state.interval_tokens = 0.0, 0
+
+    def _validate(self) -> None:
+        state = self.state
+        loss = self.engine.validate()
+        state.validated_step = state.step
+        self.unsaved = True
+        if loss is None:
+            return
+        improved = loss < (math.inf if state.best_loss is None else state.best_loss)
+        if improved:
+            state.best_step, state.best_loss, state.without_improvement = state.step, loss, 0
+            self.is_best = True
+        elif state.step % self.config.validate_every == 0:  # a last look out of turn costs no patience
+            state.without_improvement += 1
+        self._log("validation", loss=loss)
+        self._tell(Validated(state.step, loss, improved))
+
+    def _save(self) -> None:
+        self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
+        if self.workers.is_main:
+            self.log.sync()
+            saved = save_checkpoint(
+                self.folder, self.model, self.engine.optimiser, self.state, self.identity, is_best=self.is_best
+            )
+            self._tell(Saved(self.state.step, saved.name, self.is_best))
+        self.workers.wait()
+        self.unsaved = self.is_best = False
+
+    def _check_identity(self, checkpoint: Path) -> list[str]:
+        """Refuse another run; return what differs harmlessly."""
+        before = read_training(checkpoint)
+        if changed := differences(before["fingerprint"], self.identity.fingerprint):
+            raise CheckpointError(
+                f"{self.folder} holds another run: {'; '.join(changed)}. Only steps (but for the cosine), minutes "
+                f"and patience may change; take these back, or choose another folder"
+            )
+        return differences(before["environment"], self.identity.environment)
+
+    def _log(self, kind: str, **values: float | None) -> None:
+        if self.workers.is_main:
+            self.log.write({"step": self.state.step, "kind": kind, **values, "seconds": round(self.clock.wall(), 3)})
+
+    def _tell(self, event: Event) -> None:
+        if self.progress is not None and self.workers.is_main:
+            self.progress(event)
+
+    def _result(self, stopped: Stopped) -> TrainingResult:
+        state = self.state
+        train_loss = state.train_loss
+        if train_loss is None and state.interval_tokens:
+            train_loss = state.interval_loss / state.interval_tokens
+        return TrainingResult(
+            steps=state.step,
+            train_loss=train_loss,
+            valid_loss=state.best_loss,
+            best_step=state.best_step,
+            cpu_seconds=self.clock.cpu(),
+            wall_seconds=self.clock.wall(),
+            tokens=state.tokens,
+            skipped=state.skipped,
+            stopped=stopped,
+        )

@@ -1,0 +1,186 @@
+"""Folders and files appear whole or not at all; JSON is believed only when every byte of it is as written."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ArgumentError, CheckpointError
+from regard.models.storage_files import check_name, existing_folder, read_bytes, replace_file, write_folder
+from regard.models.storage_json import parse_json, read_sealed, render_sealed
+
+
+def writes(text: str):
+    return lambda folder: (folder / "text").write_text(text) and None
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_is_not_seen_before_it_is_complete(tmp_path):
+    def writer(aside: Path) -> None:
+        assert not (tmp_path / "new").exists()
+        writes("whole")(aside)
+
+    write_folder(tmp_path / "new", writer)
+    assert (tmp_path / "new" / "text").read_text() == "whole"
+    assert hidden(tmp_path) == []
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path):
+    def writer(aside: Path) -> None:
+        writes("half")(aside)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "new", writer)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_refused_without_replace(tmp_path):
+    write_folder(tmp_path / "new", writes("old"))
+    with pytest.raises(CheckpointError, match="exists already"):
+        write_folder(tmp_path / "new", writes("new"))
+    assert (tmp_path / "new" / "text").read_text() == "old"
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_whichever_call_fails_the_old_folder_or_the_new_one_is_whole(tmp_path, monkeypatch, call):
+    """Each system call of a replacement fails once in its turn."""
+    write_folder(tmp_path / "x", writes("old"))
+    real, sentences = getattr(os, call), []
+    for turn in range(100):
+        left = turn
+
+        def fails(*arguments):
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise OSError(28, "No space left on device")
+            return real(*arguments)
+
+        monkeypatch.setattr(os, call, fails)
+        try:
+            write_folder(tmp_path / "x", writes("new"), replace=True)
+            break
+        except CheckpointError as refusal:
+            sentences.append(str(refusal))
+        assert (existing_folder(tmp_path / "x") / "text").read_text() in ("old", "new")
+        assert [name for name in hidden(tmp_path) if "writing" in name] == []
+        monkeypatch.setattr(os, call, real)
+        write_folder(tmp_path / "x", writes("old"), replace=True)
+    assert len(sentences) >= 2
+    assert all("No space left on device" in sentence for sentence in sentences)
+    assert (tmp_path / "x" / "text").read_text() == "new"
+    assert hidden(tmp_path) == []
+
+
+def test_a_kill_between_the_two_renames_leaves_the_old_folder_readable(tmp_path, monkeypatch):
+    folder = tmp_path / "x"
+    write_folder(folder, writes("old"))
+    os.rename(folder, tmp_path / ".x.previous")  # what the disk holds at that instant
+    assert (existing_folder(folder) / "text").read_text() == "old"
+    write_folder(folder, writes("new"), replace=True)
+    assert (existing_folder(folder) / "text").read_text() == "new"
+    assert hidden(tmp_path) == []
+
+
+def test_what_killed_writers_left_is_cleaned_by_the_next_one_and_nothing_else_is(tmp_path):
+    for name in (".x.writing-1234", ".other.writing-1234", "y"):
+        writes("left")(tmp_path / name) if (tmp_path / name).mkdir() else None
+        (tmp_path / name / "text").write_text("left")
+    (tmp_path / ".x.writing-file").write_text("left")
+    write_folder(tmp_path / "x", writes("new"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.writing-1234", "x", "y"]
+
+
+def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    replace_file(path, b"old")
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    for call in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            with pytest.raises(CheckpointError, match="No space left on device"):
+                replace_file(path, b"new")
+        assert path.read_bytes() == b"old"
+        assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", ".hidden", "a\0", "a b", "x" * 200, None, 7, "é"]
+)
+def test_a_name_that_could_leave_the_folder_is_refused(name):
+    with pytest.raises(CheckpointError, match="names the file"):
+        check_name(name, "config.json")
+
+
+def test_a_file_over_its_limit_is_not_read(tmp_path):
+    (tmp_path / "x").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "x", limit=5) == b"12345"
+    with pytest.raises(CheckpointError, match="has 5 bytes"):
+        read_bytes(tmp_path / "x", limit=4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b'{"a":1,"a":2}',
+        b'{"a":NaN}',
+        b"-Infinity",
+        b"1e999",
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b"9" * 10_000,
+        b"{} {}",
+    ],
+    ids=["empty", "torn", "UTF-16", "key twice", "NaN", "infinity", "1e999", "open", "depth", "digits", "two"],
+)
+def test_json_that_is_not_strict_is_refused(data):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        parse_json(data, "config.json")
+
+
+CONTENT = {"format": 1, "é": [1, 2.5, None, True], "config": {"heads": 8, "text": "a\nb"}}
+
+
+def test_sealed_json_comes_back(tmp_path):
+    (tmp_path / "x").write_bytes(render_sealed(CONTENT))
+    assert read_sealed(tmp_path / "x") == CONTENT
+
+
+def assert_damage_is_refused(path: Path, bits: int) -> None:
+    whole = path.read_bytes()
+    damaged = [whole[:length] for length in range(len(whole))] + [whole + b" ", b" " + whole]
+    for place in range(len(whole)):
+        for bit in range(bits):
+            changed = whole[place] ^ 1 << (place + bit) % 8
+            damaged.append(whole[:place] + bytes([changed]) + whole[place + 1 :])
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match="x"):
+            read_sealed(path)
+
+
+def test_a_flipped_bit_in_each_byte_and_every_truncation_of_sealed_json_is_refused(tmp_path):
+    (tmp_path / "x").write_bytes(render_sealed(CONTENT))
+    assert_damage_is_refused(tmp_path / "x", bits=1)
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_of_sealed_json_is_refused(tmp_path):
+    (tmp_path / "x").write_bytes(render_sealed(CONTENT))
+    assert_damage_is_refused(tmp_path / "x", bits=8)
+
+
+@pytest.mark.parametrize("content", [{"a": float("nan")}, {"a": {1, 2}}, {"a": "\ud800"}])
+def test_what_json_cannot_hold_is_refused_before_it_is_written(content):
+    with pytest.raises(ArgumentError, match="JSON"):
+        render_sealed(content)

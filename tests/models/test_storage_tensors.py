@@ -1,0 +1,340 @@
+"""A file of tensors gives back what was put in, or says why not: never anything else."""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard.models.storage import load_tensor_metadata, load_tensors, save_tensors
+from regard.models.storage_header import DTYPES
+
+OPENING = '{"__metadata__":{"regard_seal":"'
+
+
+def a_few_tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randn(2, 3, generator=generator)
+    return {
+        "embedding": shared,
+        "output": shared,
+        "half": torch.randn(3, generator=generator).bfloat16(),
+        "mask": torch.tensor([True, False, True]),
+        "step": torch.tensor(7),
+        "empty": torch.zeros(0, 4),
+    }
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert found[name].shape == tensor.shape
+        assert torch.equal(found[name], tensor)
+
+
+def saved(folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
+    path = folder / "weights.safetensors"
+    save_tensors(path, a_few_tensors() if tensors is None else tensors)
+    return path
+
+
+def forge(path: Path, entries: dict, manifest: object, data: bytes = b"", metadata: dict | None = None) -> None:
+    """A file with a right seal and whatever header: what an attacker can write, not what damage can."""
+    words = {"regard_seal": "", "regard_manifest": json.dumps(manifest), **(metadata or {})}
+    write_sealed_header(path, json.dumps({"__metadata__": words, **entries}, separators=(",", ":")), data)
+
+
+def write_sealed_header(path: Path, text: str, data: bytes = b"") -> None:
+    length = (len(text) + 64).to_bytes(8, "little")
+    seal = hashlib.sha256(length + text.encode()).hexdigest()
+    header = text[: len(OPENING)] + seal + text[len(OPENING) :]
+    path.write_bytes(length + header.encode() + data)
+
+
+def entry_hash(code: str, shape: list, data: bytes) -> str:
+    return hashlib.sha256(f"{code}{shape}".encode() + data).hexdigest()
+
+
+def test_tensors_come_back_with_values_dtypes_and_shapes(tmp_path):
+    assert_same(load_tensors(saved(tmp_path)), a_few_tensors())
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
+    tensor = torch.arange(12).reshape(3, 4).to(dtype)
+    found = load_tensors(saved(tmp_path, {"x": tensor}))["x"]
+    assert found.dtype == dtype
+    assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_views_are_stored_as_their_values(tmp_path):
+    base = torch.arange(12.0).reshape(3, 4)
+    views = {"transposed": base.T, "expanded": base[:1].expand(5, 4), "part": base[1:, ::2]}
+    assert_same(load_tensors(saved(tmp_path, views)), views)
+
+
+def test_nan_keeps_its_bits(tmp_path):
+    strange = torch.tensor([0x7FC00001, 0x7F800001], dtype=torch.int32).view(torch.float32)
+    assert torch.equal(load_tensors(saved(tmp_path, {"x": strange}))["x"].view(torch.int32), strange.view(torch.int32))
+
+
+def test_tied_tensors_are_stored_once_and_come_back_as_one(tmp_path):
+    big = torch.zeros(1000)
+    once = saved(tmp_path, {"a": big}).stat().st_size
+    path = saved(tmp_path, {"a": big, "b": big})
+    assert path.stat().st_size < once + 200
+    found = load_tensors(path)
+    assert found["a"].data_ptr() == found["b"].data_ptr()
+
+
+def test_equal_tensors_that_are_not_tied_stay_apart(tmp_path):
+    found = load_tensors(saved(tmp_path, {"a": torch.ones(2), "b": torch.ones(2)}))
+    assert found["a"].data_ptr() != found["b"].data_ptr()
+
+
+def test_the_same_content_gives_the_same_bytes_and_seal(tmp_path):
+    tensors = a_few_tensors()
+    first = save_tensors(tmp_path / "a", tensors)
+    second = save_tensors(tmp_path / "b", tensors)
+    assert first == second
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_another_content_has_another_seal_and_is_refused_where_the_first_is_expected(tmp_path):
+    seal = save_tensors(tmp_path / "a", {"x": torch.zeros(2)})
+    save_tensors(tmp_path / "b", {"x": torch.ones(2)})
+    with pytest.raises(CheckpointError, match="seals differ"):
+        load_tensors(tmp_path / "b", seal=seal)
+
+
+def test_the_safetensors_package_reads_the_same_tensors(tmp_path):
+    from safetensors.torch import load_file
+
+    path = saved(tmp_path)
+    found, expected = load_file(path), a_few_tensors()
+    del expected["output"]  # tied: known to that package under its first name alone
+    assert_same(found, expected)
+
+
+def test_a_file_of_the_safetensors_package_carries_no_seal_and_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.ones(2)}, tmp_path / "x")
+    with pytest.raises(CheckpointError, match="no seal"):
+        load_tensors(tmp_path / "x")
+
+
+def test_metadata_comes_back(tmp_path):
+    save_tensors(tmp_path / "x", {"x": torch.ones(2)}, {"Größe": "zwölf"})
+    assert load_tensor_metadata(tmp_path / "x") == {"Größe": "zwölf"}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"x": torch.eye(2).to_sparse()},
+        {"x": torch.zeros(2, dtype=torch.complex128)},
+        {"x": torch.empty(2, device="meta")},
+        {"__metadata__": torch.ones(1)},
+        {"x": [1.0]},
+        {"x" * 2**24: torch.ones(1)},
+    ],
+    ids=["sparse", "complex128", "meta", "reserved name", "list", "a name longer than a header may be"],
+)
+def test_what_the_format_does_not_have_is_refused_and_nothing_written(tmp_path, tensors):
+    with pytest.raises(ArgumentError):
+        save_tensors(tmp_path / "x", tensors)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Damage
+
+
+def silent_flips(path: Path, flips: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The (byte, bit) places whose change loads all the same."""
+    silent = []
+    with open(path, "r+b", buffering=0) as file:
+        for place, bit in flips:
+            byte = os.pread(file.fileno(), 1, place)
+            os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit]), place)
+            try:
+                load_tensors(path)
+                silent.append((place, bit))
+            except CheckpointError:
+                pass
+            os.pwrite(file.fileno(), byte, place)
+    load_tensors(path)  # as at first: the flips were undone
+    return silent
+
+
+def test_every_truncation_is_refused(tmp_path):
+    path = saved(tmp_path, {"a": torch.arange(3.0), "b": torch.tensor([True, False])})
+    for length in reversed(range(path.stat().st_size)):
+        os.truncate(path, length)
+        with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
+            load_tensors(path)
+
+
+def test_two_flipped_bits_of_each_byte_are_refused(tmp_path):
+    path = saved(tmp_path, {"a": torch.arange(3.0), "b": torch.tensor([True, False])})
+    flips = [(place, (place + bit) % 8) for place in range(path.stat().st_size) for bit in (0, 3)]
+    assert len(flips) > 500
+    assert silent_flips(path, flips) == []
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_is_refused(tmp_path):
+    path = saved(tmp_path)
+    flips = [(place, bit) for place in range(path.stat().st_size) for bit in range(8)]
+    assert len(flips) > 5000
+    assert silent_flips(path, flips) == []
+
+
+@pytest.mark.parametrize("junk", [b"\0", b" ", b"{}", b"\0" * 4096])
+def test_trailing_bytes_are_refused(tmp_path, junk):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes() + junk)
+    with pytest.raises(CheckpointError, match="describes"):
+        load_tensors(path)
+
+
+def test_the_damaged_tensor_is_named(tmp_path):
+    path = saved(tmp_path, {"first": torch.zeros(4), "second": torch.zeros(4)})
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="tensor 'second' does not match its SHA-256"):
+        load_tensors(path)
+
+
+# Files that were never ours
+
+
+def one(code="F32", shape=(1,), offsets=(0, 4)) -> dict:
+    return {"x": {"dtype": code, "shape": list(shape), "data_offsets": list(offsets)}}
+
+
+HASH = {"sha256": {"x": entry_hash("F32", [1], bytes(4))}, "tied": {}}
+
+
+def test_the_forger_of_these_tests_can_write_a_good_file(tmp_path):
+    forge(tmp_path / "x", one(), HASH, bytes(4))
+    assert torch.equal(load_tensors(tmp_path / "x")["x"], torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("entries", "manifest", "data"),
+    [
+        (one(code="F99"), HASH, bytes(4)),
+        (one(code=["F32"]), HASH, bytes(4)),
+        (one(shape=(2,)), HASH, bytes(4)),
+        (one(shape=(-1,), offsets=(0, -4)), HASH, bytes(4)),
+        (one(shape=(2**61,), offsets=(0, 2**63)), HASH, bytes(4)),
+        (one(shape=(True,)), HASH, bytes(4)),
+        (one(shape=(1.0,)), HASH, bytes(4)),
+        (one(shape=[1] * 65), HASH, bytes(4)),
+        (
+            one(shape=(0, 2**61, 2**61), offsets=(0, 0)),
+            {"sha256": {"x": entry_hash("F32", [0, 2**61, 2**61], b"")}, "tied": {}},
+            b"",
+        ),
+        (one(offsets=(4, 8)), HASH, bytes(8)),
+        (one(offsets=(0, 4, 8)), HASH, bytes(4)),
+        (one() | {"y": one()["x"]}, {"sha256": HASH["sha256"] | {"y": HASH["sha256"]["x"]}, "tied": {}}, bytes(4)),
+        (one(), HASH, bytes(3)),
+        (one(), HASH, bytes(5)),
+        ({"x": None}, HASH, bytes(4)),
+        ({"x": {"dtype": "F32"}}, HASH, bytes(4)),
+        (one(), {}, bytes(4)),
+        (one(), [], bytes(4)),
+        (one(), {"sha256": {}, "tied": {}}, bytes(4)),
+        (one(), {"sha256": HASH["sha256"] | {"y": "0"}, "tied": {}}, bytes(4)),
+        (one(), {"sha256": {"x": 5}, "tied": {}}, bytes(4)),
+        (one(), HASH | {"tied": {"y": "z"}}, bytes(4)),
+        (one(), HASH | {"tied": {"x": "x"}}, bytes(4)),
+        (one(), HASH | {"tied": {"y": ["x"]}}, bytes(4)),
+        (one(), HASH | {"tied": None}, bytes(4)),
+    ],
+)
+def test_a_sealed_lie_is_refused(tmp_path, entries, manifest, data):
+    forge(tmp_path / "x", entries, manifest, data)
+    with pytest.raises(CheckpointError):
+        load_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OPENING + '"}',
+        OPENING + '","regard_manifest":7}}',
+        OPENING + '","regard_manifest":"{"}}',
+        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","regard_manifest":"x"}}',
+        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","n":NaN}}',
+        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","n":{}}}',
+        OPENING + '","x":' + "[" * 100_000 + "]" * 100_000 + "}}",
+        OPENING,
+    ],
+    ids=["no manifest", "number", "torn manifest", "key twice", "NaN", "not words", "depth", "cut"],
+)
+def test_a_sealed_header_that_is_no_header_is_refused(tmp_path, text):
+    write_sealed_header(tmp_path / "x", text)
+    with pytest.raises(CheckpointError):
+        load_tensors(tmp_path / "x")
+
+
+def make_folder(path):
+    path.mkdir()
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_link(path):
+    path.symlink_to(saved(path.parent))
+
+
+def make_sparse(path):
+    path.touch()
+    os.truncate(path, 10 * 2**30)
+
+
+def make_sparse_with_huge_header(path):
+    path.write_bytes((9 * 2**30).to_bytes(8, "little"))
+    os.truncate(path, 10 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: None,
+        make_folder,
+        make_pipe,
+        make_link,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}"),
+        lambda path: path.write_bytes(b"\xff" * 64),
+        make_sparse,
+        make_sparse_with_huge_header,
+        lambda path: torch.save({"x": torch.ones(2)}, path),
+    ],
+    ids=["missing", "folder", "pipe", "link", "no bytes", "2**63", "ones", "sparse", "sparse header", "pickle"],
+)
+def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
+    path = tmp_path / "x.safetensors"
+    make(path)
+    start = time.monotonic()
+    with pytest.raises(CheckpointError, match=r"x\.safetensors"):
+        load_tensors(path)
+    assert time.monotonic() - start < 1.0
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "missing/x", "."])
+def test_a_path_that_leads_nowhere_is_refused(path):
+    with pytest.raises(CheckpointError):
+        load_tensors(path)

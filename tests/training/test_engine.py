@@ -1,0 +1,165 @@
+"""One step is the gradient of (sum of losses / number of tokens), however the step is cut into pieces."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+from toy_training import CONFIG, ToyTask, make_model
+
+from regard.errors import DataError
+from regard.training.config import TrainingConfig
+from regard.training.engine import Engine
+from regard.training.schedule import learning_rate_at
+from regard.training.workers import Workers
+
+
+class Pieces(ToyTask):
+    """The batch of step s, cut between the given rows: the pieces hold unequal numbers of tokens."""
+
+    def __init__(self, cuts: list[int]) -> None:
+        super().__init__()
+        self.cuts = [0, *cuts, 8]
+
+    def batch(self, index):
+        step, piece = divmod(index, len(self.cuts) - 1)
+        return super().batch(step)[self.cuts[piece] : self.cuts[piece + 1]]
+
+
+def engine_of(model: torch.nn.Module, task: ToyTask, config: TrainingConfig = CONFIG) -> Engine:
+    return Engine(model, task, config, Workers(cpu=True))
+
+
+def float64_weights_after(task: ToyTask, pieces: int, steps: int = 3) -> torch.Tensor:
+    model = make_model(torch.float64, dropout=0.0)
+    engine = engine_of(model, task, dataclasses.replace(CONFIG, accumulate=pieces))
+    for step in range(steps):
+        engine.step(step)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("cuts", [[4], [1, 2], [1, 2, 3, 4, 5, 6, 7]])
+def test_any_cut_of_a_batch_gives_the_weights_of_the_whole(cuts):
+    whole = float64_weights_after(Pieces([]), 1)
+    cut = float64_weights_after(Pieces(cuts), len(cuts) + 1)
+    assert (whole - cut).abs().max() <= 1e-12
+
+
+def test_a_mean_of_means_would_have_shown():
+    """The pieces hold unequal numbers of tokens, or the test above would pass for the wrong rule."""
+    task = Pieces([1])
+    counts = [int((task.batch(index)[:, 1:] != 0).sum()) for index in (0, 1)]
+    assert counts[0] * 2 < counts[1]
+
+
+def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
+    task, model = ToyTask(), make_model(dropout=0.0)
+    batches = [task.batch(0), task.batch(1)]
+    total = sum(task.loss(model, batch)[0] for batch in batches)
+    tokens = sum(int(task.loss(model, batch)[1]) for batch in batches)
+    gradients = torch.autograd.grad(total / tokens, list(model.parameters()))
+    sums = engine_of(model, task).step(0)
+    assert sums.tokens == tokens
+    assert sums.loss == pytest.approx(float(total.detach()) / tokens, rel=1e-6)
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    assert sums.gradient_norm == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_the_gradient_is_clipped_to_the_limit():
+    model = make_model()
+    sums = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, gradient_clip=0.01)).step(0)
+    clipped = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
+    assert sums.gradient_norm > 0.02
+    assert float(clipped) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_step_takes_the_learning_rate_of_its_number():
+    engine = engine_of(make_model(), ToyTask())
+    assert engine.step(4).learning_rate == learning_rate_at(CONFIG, 5)
+    assert {group["lr"] for group in engine.optimiser.param_groups} == {learning_rate_at(CONFIG, 5)}
+
+
+def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
+    model = make_model()
+    engine = engine_of(model, ToyTask(poison=(2,)))
+    engine.step(0)
+    before = [tensor.clone() for tensor in model.state_dict().values()]
+    moments = [state["exp_avg"].clone() for state in engine.optimiser.state.values()]
+    sums = engine.step(1)
+    assert not sums.is_finite
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()]))
+    assert engine.step(2).is_finite
+
+
+def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:
+    """What the loss of each step draws from torch and from Python, in a process of that rank."""
+    drawn = []
+
+    class Drawing(ToyTask):
+        def loss(self, model, batch):
+            drawn.append(float(torch.rand(())) + random.random())
+            return super().loss(model, batch)
+
+    engine = engine_of(make_model(), Drawing(), dataclasses.replace(CONFIG, accumulate=1))
+    engine._workers.rank = rank
+    for step in steps:
+        engine.step(step)
+    return drawn
+
+
+def test_random_numbers_are_a_function_of_the_step_and_the_process():
+    drawn = draws_of_steps([0, 1, 2])
+    assert len(set(drawn)) == 3
+    assert draws_of_steps([2, 0]) == [drawn[2], drawn[0]]
+    assert draws_of_steps([0], rank=1) != drawn[:1]
+
+
+def test_only_matrices_decay():
+    model = make_model()
+    groups = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, weight_decay=0.1)).optimiser.param_groups
+    decays = {tuple(parameter.shape): group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert decays == {(11, 6): 0.1, (11,): 0.0}
+
+
+def test_a_batch_without_a_target_is_refused():
+    class Empty(ToyTask):
+        def batch(self, index):
+            return torch.zeros(2, 4, dtype=torch.long)
+
+    with pytest.raises(DataError, match="step 3 has no target token"):
+        engine_of(make_model(), Empty()).step(3)
+
+
+def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
+    task, model = ToyTask(), make_model(dropout=0.9)
+    engine = engine_of(model, task)
+    model.eval()
+    sums = [task.validation_loss(model, batch) for batch in task.validation_batches()]
+    expected = float(sum(loss.detach() for loss, _ in sums)) / int(sum(tokens for _, tokens in sums))
+    model.train()
+    assert engine.validate() == pytest.approx(expected, rel=1e-6)
+    assert engine.validate() == engine.validate()
+
+
+def test_no_validation_batches_give_no_loss():
+    task = ToyTask()
+    task.validation_batches = list
+    assert engine_of(make_model(), task).validate() is None
+
+
+def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
+    seen = []
+
+    class Watching(ToyTask):
+        def _loss(self, model, batch, smoothing):
+            seen.append(model(batch[:, :-1]).dtype)
+            return super()._loss(model, batch, smoothing)
+
+    model = make_model()
+    engine = engine_of(model, Watching(), dataclasses.replace(CONFIG, precision="bfloat16", accumulate=1))
+    assert math.isfinite(engine.step(0).loss)
+    engine.validate()
+    assert set(seen) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

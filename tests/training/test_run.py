@@ -1,0 +1,293 @@
+"""When a run stops, what it tells, what it keeps, and what a fault leaves behind."""
+
+import dataclasses
+import errno
+import os
+import signal
+
+import pytest
+import torch
+from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_without_times, make_model, seals, train_toy
+
+from regard.errors import ArgumentError, CheckpointError, RegardError
+from regard.models.storage import load_model, read_checkpoints
+from regard.training import Saved, Started, StepDone, StepSkipped, Validated, train
+from regard.training import clock as clock_module
+from regard.training.checkpoint import read_training
+from regard.training.lock import folder_lock
+
+
+class Scripted(ToyTask):
+    """A task whose validation losses are given in advance, one a validation."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = iter(losses)
+
+    def validation_batches(self):
+        return [torch.zeros(1)]
+
+    def validation_loss(self, model, batch):
+        return torch.tensor(next(self.losses)), 1
+
+
+EVERY_STEP = dataclasses.replace(CONFIG, steps=20, validate_every=1, save_every=100)
+
+
+def names(run):
+    return sorted(path.name for path in run.iterdir())
+
+
+# Reasons to stop
+
+
+def test_patience_ends_a_run_after_so_many_validations_in_a_row_without_improvement(tmp_path):
+    losses = [5.0, 4.0, 4.5, 4.0, 3.0, 3.5, 3.1, 3.2, 1.0]
+    result = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=3), Scripted(losses))
+    assert (result.stopped, result.steps, result.best_step, result.valid_loss) == ("patience", 8, 5, 3.0)
+
+
+def test_lost_patience_stays_lost_until_there_is_more(tmp_path):
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([1.0, 2.0, 2.0]))
+    again = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([]), resume=True)
+    assert (again.stopped, again.steps) == ("patience", 3)
+    more = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=4), Scripted([2.0] * 9), resume=True)
+    assert (more.stopped, more.steps) == ("patience", 5)
+
+
+def test_patience_is_counted_over_a_resume(tmp_path):
+    patient = dataclasses.replace(EVERY_STEP, patience=3)
+    train_toy(tmp_path, dataclasses.replace(patient, steps=3), Scripted([1.0, 2.0, 2.0]))
+    assert train_toy(tmp_path, patient, Scripted([2.0, 0.0]), resume=True).steps == 4
+
+
+def test_a_validation_loss_that_is_nan_is_no_improvement(tmp_path):
+    result = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([float("nan")] * 2))
+    assert (result.stopped, result.best_step, result.valid_loss) == ("patience", None, None)
+    assert [line["loss"] for line in log_without_times(tmp_path) if line["kind"] == "validation"] == [None, None]
+
+
+def test_patience_without_validation_batches_is_refused(tmp_path):
+    task = ToyTask()
+    task.validation_batches = list
+    with pytest.raises(ArgumentError, match="no validation batches"):
+        train_toy(tmp_path, dataclasses.replace(CONFIG, patience=3), task)
+
+
+def test_without_validation_batches_the_last_model_is_the_one_to_load(tmp_path):
+    task = ToyTask()
+    task.validation_batches = list
+    result = train_toy(tmp_path, task=task)
+    assert (result.best_step, result.valid_loss) == (None, None)
+    assert load_model(tmp_path, kind="toy").kind == "toy"
+
+
+def test_minutes_are_a_cap_that_counts_earlier_sessions(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(clock_module, "monotonic", lambda: now)
+
+    def ten_seconds_a_step(event):
+        nonlocal now
+        now += 10.0 if isinstance(event, StepDone) else 0.0
+
+    long = dataclasses.replace(CONFIG, steps=100)
+    first = train_toy(tmp_path, dataclasses.replace(long, minutes=1.0), progress=ten_seconds_a_step)
+    assert (first.stopped, first.steps, first.wall_seconds) == ("minutes", 6, 60.0)
+    now = 5_000_000.0  # the days between two sessions count for nothing
+    second = train_toy(tmp_path, dataclasses.replace(long, minutes=1.5), resume=True, progress=ten_seconds_a_step)
+    assert (second.stopped, second.steps, second.wall_seconds) == ("minutes", 9, 90.0)
+
+
+def test_a_run_that_ends_was_validated_at_its_last_step(tmp_path):
+    events = []
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=5), progress=events.append)
+    assert [event.step for event in events if isinstance(event, Validated)] == [4, 5]
+
+
+def test_an_interrupted_run_saves_at_once_and_does_not_validate(tmp_path):
+    events = []
+
+    def stop(event):
+        events.append(event)
+        if isinstance(event, StepDone) and event.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    result = train_toy(tmp_path, progress=stop)
+    assert (result.stopped, result.steps, result.valid_loss) == ("interrupted", 2, None)
+    assert isinstance(events[-1], Saved)
+    assert read_checkpoints(tmp_path).last == "step-000002"
+
+
+def test_a_second_interrupt_raises_at_once_and_handlers_are_put_back(tmp_path):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        train_toy(tmp_path, progress=at_step(2, twice))
+    assert read_checkpoints(tmp_path).last == "step-000000"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# Losses that are not finite
+
+
+def test_a_step_that_is_not_finite_is_skipped_told_and_counted(tmp_path):
+    events = []
+    result = train_toy(tmp_path, task=ToyTask(poison=(6, 8, 12)), progress=events.append)
+    assert (result.skipped, result.steps) == (3, 12)
+    skipped = [(event.step, event.in_a_row) for event in events if isinstance(event, StepSkipped)]
+    assert skipped == [(4, 1), (5, 2), (7, 1)]
+    weights = load_model(tmp_path / read_checkpoints(tmp_path).last).state.values()
+    assert all(tensor.isfinite().all() for tensor in weights)
+    assert all(line["loss"] is not None for line in log_without_times(tmp_path))
+
+
+def test_a_whole_interval_that_is_not_finite_is_still_a_line_of_the_log(tmp_path):
+    train_toy(tmp_path, task=ToyTask(poison=(4, 6)))
+    lines = [line for line in log_without_times(tmp_path) if line["kind"] == "training"]
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+    assert lines[1]["loss"] is None
+
+
+def test_ten_in_a_row_end_the_run_with_a_sentence_and_keep_the_checkpoint(tmp_path):
+    task = ToyTask(poison=tuple(range(8, 100)))
+    with pytest.raises(RegardError, match=r"not finite in 10 steps in a row, up to step 14.*learning_rate \(0\.01\)"):
+        train_toy(tmp_path, dataclasses.replace(CONFIG, steps=50, save_every=4), task)
+    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
+
+
+# Events, result and folder
+
+
+def test_the_events_come_in_their_order(tmp_path):
+    events = []
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=4), progress=events.append)
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == ["Started", "Saved", *["StepDone"] * 3, "Saved", "StepDone", "Validated", "Saved"]
+    assert events[0] == Started(0, 4)
+    last = events[-3]
+    assert (last.step, last.steps, last.seconds_left) == (4, 4, 0.0)
+    assert last.tokens_per_second > 0
+
+
+def test_the_result_counts_what_was_trained(tmp_path):
+    task = ToyTask()
+    result = train_toy(tmp_path, task=task)
+    assert result.stopped == "steps"
+    assert result.tokens == sum(int((task.batch(index)[:, 1:] != 0).sum()) for index in range(24))
+    losses = {"training": [], "validation": []}
+    for line in log_without_times(tmp_path):
+        losses[line["kind"]].append(line["loss"])
+    assert result.train_loss == losses["training"][-1]
+    assert result.valid_loss == min(losses["validation"])
+
+
+def test_training_learns(tmp_path):
+    task = ToyTask()
+    task.lines = torch.arange(len(task.lines)).remainder(10).add(1)[:, None].expand(-1, 10)  # the same word again
+    config = dataclasses.replace(CONFIG, steps=60, learning_rate=0.1, validate_every=30, save_every=100)
+    assert train_toy(tmp_path, config, task).valid_loss < 0.2
+
+
+def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
+    losses = [3.0, 1.0, *[2.0] * 18]
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=2), Scripted(losses))
+    assert names(tmp_path) == ["checkpoints.json", "lock", "log.jsonl", "step-000002", "step-000020"]
+    found = read_checkpoints(tmp_path)
+    assert (found.last, found.best) == ("step-000020", "step-000002")
+
+
+def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
+    kept = {}
+
+    def keep(event):
+        if isinstance(event, Validated) and event.is_best:
+            kept.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+
+    model = make_model()
+    files = {"words.txt": "das Tier"}
+    train(
+        model, Scripted([3.0, 1.0, *[2.0] * 18]), EVERY_STEP, tmp_path, kind="toy", model_config={"dim": 6},
+        extra_files=files, progress=keep, cpu=True,
+    )  # fmt: skip
+    found = load_model(tmp_path, kind="toy")
+    assert (found.config, found.extra_files) == ({"dim": 6}, files)
+    assert all(torch.equal(found.state[name], tensor) for name, tensor in kept.items())
+    assert not all(torch.equal(model.state_dict()[name], tensor) for name, tensor in kept.items())
+
+
+def test_the_model_comes_back_in_the_mode_it_was_given(tmp_path):
+    for mode in (True, False):
+        model = make_model().train(mode)
+        train(model, ToyTask(), CONFIG, tmp_path / str(mode), cpu=True)
+        assert model.training is mode
+
+
+def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_the_first(tmp_path):
+    """A signal stops the run at step 6 unvalidated; asked for 6 steps, the resumed run validates and saves there."""
+    train_toy(tmp_path, progress=at_step(6, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert read_checkpoints(tmp_path).last == "step-000006"
+    result = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6), resume=True)
+    found = read_checkpoints(tmp_path)
+    assert result.best_step == 6
+    assert found.last == found.best == "step-000006-again"
+    train_toy(tmp_path, resume=True)
+
+
+# Faults
+
+
+def test_a_second_trainer_on_the_same_folder_is_refused(tmp_path):
+    with folder_lock(tmp_path), pytest.raises(CheckpointError, match=f"trained by process {os.getpid()}"):
+        train_toy(tmp_path)
+    train_toy(tmp_path)
+
+
+def test_the_lock_of_a_process_that_died_is_not_in_the_way(tmp_path):
+    (tmp_path / "lock").write_text("999999999\n")
+    train_toy(tmp_path)
+
+
+def test_the_lock_is_let_go_after_an_error(tmp_path):
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, progress=at_step(1, crash))
+    train_toy(tmp_path, resume=True)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        train_toy(tmp_path / "file")
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "replace"])
+def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_same_bits(tmp_path, monkeypatch, call):
+    train_toy(tmp_path / "whole")
+    run, real = tmp_path / "run", getattr(os, call)
+
+    def break_the_disk():
+        def fails(*arguments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, call, fails)
+
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train_toy(run, progress=at_step(5, break_the_disk))
+    monkeypatch.setattr(os, call, real)
+    assert read_checkpoints(run).last == "step-000004"
+    assert names(run) == ["checkpoints.json", "lock", "log.jsonl", "step-000004"]
+    assert read_training(run / "step-000004")["state"]["step"] == 4
+    train_toy(run, resume=True)
+    assert seals(run) == seals(tmp_path / "whole")
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, progress=at_step(5, crash))
+    for leftover in (".step-000006.writing-12ab", "step-000006"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "config.json").write_text("torn")
+    train_toy(tmp_path, resume=True)
+    assert names(tmp_path) == ["checkpoints.json", "lock", "log.jsonl", "step-000012"]
