@@ -2,7 +2,9 @@
 PYTHON ?= python3
 READY := .venv/ready
 BIN := .venv/bin
-export OMP_NUM_THREADS ?= 2
+# Threads that wait should sleep: spinning ones starve each other on a busy machine.
+export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 0
 
 .PHONY: demo test test-long check fix bench clean
 

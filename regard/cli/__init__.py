@@ -13,6 +13,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and leave with 0 (done), 1 (failed) or 2 (asked for something that does not exist)."""
+    _wait_politely()
     try:
         from regard.cli.app import app
     except ImportError as error:
@@ -24,6 +25,13 @@ def main() -> None:
         )
         sys.exit(1)
     sys.exit(_run(app))
+
+
+def _wait_politely() -> None:
+    """Let threads sleep while they wait. Where another program wants the same cores, threads that spin instead make
+    small steps tens of times slower; this is read when torch is loaded, so it is said before."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 def _run(app: Callable[..., Any]) -> int:

@@ -15,8 +15,8 @@ from regard.cli.runs import read_settings
 from regard.cli.train import Settings, decide_settings, train_translator
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError
-from regard.inspection import HONESTY, draw_heads, draw_maps, look, looked_at
-from regard.text.pronouns import ARTICLE_SENTENCES, PronounSentence
+from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
+from regard.text.pronouns import ARTICLE_SENTENCES
 from regard.text.translation_data import PRONOUNS, load_translation_data
 
 # Chosen on validation sentences: the smallest model that learns what *it* refers to within the time of a demo.
@@ -83,18 +83,13 @@ def _look_at_articles(translator: Translator, report: PronounReport, folder: Pat
         pictures.append(str(path))
         tell(f"   {sentence.source}")
         tell(f"   {translation.text}")
-        tell(f"      {_what_it_saw(maps, sentence, head.layer, head.head)}")
+        seen = tell_look(maps.merged(), "it", referent=sentence.referent, layer=head.layer, head=head.head)
+        tell(f"      {seen}")
         if number == len(sentences):
             heads = folder / "every-head.png"
             draw_heads(maps, heads)
             pictures.append(str(heads))
     return pictures
-
-
-def _what_it_saw(maps: Any, sentence: PronounSentence, layer: int, head: int) -> str:
-    ranked = looked_at(maps, "it", layer=layer, head=head)
-    seen = ", ".join(f"{word} {weight:.2f}" for word, weight in ranked[:3])
-    return f"*it* looked at: {seen}; it refers to: {sentence.referent}"
 
 
 def _record(

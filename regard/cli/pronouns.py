@@ -42,6 +42,7 @@ class PronounReport:
             "referent_chance": self.agreement.chance,
             "referent_head": {"layer": self.head.layer, "head": self.head.head},
             "swap_followed": self.swaps.followed,
+            "swap_kept": self.swaps.kept,
         }
 
     def lines(self) -> list[str]:
@@ -51,10 +52,11 @@ class PronounReport:
         return [
             f"  pronouns     {self.pronouns:.3f} right; the commonest pronoun alone would get {self.baseline:.3f}",
             f"  contrast     {self.contrast:.3f} of pairs with one word changed have both pronouns right",
-            f"  agreement    {found.agreement:.3f} of *it* look most at their noun, {found.preference:.3f} more than at "
-            f"the other one;",
+            f"  agreement    {found.agreement:.3f} of *it* look most at their noun, {found.preference:.3f} more than "
+            "at the other noun;",
             f"               blind choice {found.chance:.3f} ({head})",
-            f"  swap         {self.swaps.followed:.3f} of pronouns follow a noun that is swapped for another gender's",
+            f"  swap         {self.swaps.followed:.3f} of pronouns follow when another gender's noun takes its place,",
+            f"               {self.swaps.kept:.3f} stay when the other noun is swapped instead",
         ]
 
 

@@ -50,16 +50,16 @@ class Fused:
             return Refusal(reason)
         blocks = lower(problem)
         pairs = problem.batch * problem.heads * sum(block.pairs for block in blocks)
-        if problem.strict and pairs > 2 * (kept := _kept(problem)):
-            return Refusal(f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many")
+        if problem.strict and (reason := _reason_against_strict(problem, pairs)) is not None:
+            return Refusal(reason)
         width = 8 if problem.dtype == torch.float64 else 4
         flops = 2 * pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
-        rows = problem.batch * problem.heads * problem.q_len * problem.v_dim
-        keys = problem.batch * problem.kv_heads * (problem.head_dim + problem.v_dim) * sum(len(b.keys) for b in blocks)
+        places = problem.heads * problem.q_len + problem.kv_heads * sum(len(block.keys) for block in blocks)
+        vectors = problem.batch * places * (problem.head_dim + problem.v_dim)
         masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
         if problem.want and problem.want != ("log_sum_exp",):
             masked = max(masked, problem.batch * problem.heads * max(block.pairs for block in blocks))
-        return Cost(flops, bytes=width * (2 * rows + keys), peak_bytes=2 * width * masked, pairs=pairs)
+        return Cost(flops, bytes=width * vectors, peak_bytes=2 * width * masked, pairs=pairs)
 
     def run(self, problem: Problem, operands: Operands) -> Result:
         blocks = lower(problem)
@@ -86,7 +86,7 @@ def lower(problem: Problem) -> list[Block]:
     blocks = []
     for part in _cut(rows, min(ROWS, _rows_of_mask(problem, keys))):
         first, last = problem.q_start + part.start, problem.q_start + part.stop - 1
-        reached = problem.pattern.keys(first, last, problem.k_len)
+        reached = problem.pattern.keys(first, last, problem.k_len) or keys[:0]
         blocks.append(Block(part, reached, _kind(problem, part, reached)))
     return blocks
 
@@ -122,14 +122,16 @@ def _mask_size(problem: Problem, block: Block) -> int:
     return copies * block.pairs
 
 
-def _kept(problem: Problem) -> int:
-    known = problem.kept_pairs
-    if known is not None:
-        return known
-    if problem.q_start is PER_ROW or not problem.pattern.by_value:
-        return 0  # not known without looking, so strict does not let it pass
-    count = problem.pattern.count(problem.q_len, problem.k_len, q_start=problem.q_start)
-    return problem.batch * problem.heads * count
+def _reason_against_strict(problem: Problem, pairs: int) -> str | None:
+    kept = problem.kept_pairs
+    if kept is None and (problem.q_start is PER_ROW or not problem.pattern.by_value):
+        return f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
+    if kept is None:
+        count = problem.pattern.count(problem.q_len, problem.k_len, q_start=problem.q_start)
+        kept = problem.batch * problem.heads * count
+    if pairs <= 2 * kept:
+        return None
+    return f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many"
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -198,7 +200,7 @@ class _Blocks(torch.autograd.Function):
         for block, rows, keys in _places(operands.grid, blocks):
             out, lse = flash.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], _call(problem, operands, block))
             output[:, :, rows], log_sum_exp[:, :, rows] = out, lse
-        ctx.save_for_backward(q, k, v, output, log_sum_exp)
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, operands.bias)  # an edited bias is noticed too
         ctx.lowered = problem, operands, blocks
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -206,14 +208,12 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, v, output, log_sum_exp = ctx.saved_tensors
+        q, k, v, output, log_sum_exp, _ = ctx.saved_tensors
         problem, operands, blocks = ctx.lowered
         grad = torch.zeros_like(output) if grads[0] is None else grads[0]
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for block, rows, keys in _places(operands.grid, blocks):
-            grad_lse = None if grads[1] is None else grads[1][:, :, rows].masked_fill(
-                log_sum_exp[:, :, rows] == -math.inf, 0
-            )  # fmt: skip
+            grad_lse = None if grads[1] is None else grads[1][:, :, rows]
             dq[:, :, rows], dk_here, dv_here = flash.backward(
                 grad[:, :, rows], grad_lse, q[:, :, rows], k[:, :, keys], v[:, :, keys],
                 output[:, :, rows], log_sum_exp[:, :, rows], _call(problem, operands, block),
@@ -244,8 +244,9 @@ def _weights(
         q = operands.q[:, :, block.rows.start : block.rows.stop].to(wide)
         q = q.unflatten(1, (problem.kv_heads, problem.group))  # (batch, kv_heads, group, rows, head_dim)
         scores = (q @ operands.k[:, :, None, keys].to(q.dtype).mT).flatten(1, 2) * problem.scale
-        scores = scores + _mask(problem, operands, Block(block.rows, block.keys, "masked"))
-        seen = scores > -math.inf
+        mask = _mask(problem, operands, Block(block.rows, block.keys, "masked"))
+        hidden = (mask == -math.inf).expand(scores.shape)
+        scores = (scores + mask).masked_fill(hidden, -math.inf)
         lse = log_sum_exp[:, :, block.rows.start : block.rows.stop, None]
         weights = (scores - lse.masked_fill(lse == -math.inf, 0)).exp()  # (batch, heads, rows, keys)
-        yield WeightsBlock(grid, weights, seen)
+        yield WeightsBlock(grid, weights, ~hidden)

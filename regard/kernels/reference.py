@@ -33,11 +33,18 @@ class Reference:
         width = 8 if problem.dtype == torch.float64 else 4
         flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
         scores = problem.pairs * width
-        return Cost(flops, bytes=6 * scores, peak_bytes=3 * scores, pairs=problem.pairs)
+        passes = 24 if problem.needs_grad else 10  # over the scores: each line of `run` reads and writes them
+        vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
+        return Cost(flops, bytes=width * vectors + passes * scores, peak_bytes=3 * scores, pairs=problem.pairs)
 
     def run(self, problem: Problem, operands: Operands) -> Result:
         wide = torch.promote_types(operands.q.dtype, torch.float32)
-        q = operands.q.to(wide)
+        hidden = ~problem.pattern.evaluate(operands.grid)
+        if operands.bias is not None:
+            hidden = hidden | (operands.bias == -math.inf)
+        lonely = hidden.all(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+
+        q = operands.q.to(wide).masked_fill(lonely, 0)
         k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
         v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
 
@@ -46,11 +53,7 @@ class Reference:
             scores = problem.softcap * torch.tanh(scores / problem.softcap)
         if operands.bias is not None:
             scores = scores + operands.bias.to(wide)
-        scores = scores.masked_fill(~problem.pattern.evaluate(operands.grid), -math.inf)
-
-        seen = scores > -math.inf
-        lonely = (scores == -math.inf).all(-1, keepdim=True)  # rows with no key: zeros, never NaN
-        scores = scores.masked_fill(lonely, 0)
+        scores = scores.masked_fill(hidden, -math.inf).masked_fill(lonely, 0)
         weights = scores.softmax(-1).masked_fill(lonely, 0)
         dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
         output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
@@ -58,5 +61,6 @@ class Reference:
         log_sum_exp = None
         if "log_sum_exp" in problem.want:
             log_sum_exp = scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf)  # (batch, heads, q_len)
+        seen = ~hidden.expand(weights.shape)
         found = observe(problem, operands.grid.keys, [WeightsBlock(operands.grid, weights, seen)])
         return Result(output, log_sum_exp, **found)

@@ -61,6 +61,12 @@ def test_patience_is_counted_over_a_resume(tmp_path):
     assert train_toy(tmp_path, patient, Scripted([2.0, 0.0]), resume=True).steps == 4
 
 
+def test_the_last_look_of_a_session_out_of_turn_costs_no_patience(tmp_path):
+    config = dataclasses.replace(CONFIG, steps=5, patience=2)
+    train_toy(tmp_path, config, Scripted([1.0, 2.0]))  # at step 4 in its turn, at step 5 because the run ends
+    assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["without_improvement"] == 0
+
+
 def test_a_validation_loss_that_is_nan_is_no_improvement(tmp_path):
     result = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([float("nan")] * 2))
     assert (result.stopped, result.best_step, result.valid_loss) == ("patience", None, None)
@@ -286,7 +292,7 @@ def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_sam
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
     with pytest.raises(CrashError):
         train_toy(tmp_path, progress=at_step(5, crash))
-    for leftover in (".step-000006.writing-12ab", "step-000006"):
+    for leftover in (".step-000005.writing-12ab", "step-000006"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "config.json").write_text("torn")
     train_toy(tmp_path, resume=True)

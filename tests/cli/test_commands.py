@@ -1,0 +1,199 @@
+"""The commands as people run them: answers on standard output, one sentence for a mistake, and the right exit code."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from regard.decoding.translator import TOKENISER_FILE
+from regard.models import TranslationTransformer
+from regard.text import Tokeniser
+
+LINES = ["the animal sleeps", "a street", "the old animal"]
+
+
+def regard(*arguments, stdin=None, timeout=120, **environment):
+    """The command line in a process of its own, without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-c", "from regard.cli import main; main()", *map(str, arguments)],
+        input=stdin, capture_output=True, timeout=timeout, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A translator that was never trained: its words are noise, its commands work."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tokeniser = Tokeniser.train(LINES, 300)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+def test_help_is_instant_and_loads_no_torch():
+    program = (
+        "import sys\ntry:\n import regard.cli as c; sys.argv = ['regard', '--help']; c.main()\n"
+        "except SystemExit as e: assert not e.code\n"
+        "import time; print('torch' in sys.modules, time.process_time())"
+    )
+    found = []
+    for _ in range(3):
+        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert "Commands:" in answer.stdout
+        loaded, seconds = answer.stdout.split()[-2:]
+        assert loaded == "False"
+        found.append(float(seconds))
+    assert min(found) < 0.4, found
+
+
+def test_show_draws_the_pattern():
+    answer = regard("show", "causal & sliding_window(4)", "--length", "3")
+    assert answer.returncode == 0
+    assert answer.stdout.decode() == (
+        "causal & sliding_window(4): 6 of 9 pairs\n    0 1 2\n  0 ■ · ·\n  1 ■ ■ ·\n  2 ■ ■ ■\n"
+    )
+
+
+def test_show_answers_with_json_and_png(tmp_path):
+    record = json.loads(regard("show", "causal", "--length", "2", "--keys", "3", "--json").stdout)
+    assert record == {"pattern": "causal", "q_len": 2, "k_len": 3, "count": 5, "allowed": [[1, 1, 0], [1, 1, 1]]}
+    answer = regard("show", "causal", "--png", tmp_path / "causal.png")
+    assert answer.returncode == 0
+    assert (tmp_path / "causal.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_line_in_is_one_line_out(run_folder):
+    lines = b"the animal sleeps\n\na street\r\n  \nan emoji \xf0\x9f\xa6\x8a and $x$\nno newline at the end"
+    answer = regard("translate", run_folder, stdin=lines)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count(b"\n") == 6
+    answers = answer.stdout.split(b"\n")
+    assert answers[1] == answers[3] == b""
+    assert answers[0] != b""
+
+
+def test_sentences_and_json_and_beams_answer_alike(run_folder):
+    plain = regard("translate", run_folder, *LINES)
+    records = [json.loads(line) for line in regard("translate", run_folder, *LINES, "--json").stdout.splitlines()]
+    assert [record["text"] for record in records] == plain.stdout.decode().splitlines()
+    assert [record["source"] for record in records] == LINES
+    assert (
+        regard("translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n").returncode
+        == 0
+    )
+
+
+def test_translate_draws_its_attention(run_folder, tmp_path):
+    answer = regard("translate", run_folder, "the animal <b>sleeps</b>", "--picture", tmp_path / "look.png")
+    assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_scores_a_file(run_folder, tmp_path):
+    (tmp_path / "test.tsv").write_text("a street\teine Straße\nthe animal\tdas Tier\n")
+    record = json.loads(regard("evaluate", run_folder, tmp_path / "test.tsv", "--json").stdout)
+    assert {"bleu", "bleu_signature", "chrf", "chrf_signature", "exact_match", "perplexity", "count"} <= record.keys()
+    assert record["count"] == 2
+    spoken = regard("evaluate", run_folder, tmp_path / "test.tsv").stdout.decode()
+    assert "BLEU" in spoken
+    assert record["bleu_signature"] in spoken
+
+
+MISTAKES = [
+    ((), 2, "Usage"),
+    (("shwo",), 2, "shwo"),
+    (("show",), 2, "PATTERN"),
+    (("show", "cuasal"), 2, "'cuasal' is no pattern at character 1"),
+    (("show", "causal &"), 2, "a pattern is missing"),
+    (("show", "causal_window(0)"), 2, "1 or more"),
+    (("show", "causal", "--length", "0"), 2, "length"),
+    (("show", "causal", "--length", "10000"), 2, "10000 x 10000"),
+    (("show", "causal", "--png", "picture.jpg"), 2, ".png"),
+    (("show", "causal", "--png", "no/such/folder/picture.png"), 2, "picture.png"),
+    (("translate", "nowhere", "hello"), 1, "nowhere"),
+    (("translate", "{file}", "hello"), 1, "{file}"),
+    (("translate", "{run}", "a", "b", "--picture", "x.png"), 2, "one sentence"),
+    (("translate", "{run}", "a", "--beam", "0"), 2, "beam"),
+    (("translate", "{run}", "a", "--normalisation", "google"), 2, "none, average, gnmt"),
+    (("evaluate", "{run}", "missing.tsv"), 1, "missing.tsv"),
+    (("evaluate", "{run}"), 1, "test split"),
+    (("train",), 2, "translation"),
+    (("train", "translation"), 2, "--out"),
+    (("train", "translation", "--out", "{new}"), 2, "--data is missing"),
+    (("train", "translation", "--out", "{new}", "--data", "missing.tsv"), 1, "missing.tsv"),
+    (("train", "translation", "--out", "{new}", "--data", "{file}"), 1, "{file}"),
+    (("train", "translation", "--out", "{new}", "--data", "pronouns", "--model", "gpt"), 2, "transformer"),
+    (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--heads", "7"), 2, "multiple of heads, 7"),
+    (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--attention", "x"), 2, "'x' is no pattern"),
+    (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--learning-rate", "-1"), 2, "learning_rate"),
+    (("train", "translation", "--out", "{file}", "--data", "{pairs}"), 1, "{file}"),
+    (("demo", "--steps", "0"), 2, "steps"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), MISTAKES, ids=lambda value: None)
+def test_a_mistake_is_one_sentence_and_the_right_exit_code(arguments, code, words, run_folder, tmp_path):
+    (tmp_path / "file.xyz").write_text("this is no run and no table")
+    (tmp_path / "pairs.tsv").write_text("".join(f"word {n}\tWort {n}\n" for n in range(60)))
+    names = {"run": run_folder, "file": tmp_path / "file.xyz", "new": tmp_path / "new", "pairs": tmp_path / "pairs.tsv"}
+    fill = lambda text: text.format(**names) if text.startswith("{") else text  # noqa: E731
+    answer = regard(*map(fill, arguments))
+    said = answer.stderr.decode() + answer.stdout.decode()
+    assert answer.returncode == code, said
+    assert fill(words) in said
+    assert "Traceback" not in said
+    assert answer.stdout == b"" or arguments in ((), ("train",))
+    assert len(answer.stderr.splitlines()) <= 5 or arguments in ((), ("train",))
+
+
+def test_a_user_trains_stops_goes_on_translates_and_scores(tmp_path):
+    data = tmp_path / "pairs.tsv"
+    rows = [f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)]
+    data.write_bytes(b"\xef\xbb\xbf" + "".join([*rows, "no tab here\n", rows[0], "\n", "\t\n"]).encode())
+    run = tmp_path / "a run"
+    options = ["--dim", 16, "--heads", 2, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--cpu"]
+    began = regard("train", "translation", "--data", data, "--out", run, "--steps", 4, "--validate-every", 2, *options)
+    said = began.stderr.decode()
+    assert began.returncode == 0, said
+    assert "kept 120 of 124 lines" in said
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    again = regard("train", "translation", "--data", data, "--out", run, "--steps", 6, *options)
+    assert again.returncode == 1
+    assert "resume" in again.stderr.decode()
+    on = regard("train", "translation", "--out", run, "--resume", "--steps", 6, "--cpu")
+    assert on.returncode == 0, on.stderr
+    assert "6 steps" in on.stderr.decode()
+    other = regard("train", "translation", "--out", run, "--resume", "--dim", 32)
+    assert other.returncode == 2
+    assert "dim 16 -> 32" in other.stderr.decode()
+    assert regard("translate", run, stdin=b"sentence number 7\n").stdout.count(b"\n") == 1
+    record = json.loads(regard("evaluate", run, "--json").stdout)
+    assert record["count"] >= 1
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(run_folder):
+    command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    _, said = process.communicate(b"a street\n" * 600, timeout=120)
+    assert b"Traceback" not in said
+    assert process.returncode == 1
+
+
+def test_ctrl_c_is_one_word(run_folder):
+    import signal
+
+    command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b"a street\n" * 256)
+    process.stdin.flush()
+    process.stdout.readline()  # it works on the first lines and waits for more
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.decode().strip() == "regard: interrupted"
