@@ -78,13 +78,22 @@ def attention(
     return _plan(problem, backend).run(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
 
 
-def plan_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, backend: str = "auto", **options: Any) -> Plan:
+def plan_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    want: Iterable[Want] | Want = (),
+    backend: str = "auto",
+    **options: Any,
+) -> Plan:
     """The plan that `attention` would follow: which backend, what it costs, and why not the others.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
+        want: the statistics that `plan.detail` is to tell, as for `attention_detail`.
         backend: "auto" or a name.
         options: as for `attention`.
 
@@ -97,7 +106,7 @@ def plan_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, backend
     'fused'
     """
     options.pop("dropout_seed", None)
-    return _plan(make_problem(q, k, v, **options), backend)
+    return _plan(make_problem(q, k, v, want=checked_wants(want), **options), backend)
 
 
 def attention_detail(

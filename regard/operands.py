@@ -50,8 +50,10 @@ def prepare(
     A hidden key or value must change no bit of output or gradient, NaN and Inf included, and NaN times a weight
     of zero is NaN: so it is replaced before any backend meets it.
     """
-    start = problem.q_start if problem.q_start is not PER_ROW else q_start
+    start = q_start if problem.q_start is PER_ROW else problem.q_start
     assert start is not None
+    if isinstance(start, torch.Tensor):
+        start = start.clone()  # a backward pass asks again, perhaps after the caller has counted on
     grid = Grid.whole(problem.q_len, problem.k_len, start, q.device).block(range(problem.q_len), keys)
     if len(keys) < problem.k_len:
         k, v = k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop]

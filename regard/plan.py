@@ -95,7 +95,8 @@ class Plan:
         """The output and the statistics that the plan was made with."""
         self._check(q, k, v, bias, q_start)
         operands = prepare(self.problem, self.keys, q, k, v, bias, q_start, dropout_seed)
-        result = self._chosen.run(self.problem, operands)
+        with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
+            result = self._chosen.run(self.problem, operands)
         return AttentionDetail(_on_all_keys(result, self.keys, self.problem.k_len), self)
 
     @property
@@ -155,6 +156,20 @@ class Plan:
                 raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
             if given and not wanted:
                 raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
+        if bias is not None:
+            shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
+            learns = bias.requires_grad and torch.is_grad_enabled()
+            if shape != planned.bias or (learns and not planned.bias_learns):
+                learning = {True: "that learns", False: "that does not learn"}
+                raise ArgumentError(
+                    f"this plan was made for a bias {planned.bias} {learning[planned.bias_learns]} and was given "
+                    f"{tuple(bias.shape)} {learning[learns]}; make a plan for it"
+                )
+        if q_start is not None and (q_start.dtype != torch.int64 or tuple(q_start.shape) != (planned.batch,)):
+            raise ArgumentError(
+                f"this plan was made for q_start as int64 ({planned.batch},) and was given {q_start.dtype} "
+                f"{tuple(q_start.shape)}; give one position for each batch row"
+            )
 
 
 def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:

@@ -14,6 +14,7 @@ from regard.shapes import bind_attention
 from regard.statistics import Want
 
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
+FARTHEST = 2**62  # positions beyond would leave int64
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def make_problem(
         device=q.device.type,
         pattern=pattern,
         mechanism=_checked_mechanism(mechanism),
-        q_start=_checked_q_start(q_start, sizes),
+        q_start=_planned_q_start(q_start, sizes),
         scale=sizes["head_dim"] ** -0.5 if scale is None else _finite("scale", scale),
         softcap=_checked_softcap(softcap),
         bias=None if bias is None else _checked_bias(bias, q, sizes),
@@ -127,19 +128,32 @@ def _checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
     return mechanism
 
 
-def _checked_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
-    if q_start is None:
-        return sizes["k_len"] - sizes["q_len"]
+def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tensor:
+    """A position, or one for each batch row, or a refusal.
+
+    Raises:
+        ShapeError: a tensor of another dtype or shape.
+        ArgumentError: no whole number, or one so far out that positions would not fit int64.
+    """
     if isinstance(q_start, torch.Tensor):
-        if q_start.dtype != torch.int64 or tuple(q_start.shape) != (sizes["batch"],):
+        if q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
             raise ShapeError(
                 f"q_start is a {q_start.dtype} tensor {tuple(q_start.shape)}; "
-                f"it needs int64 of shape (batch,) = ({sizes['batch']},), or a number"
+                f"it needs int64 of shape (batch,) = ({batch},), or a number"
             )
-        return PER_ROW
-    if not isinstance(q_start, int) or isinstance(q_start, bool):
-        raise ArgumentError(f"q_start is {q_start!r}; it is a position: a whole number or an int64 tensor (batch,)")
+        return q_start
+    if not isinstance(q_start, int) or isinstance(q_start, bool) or abs(q_start) > FARTHEST:
+        raise ArgumentError(
+            f"q_start is {q_start!r}; it is a position: a whole number within ±{FARTHEST} or an int64 tensor (batch,)"
+        )
     return q_start
+
+
+def _planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
+    if q_start is None:
+        return sizes["k_len"] - sizes["q_len"]
+    start = checked_q_start(q_start, sizes["batch"])
+    return PER_ROW if isinstance(start, torch.Tensor) else start
 
 
 def _finite(name: str, value: float) -> float:

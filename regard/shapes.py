@@ -10,6 +10,8 @@ ATTENTION_AXES = {
     "v": "batch kv_heads k_len v_dim",
 }
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def bind_axes(**named: tuple[torch.Tensor, str]) -> dict[str, int]:
     """Size of every named axis, where tensors that share a name must share its size.
@@ -62,8 +64,8 @@ def bind_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[st
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ShapeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors are attended")
     sizes = bind_axes(**{name: (tensor, ATTENTION_AXES[name]) for name, tensor in tensors.items()})
-    if not q.dtype.is_floating_point:
-        raise ShapeError(f"q has dtype {q.dtype}; attention needs a floating-point dtype")
+    if q.dtype not in DTYPES:
+        raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
     for name in ("k", "v"):
         if tensors[name].dtype != q.dtype:
             raise ShapeError(f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them")

@@ -145,7 +145,7 @@ def evaluate(
 
 @app.command()
 def show(
-    pattern: Annotated[str, typer.Argument(help="Such as 'causal & sliding_window(8)'.")],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys unless told apart.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys, where there are more or fewer than queries.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,

@@ -44,12 +44,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp, with -inf for rows that have no key and NaN for queries that hold one."""
+    """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
     v_dim = v.shape[-1]
     q, k, v = _equal_head_sizes(q, k, v)
     run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
     output, log_sum_exp = run(q, k, v, call)
-    return _repaired(q, output[..., :v_dim], log_sum_exp, call)
+    return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
 
 
 def backward(
@@ -68,7 +68,10 @@ def backward(
     the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
     """
     head_dim, v_dim = q.shape[-1], v.shape[-1]
-    log_sum_exp = log_sum_exp.masked_fill(log_sum_exp == -math.inf, 0)  # empty rows: exp(-inf - 0) = 0
+    if call.mask is not None:  # rows without a key: exp(-inf - 0) = 0, and nothing that they hold gets through
+        lonely = log_sum_exp == -math.inf
+        log_sum_exp, q = log_sum_exp.masked_fill(lonely, 0), q.masked_fill(lonely[..., None], 0)
+        grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(lonely, 0)
     if grad_log_sum_exp is not None:
         column = grad_log_sum_exp.to(grad.dtype)[..., None]
         grad = torch.cat([grad, torch.ones_like(column)], -1)
@@ -91,7 +94,7 @@ def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
     lonely = (sums == -math.inf).all(0)
     safe = sums.masked_fill(lonely, 0)
     total = safe.logsumexp(0)
-    shares = (safe - total).exp().masked_fill(lonely, 0)[..., None]
+    shares = safe.softmax(0).masked_fill(lonely, 0)[..., None]  # they add up to 1 however large the sums are
     output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
     return output, total.masked_fill(lonely, -math.inf)
 
@@ -193,14 +196,15 @@ def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _repaired(
-    q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
+    q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that saw no key get log-sum-exp -inf and zeros; a query that holds a NaN, which the operation on CPU
-    answers with zeros, gets NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
+    """Rows that saw no key get log-sum-exp -inf and zeros; rows with no number to compare, which the operation on CPU
+    answers with zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
     if q.device.type == "cpu" and not suspects.any():
         return output, log_sum_exp
-    broken = suspects & q.isnan().any(-1)
+    sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
+    broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
     output = output.masked_fill(broken[..., None], math.nan)
     log_sum_exp = log_sum_exp.masked_fill(broken, math.nan)
     if call.mask is not None:

@@ -31,7 +31,7 @@ def observe(problem: Problem, keys: range, blocks: Iterable[WeightsBlock]) -> di
     for block in blocks:
         here = (block.grid.keys.start - keys.start, keys.stop - block.grid.keys.stop)  # keys before and after
         if "entropy" in problem.want:
-            rows["entropy"].append(torch.special.entr(block.weights).sum(-1))
+            rows["entropy"].append(_entropy(block.weights))
         if "received" in problem.want:
             received = received + torch.nn.functional.pad(block.weights.sum(-2), here)
         if "weights" in problem.want:
@@ -46,6 +46,11 @@ def observe(problem: Problem, keys: range, blocks: Iterable[WeightsBlock]) -> di
     if top is not None:
         found["top_keys"] = TopKeysFound(torch.cat(rows["indices"], 2), torch.cat(rows["top"], 2))
     return found
+
+
+def _entropy(weights: torch.Tensor) -> torch.Tensor:
+    """In nats; a weight of 0 adds nothing and, unlike the derivative of 0 log 0, sends a finite gradient."""
+    return -(weights * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()).sum(-1)
 
 
 def _largest(block: WeightsBlock, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from regard.mechanisms import Mechanism
 from regard.patterns import Explicit, Pattern, as_pattern
 from regard.patterns.algebra import Many, Not
 from regard.positions import Rotary
+from regard.problem import checked_q_start
 
 CACHES = ("dynamic",)
 
@@ -67,10 +68,10 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.heads, self.kv_heads = dim, heads, heads if kv_heads is None else kv_heads
-        if min(dim, heads, self.kv_heads) < 1 or heads % self.kv_heads:
+        if min(dim, heads, self.kv_heads, head_dim or 1) < 1 or head_dim == 0 or heads % self.kv_heads:
             raise ArgumentError(
-                f"dim {dim}, heads {heads}, kv_heads {self.kv_heads}: all are 1 or more, and heads is a multiple of "
-                f"kv_heads"
+                f"dim {dim}, heads {heads}, kv_heads {self.kv_heads}, head_dim {head_dim}: all are 1 or more, and "
+                f"heads is a multiple of kv_heads"
             )
         if head_dim is None and dim % heads:
             raise ArgumentError(f"dim {dim} does not divide into {heads} heads; give head_dim, or another dim or heads")
@@ -111,7 +112,8 @@ class MultiHeadAttention(nn.Module):
             context: (batch, context_length, context_dim), or what `project_context` made of it.
             pattern: ANDed with the layer's own; padding arrives here as KeySpan.
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
-            q_start: position of x's first vector; after a cache's entries, or 0, by default.
+            q_start: position of x's first query, where key j stands at position j: a number or int64 (batch,); after
+                a cache's entries, or 0, by default.
             cache: x's keys and values are appended to it, and x attends to all it holds.
 
         Returns:
@@ -126,15 +128,18 @@ class MultiHeadAttention(nn.Module):
         whole = self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
         if context is None:
-            q_start = (cache.length if cache is not None else 0) if q_start is None else q_start
+            first_key = cache.length if cache is not None else 0
+            q_start = first_key if q_start is None else checked_q_start(q_start, len(x))
             self._refuse_rows(whole, cache)
-            k, v = self._keys_of_self(x, q_start)
+            k, v = self._keys_of_self(x, first_key)
             q = self._turned(q, q_start)
             if cache is not None:
                 self._refuse_moved(q_start, cache)
                 return self._with_cache(cache, q, k, v, whole, bias, q_start)
         else:
             self._refuse_unrelated(whole, q_start)
+            if q_start is not None:
+                q = self._turned(q, checked_q_start(q_start, len(x)))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v = projected.keys, projected.values
         return self._join(self._attend(q, k, v, whole, bias, q_start))
@@ -142,8 +147,8 @@ class MultiHeadAttention(nn.Module):
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The keys and values of a context (batch, context_length, context_dim), to be used many times."""
         self._check_vectors("context", context, self.context_dim)
-        keys, values = self.to_k(context), self.to_v(context)
-        return ProjectedContext(self._split(keys, self.kv_heads), self._split(values, self.kv_heads))
+        keys = self._turned(self._split(self.to_k(context), self.kv_heads), 0)
+        return ProjectedContext(keys, self._split(self.to_v(context), self.kv_heads))
 
     def new_cache(self, batch: int, kind: str = "dynamic", dtype: torch.dtype | None = None) -> GrowingCache:
         """An empty cache for `batch` texts that this layer will continue; "dynamic" grows as they do."""
@@ -191,10 +196,10 @@ class MultiHeadAttention(nn.Module):
         recording.add(self, detail)
         return detail.output
 
-    def _keys_of_self(self, x: torch.Tensor, q_start: int | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_of_self(self, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
             raise ShapeError(f"this layer reads contexts of {self.context_dim} and x has {self.dim}: give a context")
-        k = self._turned(self._split(self.to_k(x), self.kv_heads), q_start)
+        k = self._turned(self._split(self.to_k(x), self.kv_heads), first)
         return k, self._split(self.to_v(x), self.kv_heads)
 
     def _turned(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
@@ -236,7 +241,7 @@ class MultiHeadAttention(nn.Module):
         if self.positions is not None:
             raise UnsupportedError(
                 "Rotary compares positions, and those of x and of a context have no common origin; use a layer "
-                "without positions for cross-attention"
+                "without positions for cross-attention, or give q_start"
             )
 
     def _refuse_rows(self, pattern: Pattern, cache: GrowingCache | None) -> None:

@@ -32,7 +32,9 @@ class Band:
         range(3, 7)
         """
         start, stop = self._cut(k_len)
-        low = start if self.left is None else max(start, first - self.left)
+        if self._shows_nobody:
+            return range(start, start)
+        low = start if self.left is None else min(max(start, first - self.left), stop)
         high = stop if self.right is None else min(stop, last + self.right + 1)
         return range(low, max(low, high))
 
@@ -54,17 +56,21 @@ class Band:
         500000500000
         """
         start, stop = self._cut(k_len)
-        if stop <= start or q_len <= 0:
-            return 0
-        if self.left is not None and self.right is not None and -self.left > self.right:
+        if stop <= start or q_len <= 0 or self._shows_nobody:
             return 0
         below = lambda offset: _pairs_up_to(offset, q_start, q_len, start, stop)  # noqa: E731
         upper = q_len * (stop - start) if self.right is None else below(self.right)
         return upper - (0 if self.left is None else below(-self.left - 1))
 
+    @property
+    def _shows_nobody(self) -> bool:
+        """Does the band end before it begins, as that of `causal & ~causal` does?"""
+        return self.left is not None and self.right is not None and -self.left > self.right
+
     def _cut(self, k_len: int) -> tuple[int, int]:
-        start = 0 if self.start is None else max(0, self.start)
-        return start, k_len if self.stop is None else min(k_len, self.stop)
+        """The span within 0 .. k_len, with start <= stop."""
+        start = 0 if self.start is None else min(max(0, self.start), k_len)
+        return start, k_len if self.stop is None else max(start, min(k_len, self.stop))
 
 
 def _tighter(choose, one: int | None, other: int | None) -> int | None:

@@ -1,13 +1,16 @@
 """The commands as people run them: answers on standard output, one sentence for a mistake, and the right exit code."""
 
+import io
 import json
-import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
 
+from regard.cli import main
 from regard.decoding.translator import TOKENISER_FILE
 from regard.models import TranslationTransformer
 from regard.text import Tokeniser
@@ -15,13 +18,28 @@ from regard.text import Tokeniser
 LINES = ["the animal sleeps", "a street", "the old animal"]
 
 
-def regard(*arguments, stdin=None, timeout=120, **environment):
-    """The command line in a process of its own, without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-c", "from regard.cli import main; main()", *map(str, arguments)],
-        input=stdin, capture_output=True, timeout=timeout, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )  # fmt: skip
+@dataclass
+class Answer:
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def regard(*arguments, stdin=b""):
+    """The command line, run in this process to save loading torch again; the three last tests start real ones."""
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdout", "stderr")}
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    sys.argv, sys.stdin = ["regard", *map(str, arguments)], io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+    sys.stdout, sys.stderr = streams["stdout"], streams["stderr"]
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+    for stream in streams.values():
+        stream.flush()
+    return Answer(code, *(stream.buffer.getvalue() for stream in streams.values()))
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +203,6 @@ def test_a_reader_that_leaves_early_is_no_traceback(run_folder):
 
 
 def test_ctrl_c_is_one_word(run_folder):
-    import signal
-
     command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdin.write(b"a street\n" * 256)

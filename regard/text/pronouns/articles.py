@@ -3,7 +3,8 @@
 from itertools import product
 
 from regard.text.pronouns.adjectives import DRAWBACK_BY_ENGLISH
-from regard.text.pronouns.frames import BECAUSE, FRAMES
+from regard.text.pronouns.frames import FRAMES
+from regard.text.pronouns.links import BECAUSE
 from regard.text.pronouns.nouns import NOUN_BY_ENGLISH
 from regard.text.pronouns.sentences import Degree, Derivation, PronounSentence
 from regard.text.pronouns.writing import write

@@ -1,31 +1,11 @@
-"""Sentence frames: who does what to what, and the words that join the drawback to it."""
+"""Sentence frames: who does what to what, said in both languages."""
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
 
 from regard.text.pronouns.german import Case
+from regard.text.pronouns.links import ALTHOUGH, BECAUSE, LINKS, SINCE, Link
 from regard.text.pronouns.nouns import Sense
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A conjunction before "it was ...": a reason, a concession, or an obstacle ("but").
-
-    After an obstacle the German verb stays second ("aber es war müde"), else it goes last ("weil es müde war").
-    """
-
-    english: str
-    german: str
-    relation: Literal["reason", "concession", "obstacle"]
-    weight: float = 1.0
-
-
-BECAUSE = Link(english="because", german="weil", relation="reason", weight=3.0)
-SINCE = Link(english="since", german="da", relation="reason")
-ALTHOUGH = Link(english="although", german="obwohl", relation="concession")
-BUT = Link(english="but", german="aber", relation="obstacle")
-LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
 
 
 @dataclass(frozen=True, kw_only=True)

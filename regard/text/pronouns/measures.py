@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from regard.errors import ArgumentError
-from regard.text.pronouns.frames import LINKS
 from regard.text.pronouns.german import PRONOUNS, Pronoun
+from regard.text.pronouns.links import LINKS
 from regard.text.pronouns.sentences import PronounSentence
 
 _CONJUNCTIONS = frozenset(link.german for link in LINKS)
@@ -59,7 +59,7 @@ def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str
         >>> pronoun_accuracy(sentences, [sentence.target for sentence in sentences[:3]] + [""])
         0.75
     """
-    _check_lengths(len(sentences), len(outputs))
+    _check_lengths("sentences", len(sentences), len(outputs))
     right = sum(pronoun_of(output) == sentence.pronoun for sentence, output in zip(sentences, outputs, strict=True))
     return right / len(sentences)
 
@@ -81,7 +81,7 @@ def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
         >>> round(majority_baseline(ARTICLE_SENTENCES), 3)
         0.667
     """
-    _check_lengths(len(sentences), len(sentences))
+    _check_lengths("sentences", len(sentences), len(sentences))
     return max(Counter(sentence.pronoun for sentence in sentences).values()) / len(sentences)
 
 
@@ -107,7 +107,7 @@ def contrast_accuracy(
         >>> contrast_accuracy(pairs, [(first.target, second.target), ("weil es", "weil es")])
         0.5
     """
-    _check_lengths(len(pairs), len(outputs))
+    _check_lengths("sentence pairs", len(pairs), len(outputs))
     right = sum(
         all(pronoun_of(output) == sentence.pronoun for sentence, output in zip(pair, translated, strict=True))
         for pair, translated in zip(pairs, outputs, strict=True)
@@ -115,8 +115,8 @@ def contrast_accuracy(
     return right / len(pairs)
 
 
-def _check_lengths(expected: int, found: int) -> None:
+def _check_lengths(what: str, expected: int, found: int) -> None:
     if expected == 0:
-        raise ArgumentError("there are 0 sentences to measure, and a share of nothing is no number; give one")
+        raise ArgumentError(f"there are 0 {what} to measure, and a share of nothing is no number; give at least one")
     if expected != found:
-        raise ArgumentError(f"{expected} sentences came with {found} outputs; give one output for each, in order")
+        raise ArgumentError(f"{expected} {what} came with {found} outputs; give one output for each, in order")

@@ -1,14 +1,16 @@
 """Drawing derivations at random; every weight of the draw stands in this file."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from random import Random
 from typing import TypeVar
 
+from regard.errors import ArgumentError
 from regard.text.pronouns.adjectives import ATTRIBUTES, Drawback, telling_drawbacks
 from regard.text.pronouns.division import Split, split_of_pair
-from regard.text.pronouns.frames import FRAMES, Frame, Link
+from regard.text.pronouns.frames import FRAMES, Frame
+from regard.text.pronouns.links import Link
 from regard.text.pronouns.nouns import NOUNS, Noun
 from regard.text.pronouns.sentences import Degree, Derivation
 from regard.text.pronouns.times import TIMES
@@ -25,6 +27,9 @@ class Weights:
         link_first: the subordinate clause opens the sentence, where no time does.
         no_subject: a negated sentence says "no animal" instead of "not", where the subject comes first.
         contracted: "did not" is written "didn't".
+
+    Raises:
+        ArgumentError: for a value outside 0 to 1.
     """
 
     same_gender: float = 0.2
@@ -33,6 +38,11 @@ class Weights:
     link_first: float = 0.15
     no_subject: float = 0.08
     contracted: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value <= 1:
+                raise ArgumentError(f"the weight {name!r} is {value}, but a probability lies between 0 and 1")
 
 
 WEIGHTS = Weights()

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.text.pronouns.adjectives import Attribute, Drawback
-from regard.text.pronouns.frames import Frame, Link
+from regard.text.pronouns.frames import Frame
 from regard.text.pronouns.german import PRONOUN_OF_GENDER, Pronoun
+from regard.text.pronouns.links import Link
 from regard.text.pronouns.nouns import Noun
 from regard.text.pronouns.times import Time
 

@@ -12,7 +12,7 @@ from regard.text.pronouns.sampling import WEIGHTS, Weights, deal_referents, degr
 from regard.text.pronouns.sentences import Derivation, PronounSentence
 from regard.text.pronouns.writing import write
 
-# Far below what the grammar holds, so that no two draws in a hundred collide.
+# At these counts the valid and test splits repeat themselves in fewer than one draw of twenty.
 LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20_000}
 
 
@@ -39,7 +39,7 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
     """
     if split not in SPLITS:
         raise ArgumentError(f"there is no split {split!r}; the corpus has {', '.join(SPLITS)}")
-    _check_count(split, count, LARGEST_COUNT[split])
+    _check_count(f"sentences of {split!r}", count, LARGEST_COUNT[split])
     drawn = _distinct_derivations(split, Random(f"{split} {seed}"), weights)
     return [write(derivation) for derivation in islice(drawn, count)]
 
@@ -65,7 +65,7 @@ def make_contrast_pairs(
         >>> len(set(before.source.split()) ^ set(after.source.split())), before.pronoun != after.pronoun
         (2, True)
     """
-    _check_count("contrast", count, LARGEST_COUNT["test"])
+    _check_count("contrast pairs of 'test'", count, LARGEST_COUNT["test"])
     random = Random(f"contrast {seed}")
     pairs: list[tuple[PronounSentence, PronounSentence]] = []
     seen: set[str] = set()
@@ -108,8 +108,6 @@ def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation |
     )
 
 
-def _check_count(name: str, count: int, largest: int) -> None:
+def _check_count(what: str, count: int, largest: int) -> None:
     if not 0 <= count <= largest:
-        raise ArgumentError(
-            f"{count} sentences of {name!r} were asked for, but it gives 0 to {largest}; ask for a count in there"
-        )
+        raise ArgumentError(f"{count} {what} were asked for, but there are 0 to {largest}; ask for a count in between")

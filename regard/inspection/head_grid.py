@@ -1,0 +1,98 @@
+"""Every head of a model beside the others: which of them look alike, and which do something of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.inspection.canvas import (
+    FAINT,
+    POINT,
+    Box,
+    checked_path,
+    draw_scale,
+    draw_weights,
+    label_columns,
+    label_rows,
+    label_texts,
+    new_figure,
+    save,
+    slanted_height,
+    text_width,
+    unwritten,
+    widest,
+    write_text,
+)
+from regard.inspection.maps import AttentionMaps, Kind
+from regard.inspection.panels import WORDING
+
+EDGE, GAP = 0.35, 0.16  # inches around the picture, and between its maps
+WIDEST = 24.0  # inches that all heads of a layer may take while their words are written
+NAMED_CELL = 0.1  # the smallest cell whose word is written
+SMALLEST_CELL = 0.05
+SCALE_HEIGHT = 1.5
+LEAST_STEP = 0.6  # what "layer 12" needs
+HEADING = 0.85  # title, what the columns are, and the numbers of the heads
+
+
+def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
+    """Draw all heads of one kind of attention: a row for each layer, a column for each head, one scale from 0 to 1.
+
+    Where there are too many heads and words to write the words beside the maps, the picture says so.
+
+    Args:
+        maps: merged here if they are not yet.
+        path: a PNG; an old one is replaced in one instant.
+        kind: "encoder", "decoder" or "cross".
+
+    Raises:
+        ArgumentError: another kind, or a path that is no PNG or has no folder.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile, torch
+    >>> weights = torch.full((2, 2, 3, 3), 1 / 3)
+    >>> maps = AttentionMaps(("the", "cat", "<end>"), ("die", "Katze", "<end>"), weights, weights.tril(), weights)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_heads(maps, f"{folder}/heads.png", "cross")
+    ...     Path(folder, "heads.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    path = checked_path(path)
+    maps = maps.merged()
+    rows, columns = (label_texts(labels) for labels in maps.labels(kind))
+    depth, heads = getattr(maps, kind).shape[:2]
+    cell = min(max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15))
+    named = cell >= NAMED_CELL
+    size = min(max(cell / POINT * 0.55, 5.0), 8.0)
+    width, height = len(columns) * cell, len(rows) * cell
+    across, down = (max(length, LEAST_STEP) + GAP for length in (width, height))  # from a map to the next
+    left = EDGE + 0.3 + (widest(rows, size) if named else 0.0)
+    top = EDGE + HEADING + (slanted_height(columns, size) if named else 0.0)
+    overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)
+    scale = left + heads * across + overhang
+    with new_figure() as figure:
+        title, read, reading = WORDING[kind]
+        words = "" if named else f"; {len(rows)} × {len(columns)} words in order, too small to be named"
+        subtitle = (
+            f"{read} →, {reading} ↓{words}. Layers and heads count from 0; attention alone is not an explanation."
+        )
+        figure.set_size_inches(
+            max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE), top + max(depth * down, SCALE_HEIGHT) + EDGE
+        )
+        write_text(figure, f"{title}, every head", EDGE, EDGE, 13, weight="bold")
+        write_text(figure, subtitle, EDGE, EDGE + 0.27, 8, color=FAINT)
+        for layer in range(depth):
+            place = top + layer * down
+            write_text(figure, f"layer {layer}", EDGE, place + height / 2, 9, weight="bold", rotation=90, va="center")
+            for head in range(heads):
+                weights = maps.matrix(kind, layer, head)
+                box = Box(left + head * across, place, width, height)
+                axes = draw_weights(figure, box, weights, unwritten(kind, weights))
+                if layer == 0:
+                    write_text(figure, f"head {head}", box.left, EDGE + 0.6, 9, weight="bold")
+                if named and layer == 0:
+                    label_columns(axes, columns, size)
+                if named and head == 0:
+                    label_rows(axes, rows, size)
+        draw_scale(figure, Box(scale, top, 0.14, SCALE_HEIGHT))
+        save(figure, path)

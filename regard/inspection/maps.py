@@ -1,0 +1,205 @@
+"""Everything a translator looked at in one sentence, as tensors with names on their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.inspection.merging import Span, merge
+from regard.inspection.watching import recorded_weights, watched
+from regard.models import TranslationTransformer
+from regard.text import BEGIN, END, PAD, Tokeniser
+from regard.text.translation_batches import batches_in_order
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionMaps:
+    """The weights of one sentence, each row what one id or word looked at; float32.
+
+    Row t of `decoder` and `cross` is the step that *writes* target_words[t]: its query has read "<begin>" and the
+    target up to t - 1. So the keys of `decoder` are `read_words`, the target one place later.
+
+    Args:
+        source_words: labels of the source; its last is "<end>".
+        target_words: labels of what was written; its last is "<end>".
+        encoder: (encoder layers, heads, source, source).
+        decoder: (decoder layers, heads, target, target).
+        cross: (decoder layers, heads, target, source).
+        source_spans, target_spans: the words that the labels spell and their places; empty where labels are words.
+
+    Raises:
+        ShapeError: weights that do not fit the labels.
+
+    >>> maps = AttentionMaps(("a", "<end>"), ("<end>",), torch.ones(1, 2, 2, 2) / 2, torch.ones(1, 2, 1, 1),
+    ...                      torch.ones(1, 2, 1, 2) / 2)
+    >>> maps
+    AttentionMaps(2 source labels, 1 target label, 1 encoder layer and 1 decoder layer of 2 heads)
+    >>> maps.matrix("cross", head=1)
+    tensor([[0.5000, 0.5000]])
+    """
+
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    encoder: torch.Tensor
+    decoder: torch.Tensor
+    cross: torch.Tensor
+    source_spans: tuple[Span, ...] = ()
+    target_spans: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind in KINDS:
+            rows, columns = self.labels(kind)
+            found = tuple(getattr(self, kind).shape)
+            if len(found) != 4 or found[2:] != (len(rows), len(columns)):
+                raise ShapeError(
+                    f"{kind} weights are {found}; their labels need (layers, heads, {len(rows)}, {len(columns)})"
+                )
+
+    @property
+    def read_words(self) -> tuple[str, ...]:
+        """The target as the decoder reads it: "<begin>", then all it wrote but the last."""
+        return ("<begin>", *self.target_words[:-1])
+
+    def labels(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the rows and what the columns of a kind of weights stand for.
+
+        Raises:
+            ArgumentError: another kind than "encoder", "decoder" or "cross".
+        """
+        if kind not in KINDS:
+            raise ArgumentError(f"kind is {kind!r}; there are {', '.join(KINDS)}")
+        rows = self.source_words if kind == "encoder" else self.target_words
+        return rows, self.read_words if kind == "decoder" else self.source_words
+
+    def matrix(self, kind: Kind, layer: int = -1, head: int | None = None) -> torch.Tensor:
+        """The weights of one head, or the mean over a layer's heads, (rows, columns).
+
+        Args:
+            kind: "encoder", "decoder" or "cross".
+            layer: counted from 0, or from the last, -1.
+            head: counted from 0; None for the mean over all.
+
+        Raises:
+            ArgumentError: a kind, layer or head that does not exist.
+        """
+        self.labels(kind)
+        weights: torch.Tensor = getattr(self, kind)
+        layers, heads = weights.shape[:2]
+        if not -layers <= layer < layers:
+            raise ArgumentError(f"layer {layer} was asked for; the {kind} weights have layers 0 to {layers - 1}")
+        if head is not None and not 0 <= head < heads:
+            raise ArgumentError(f"head {head} was asked for; the {kind} weights have heads 0 to {heads - 1}")
+        return weights[layer].mean(0) if head is None else weights[layer, head]
+
+    def merged(self) -> AttentionMaps:
+        """The same between words: the SUM over the sub-words that are read, the MEAN over those that read.
+
+        "<end>" and "<begin>" keep rows and columns of their own. A row of `decoder` may look at its own word: when
+        the second sub-word of a word is written, the first has been read.
+        """
+        source = self.source_spans or _singles(self.source_words)
+        target = self.target_spans or _singles(self.target_words)
+        read = [("<begin>", range(1)), *((word, range(at.start + 1, at.stop + 1)) for word, at in target[:-1])]
+        return AttentionMaps(
+            tuple(word for word, _ in source),
+            tuple(word for word, _ in target),
+            merge(self.encoder, source, source),
+            merge(self.decoder, target, read),
+            merge(self.cross, target, source),
+        )
+
+    def __repr__(self) -> str:
+        sizes = [
+            f"{count} {noun}{'' if count == 1 else 's'}"
+            for count, noun in (
+                (len(self.source_words), "source label"),
+                (len(self.target_words), "target label"),
+                (len(self.encoder), "encoder layer"),
+                (len(self.decoder), "decoder layer"),
+                (self.cross.shape[1], "head"),
+            )
+        ]
+        return f"AttentionMaps({sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]} of {sizes[4]})"
+
+
+def look(model: TranslationTransformer, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
+    """What the model looks at while it reads a source and is made to write given ids; one forward pass.
+
+    Args:
+        model: any mode; left as it was.
+        tokeniser: the one it was trained with.
+        source: the text.
+        target_ids: what is written, without BEGIN and END; a last row, "<end>", is the step after them.
+
+    Returns:
+        The weights between ids; `.merged()` for those between words.
+
+    Raises:
+        ArgumentError: text instead of ids, special ids, or model and tokeniser that do not belong together.
+
+    >>> tokeniser = Tokeniser.train(["The animal didn't cross the street."], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> maps = look(model, tokeniser, "The animal.", tokeniser.encode("The street.")).merged()
+    >>> maps.source_words, maps.target_words
+    (('The', 'animal', '.', '<end>'), ('The', 'street', '.', '<end>'))
+    >>> maps.cross.shape, maps.cross.sum(-1).allclose(torch.ones(()))
+    (torch.Size([2, 2, 4, 4]), True)
+    """
+    return look_batch(model, tokeniser, [(source, target_ids)])[0]
+
+
+def look_batch(
+    model: TranslationTransformer,
+    tokeniser: Tokeniser,
+    sentences: Sequence[tuple[str, Sequence[int]]],
+    batch_tokens: int = 2048,
+) -> list[AttentionMaps]:
+    """`look` at many sentences, (source, target ids) each, those of similar length together; in their order.
+
+    Padding changes nothing: each result equals the one that `look` gives, up to rounding.
+
+    Raises:
+        ArgumentError: as `look`.
+    """
+    encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
+    found: dict[int, AttentionMaps] = {}
+    device = next(model.parameters()).device
+    for indices, batch in batches_in_order(encoded, batch_tokens):
+        with watched(model, tokeniser) as recording:
+            model(batch.source.to(device), batch.target.to(device))
+        encoder = recorded_weights(recording, "encoder", "attention", model.config.encoder_layers)
+        decoder = recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers)
+        cross = recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers)
+        for row, index in enumerate(indices):
+            source, target = ([*ids, END] for ids in encoded[index])
+            s, t = len(source), len(target)
+            found[index] = AttentionMaps(
+                tuple(tokeniser.pieces(source)),
+                tuple(tokeniser.pieces(target)),
+                encoder[:, row, :, :s, :s].clone(),  # a copy, so that the padded batch is let go
+                decoder[:, row, :, :t, :t].clone(),
+                cross[:, row, :, :t, :s].clone(),
+                tuple(tokeniser.words(source)),
+                tuple(tokeniser.words(target)),
+            )
+    return [found[index] for index in range(len(sentences))]
+
+
+def _checked_target(target_ids: Sequence[int]) -> list[int]:
+    if isinstance(target_ids, str):
+        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode(text)")
+    ids = [int(i) for i in target_ids]
+    if special := sorted({PAD, BEGIN, END} & set(ids)):
+        raise ArgumentError(f"target_ids hold the special ids {special}; give those of the text alone, as encode does")
+    return ids
+
+
+def _singles(words: Sequence[str]) -> tuple[Span, ...]:
+    return tuple((word, range(place, place + 1)) for place, word in enumerate(words))

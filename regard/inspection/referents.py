@@ -1,0 +1,236 @@
+"""Where *it* looks, and how often that is the noun it means: counted, never picked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import ArgumentError, DataError
+from regard.inspection.merging import Span, merge
+from regard.inspection.watching import recorded_weights, watched
+from regard.models import TranslationTransformer
+from regard.text import END, Tokeniser, normalise
+from regard.text.pronouns import PronounSentence, split_of_pair
+from regard.text.translation_batches import batches_in_order
+
+HONESTY = (
+    "These numbers are counted over all sentences as they came out, for one head that was chosen on validation "
+    "sentences and never for a single sentence. Attention alone is not an explanation: a model may look at a word "
+    "without using it, or use a word that another layer has already mixed into its neighbours. What a translation "
+    "depends on is told by the check that swaps a noun for one of another gender and sees whether the pronoun follows."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ItWeights:
+    """What *it* looked at in one sentence.
+
+    Args:
+        words: the source words, punctuation and "<end>" apart.
+        weights: (encoder layers, heads, words), float32; sub-words merged, so each head's sum to 1.
+        it, referent, other: places among the words of *it*, of the noun it means and of the other noun.
+    """
+
+    words: tuple[str, ...]
+    weights: torch.Tensor
+    it: int
+    referent: int
+    other: int
+
+    @property
+    def agrees(self) -> torch.Tensor:
+        """(layers, heads), True where the referent weighs more than every other word but *it* itself."""
+        rivals = [place for place in range(len(self.words)) if place not in (self.it, self.referent)]
+        return self.weights[..., self.referent] > self.weights[..., rivals].amax(-1)
+
+    @property
+    def prefers(self) -> torch.Tensor:
+        """(layers, heads), True where the referent weighs more than the other noun."""
+        return self.weights[..., self.referent] > self.weights[..., self.other]
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """A head of the encoder, both numbers from 0, and its agreement on the sentences it was chosen by."""
+
+    layer: int
+    head: int
+    agreement: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often *it* looks at its noun.
+
+    Args:
+        agreement: share of sentences in which *it* looks more at its noun than at any other source word except *it*
+            itself; punctuation and "<end>" are words too, and a tie counts as no.
+        preference: share of sentences in which it looks more at its noun than at the other noun; a tie counts as no.
+        count: sentences measured.
+        chance: the agreement of a guess among those words: the mean of 1 / (words that may be looked at most).
+            The preference of a guess is 0.5.
+    """
+
+    agreement: float
+    preference: float
+    count: int
+    chance: float
+
+
+def it_weights(
+    model: TranslationTransformer,
+    tokeniser: Tokeniser,
+    sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
+) -> list[ItWeights]:
+    """The encoder's self-attention from *it* to each source word, for every layer and head, in the sentences' order.
+
+    Args:
+        model: any mode; left as it was.
+        tokeniser: the one it was trained with.
+        sentences: what to read; only the encoder runs.
+        batch_tokens: the most source ids read at once.
+
+    Raises:
+        ArgumentError: model and tokeniser that do not belong together.
+
+    >>> from regard.text.pronouns import ARTICLE_SENTENCES
+    >>> tokeniser = Tokeniser.train([ARTICLE_SENTENCES[0].source], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> found = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
+    >>> found.words[found.it], found.words[found.referent], found.words[found.other], found.weights.shape
+    ('it', 'animal', 'street', torch.Size([2, 2, 13]))
+    """
+    encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
+    found: dict[int, ItWeights] = {}
+    device = next(model.parameters()).device
+    for indices, batch in batches_in_order(encoded, batch_tokens):
+        with watched(model, tokeniser) as recording:
+            model.encode(batch.source.to(device))
+        weights = recorded_weights(recording, "encoder", "attention", model.config.encoder_layers)
+        for row, index in enumerate(indices):
+            spans = tokeniser.words([*encoded[index][0], END])
+            found[index] = _row_of_it(sentences[index], spans, weights[:, row])
+    return [found[index] for index in range(len(sentences))]
+
+
+def choose_head(
+    model: TranslationTransformer,
+    tokeniser: Tokeniser,
+    valid_sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
+) -> HeadChoice:
+    """The encoder's head whose *it* most often looks most at the true referent; the first of several that do.
+
+    Args:
+        model, tokeniser, batch_tokens: as for `it_weights`.
+        valid_sentences: of the validation split; a head chosen on what it is then measured by proves nothing.
+
+    Raises:
+        ArgumentError: no sentences, or some of another split.
+
+    >>> from regard.text.pronouns import make_split
+    >>> sentences = make_split("valid", 4)
+    >>> tokeniser = Tokeniser.train([sentence.source for sentence in sentences], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
+    True
+    """
+    _check_any(valid_sentences)
+    splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
+    if strangers := sum(split != "valid" for split in splits):
+        raise ArgumentError(
+            f"{strangers} of {len(splits)} sentences are not of the validation split; a head is chosen on "
+            f"make_split('valid', ...) alone, so that the test stays a test"
+        )
+    agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
+    counts = agreed.sum(0)  # (layers, heads)
+    best = int(counts.flatten().argmax())
+    layer, head = divmod(best, counts.shape[1])
+    return HeadChoice(layer, head, int(counts[layer, head]) / len(agreed))
+
+
+def referent_agreement(
+    model: TranslationTransformer,
+    tokeniser: Tokeniser,
+    sentences: Sequence[PronounSentence],
+    head: HeadChoice | tuple[int, int],
+    batch_tokens: int = 2048,
+) -> Agreement:
+    """How often one head's *it* looks most at the noun it means, over all the sentences.
+
+    Args:
+        model, tokeniser, batch_tokens: as for `it_weights`.
+        sentences: what to measure on, such as the test split.
+        head: what `choose_head` chose, or (layer, head).
+
+    Raises:
+        ArgumentError: no sentences, or a head that does not exist.
+
+    >>> from regard.text.pronouns import make_split
+    >>> sentences = make_split("test", 4)
+    >>> tokeniser = Tokeniser.train([sentence.source for sentence in sentences], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
+    4
+    """
+    _check_any(sentences)
+    layer, number = (head.layer, head.head) if isinstance(head, HeadChoice) else head
+    layers, heads = model.config.encoder_layers, model.config.heads
+    if not (0 <= layer < layers and 0 <= number < heads):
+        raise ArgumentError(
+            f"head {number} of layer {layer} was asked for; this encoder has layers 0 to {layers - 1} and heads 0 to "
+            f"{heads - 1}"
+        )
+    found = it_weights(model, tokeniser, sentences, batch_tokens)
+    return Agreement(
+        agreement=sum(bool(one.agrees[layer, number]) for one in found) / len(found),
+        preference=sum(bool(one.prefers[layer, number]) for one in found) / len(found),
+        count=len(found),
+        chance=sum(1 / (len(one.words) - 1) for one in found) / len(found),
+    )
+
+
+def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:
+    """Cut out the row of *it* from weights (layers, heads, places, places), where padding may follow the spans."""
+    words = tuple(word for word, _ in spans)
+    it, referent, other = _places(sentence, words)
+    length = spans[-1][1].stop
+    at = spans[it][1]
+    own = [("it", range(len(at)))]
+    row = merge(weights[:, :, at.start : at.stop, :length], own, spans)  # (layers, heads, 1, words)
+    return ItWeights(words, row.squeeze(2), it, referent, other)
+
+
+def _places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
+    """Where *it* and the two nouns are among the tokeniser's words, whose punctuation stands apart.
+
+    Both are the same letters in the same order, so a word of `source.split()` is the first of the tokeniser's words
+    that begins within it and holds a letter.
+    """
+    starts = _starts(words)
+    chunks = normalise(sentence.source).split()
+    begins = [*_starts(chunks), sum(map(len, chunks))]
+    places = []
+    for index in (sentence.it_index, sentence.referent_index, sentence.other_index):
+        inside = (
+            place
+            for place, (start, word) in enumerate(zip(starts, words, strict=True))
+            if begins[index] <= start < begins[index + 1] and any(map(str.isalnum, word))
+        )
+        if (place := next(inside, None)) is None:
+            raise DataError(f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}")
+        places.append(place)
+    return places[0], places[1], places[2]
+
+
+def _starts(words: Sequence[str]) -> list[int]:
+    """How many letters stand before each word."""
+    return [sum(map(len, words[:place])) for place in range(len(words))]
+
+
+def _check_any(sentences: Sequence[PronounSentence]) -> None:
+    if not sentences:
+        raise ArgumentError("there are 0 sentences to look at, and a share of nothing is no number; give one")

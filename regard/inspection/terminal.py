@@ -1,0 +1,108 @@
+"""A heat map of plain characters, for terminals and logs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.inspection.labels import shortened, visible
+
+SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))
+LEGEND = "█ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05"
+CELL = 2  # characters a column
+
+
+def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80) -> str:
+    """The weights as shades, row labels on the left, column labels read downwards; a legend closes it.
+
+    Columns that do not fit beside each other follow below, with the row labels again.
+
+    Args:
+        weights: (rows, columns), each from 0 to 1.
+        rows, columns: labels.
+        width: the most characters in a line, at least 24.
+
+    Returns:
+        Lines without a last line break; at most `width` characters in each.
+
+    Raises:
+        ShapeError: weights that do not fit the labels.
+        ArgumentError: a width below 24.
+
+    >>> print(terminal_map(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), ["the", "cat"], ["die", "Tür"]))
+        d T
+        i ü
+        e r
+    the ██░░
+    cat ▓▓▓▓
+    █ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05
+    """
+    if weights.shape != (len(rows), len(columns)):
+        raise ShapeError(f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})")
+    if width < 24:
+        raise ArgumentError(f"width is {width}; a map needs at least 24 characters")
+    longest = min(18, width // 3)
+    names = [_fitted(row, longest) for row in rows]
+    margin = max(map(_width, names), default=0)
+    names = [name + " " * (margin - _width(name)) for name in names]
+    at_once = (width - margin - 1) // CELL
+    blocks = [
+        [*_header(columns[start : start + at_once], margin), *_body(names, weights[:, start : start + at_once])]
+        for start in range(0, max(len(columns), 1), at_once)
+    ]
+    legend = LEGEND if len(LEGEND) <= width else "█ .75 ▓ .5 ▒ .25 ░ .05"
+    return "\n".join([line for block in blocks for line in block] + [legend])
+
+
+def _header(columns: Sequence[str], margin: int) -> list[str]:
+    """The column labels, a letter a line, ending right above their columns."""
+    words = [_letters(_fitted(column, 12)) for column in columns]
+    height = max(map(len, words), default=0)
+    lines = []
+    for line in range(height):
+        letters = (word[line - height] if line >= height - len(word) else " " for word in words)
+        cells = "".join(letter + " " * (CELL - _width(letter)) for letter in letters)
+        lines.append(f"{'':{margin}} {cells}".rstrip(" "))
+    return lines
+
+
+def _body(names: Sequence[str], weights: torch.Tensor) -> list[str]:
+    return [
+        f"{name} {''.join(_shade(weight) * CELL for weight in row)}".rstrip(" ")
+        for name, row in zip(names, weights.tolist(), strict=True)
+    ]
+
+
+def _shade(weight: float) -> str:
+    return next((shade for least, shade in SHADES if weight >= least), " ")
+
+
+def _fitted(word: str, longest: int) -> str:
+    """The visible word in at most `longest` places of a terminal."""
+    label = visible(word)
+    kept = longest
+    while _width(shown := shortened(label, kept)) > longest:
+        kept -= 1
+    return shown
+
+
+def _letters(label: str) -> list[str]:
+    """Letters with the marks that stand on them."""
+    letters: list[str] = []
+    for character in label:
+        if letters and unicodedata.category(character)[0] == "M":
+            letters[-1] += character
+        else:
+            letters.append(character)
+    return letters
+
+
+def _width(text: str) -> int:
+    """Places that a text takes in a terminal: East Asian characters and emoji two, marks none."""
+    return sum(
+        0 if unicodedata.category(character)[0] == "M" else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in text
+    )

@@ -1,0 +1,11 @@
+"""For tests, benchmarks and users who check a backend of their own; nothing in the library imports this room.
+
+`oracle` answers in float64 NumPy with plain loops and shares no code with regard, `cases` makes tensors whose
+sizes cannot be confused, `budget` says how far rounding may take an answer.
+"""
+
+from regard.testing.budget import Budget
+from regard.testing.cases import LAYOUTS, make_qkv
+from regard.testing.oracle import Answer, answer, kept_weights
+
+__all__ = ["answer", "Answer", "kept_weights", "make_qkv", "LAYOUTS", "Budget"]

@@ -1,0 +1,59 @@
+"""Tensors for tests: every size differs from every other, so that swapped axes cannot pass unseen."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.errors import ArgumentError
+
+LAYOUTS = ("contiguous", "transposed", "expanded", "sliced", "offset")
+
+
+def make_qkv(
+    *,
+    batch: int = 2,
+    heads: int = 6,
+    kv_heads: int = 3,
+    q_len: int = 7,
+    k_len: int = 11,
+    head_dim: int = 5,
+    v_dim: int = 13,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    gain: float = 1.0,
+    requires_grad: bool = False,
+    layout: str = "contiguous",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values drawn from a normal distribution; the same numbers in every layout but "expanded".
+
+    Args:
+        gain: multiplies q, so that scores grow.
+        layout: "transposed" lies as (batch, length, heads, dim), "expanded" repeats one batch row with stride 0,
+            "sliced" has a gap behind every number, "offset" begins in the middle of its storage.
+
+    Returns:
+        q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len, v_dim).
+
+    >>> q, k, v = make_qkv(layout="transposed")
+    >>> q.shape, q.is_contiguous()
+    (torch.Size([2, 6, 7, 5]), False)
+    """
+    if layout not in LAYOUTS:
+        raise ArgumentError(f"layout {layout!r} does not exist; there are {', '.join(LAYOUTS)}")
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (batch, heads, q_len, head_dim), (batch, kv_heads, k_len, head_dim), (batch, kv_heads, k_len, v_dim)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    q, k, v = (_laid_out(x, layout).detach().requires_grad_(requires_grad) for x in (q * gain, k, v))
+    return q, k, v
+
+
+def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    if layout == "transposed":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "expanded":
+        return x[:1].expand(x.shape)
+    if layout == "sliced":
+        return torch.stack([x, torch.full_like(x, torch.nan)], -1).flatten(-2)[..., ::2]
+    if layout == "offset":
+        return torch.cat([x.new_full((3,), torch.nan), x.flatten()])[3:].view(x.shape)
+    return x

@@ -1,0 +1,146 @@
+"""What attention must answer, in float64 NumPy and plain loops: one row of one head of one text at a time.
+
+It shares no code with regard and is not clever. Whoever calls it brings the allowed pairs as an array made
+from a formula of their own, so that a wrong pattern cannot hide behind itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """output (batch, heads, q_len, v_dim), log_sum_exp (batch, heads, q_len), weights (batch, heads, q_len, k_len)
+    before dropout, and where gradients were asked for: dq, dk, dv and dbias, each of its input's shape."""
+
+    output: Array
+    log_sum_exp: Array
+    weights: Array
+    dq: Array | None = None
+    dk: Array | None = None
+    dv: Array | None = None
+    dbias: Array | None = None
+
+
+def answer(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    allowed: ArrayLike,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: ArrayLike | None = None,
+    factors: ArrayLike | None = None,
+    grad_output: ArrayLike | None = None,
+    grad_log_sum_exp: ArrayLike | None = None,
+) -> Answer:
+    """Attention and, given the gradient of a loss by its output, the gradients by its inputs.
+
+        s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
+
+    Args:
+        q: (batch, heads, q_len, head_dim).
+        k: (batch, kv_heads, k_len, head_dim).
+        v: (batch, kv_heads, k_len, v_dim).
+        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = may look.
+        scale: multiplies the dot products.
+        softcap: scores become softcap · tanh(scores / softcap).
+        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf hides a pair.
+        factors: what each weight is multiplied with after the softmax, as dropout does; likewise broadcast.
+        grad_output: (batch, heads, q_len, v_dim).
+        grad_log_sum_exp: (batch, heads, q_len).
+
+    >>> one = np.ones((1, 1, 2, 1))
+    >>> answer(one, one, one, np.tri(2, dtype=bool), scale=1.0).weights[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
+    batch, heads, q_len, _ = q.shape
+    kv_heads, k_len, v_dim = k.shape[1], k.shape[2], v.shape[3]
+    whole = (batch, heads, q_len, k_len)
+    allowed = np.broadcast_to(np.asarray(allowed), whole)
+    added = np.zeros((1, 1, 1, 1)) if bias is None else np.asarray(bias, dtype=np.float64)
+    bias_shape, added = added.shape, np.broadcast_to(added, whole)
+    factors = np.broadcast_to(np.asarray(1.0 if factors is None else factors, dtype=np.float64), whole)
+
+    output, log_sum_exp, weights = np.zeros((batch, heads, q_len, v_dim)), np.full(whole[:3], -np.inf), np.zeros(whole)
+    backward = grad_output is not None or grad_log_sum_exp is not None
+    d_output = np.zeros_like(output) if grad_output is None else np.asarray(grad_output, dtype=np.float64)
+    d_lse = np.zeros(whole[:3]) if grad_log_sum_exp is None else np.asarray(grad_log_sum_exp, dtype=np.float64)
+    dq, dk, dv, d_added = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros(whole)
+
+    for b in range(batch):
+        for h in range(heads):
+            g = h * kv_heads // heads  # the key/value head of this query head
+            for i in range(q_len):
+                live = np.flatnonzero(allowed[b, h, i] & (added[b, h, i] != -np.inf))
+                if len(live) == 0:
+                    continue
+                keys, values, factor = k[b, g, live], v[b, g, live], factors[b, h, i, live]
+                scores = scale * (keys @ q[b, h, i])
+                slope = np.ones_like(scores)
+                if softcap is not None:
+                    squashed = np.tanh(scores / softcap)
+                    scores, slope = softcap * squashed, 1 - squashed**2
+                scores = scores + added[b, h, i, live]
+                exponentials = np.exp(scores - scores.max())
+                w = exponentials / exponentials.sum()
+                weights[b, h, i, live] = w
+                log_sum_exp[b, h, i] = scores.max() + np.log(exponentials.sum())
+                output[b, h, i] = (w * factor) @ values
+                if not backward:
+                    continue
+                d_w = factor * (values @ d_output[b, h, i])
+                d_scores = w * (d_w - w @ d_w + d_lse[b, h, i])
+                d_added[b, h, i, live] = d_scores
+                d_scores = d_scores * slope * scale
+                dq[b, h, i] = d_scores @ keys
+                dk[b, g, live] += np.outer(d_scores, q[b, h, i])
+                dv[b, g, live] += np.outer(w * factor, d_output[b, h, i])
+
+    if not backward:
+        return Answer(output, log_sum_exp, weights)
+    return Answer(output, log_sum_exp, weights, dq, dk, dv, _summed_to(d_added, bias_shape))
+
+
+def kept_weights(
+    dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
+) -> NDArray[np.bool_]:
+    """Which weights dropout keeps, (batch, heads, q_len, k_len): SplitMix64's finaliser over the pair's place.
+
+    Args:
+        q_positions: (q_len,) or (batch, q_len).
+        k_positions: (k_len,).
+
+    >>> kept_weights(0.5, 7, 2, 3, np.arange(4), np.arange(5)).shape
+    (2, 3, 4, 5)
+    """
+    rows = np.broadcast_to(np.asarray(q_positions), (batch, np.shape(q_positions)[-1]))
+    place = (
+        (np.arange(batch)[:, None, None, None], 0x9E3779B97F4A7C15),
+        (np.arange(heads)[None, :, None, None], 0xC2B2AE3D27D4EB4F),
+        (rows[:, None, :, None], 0x165667B19E3779F9),
+        (np.asarray(k_positions)[None, None, None, :], 0x85EBCA77C2B2AE63),
+    )
+    state = np.full((1, 1, 1, 1), seed % 2**64, dtype=np.uint64)
+    for counter, stride in place:
+        state = state ^ (counter.astype(np.int64).astype(np.uint64) * np.uint64(stride))
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+        state = state ^ (state >> np.uint64(31))
+    return (state >> np.uint64(11)) >= np.uint64(int(dropout * 2**53))
+
+
+def _summed_to(whole: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of something that was broadcast: summed over the axes along which it was repeated."""
+    for axis, size in enumerate(shape):
+        if size == 1:
+            whole = whole.sum(axis, keepdims=True)
+    return whole

@@ -1,0 +1,80 @@
+"""A row with no key: zeros, zero gradient, log-sum-exp -inf, entropy 0; never NaN, never an average."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.testing import make_qkv
+
+BACKENDS = ("fused", "reference")
+LONELY = {
+    "ends align, more queries than keys": ({"q_len": 9, "k_len": 4}, "causal", {}, range(5)),
+    "q_start below zero": ({"q_len": 4, "k_len": 6}, "causal", {"q_start": -3}, range(3)),
+    "window beyond the last key": ({"q_len": 5, "k_len": 4}, "causal_window(2)", {"q_start": 3}, range(2, 5)),
+    "span of nothing": ({"q_len": 3, "k_len": 5}, "key_span(2, 2)", {}, range(3)),
+    "contradiction": ({"q_len": 3, "k_len": 5}, "causal & ~causal", {}, range(3)),
+    "blocks, some of them empty": ({"q_len": 600, "k_len": 40}, "causal_window(8)", {"q_start": 0}, range(47, 600)),
+    "blocks behind the last visible key": (
+        {"q_len": 600, "k_len": 600}, p.CausalWindow(2) & p.KeySpan(0, 8) & p.Where(lambda i, j: j >= 0), {},
+        range(9, 600),
+    ),
+    "bias hides all": (
+        {"q_len": 3, "k_len": 5}, None, {"bias": torch.tensor([[0.0], [-math.inf], [0.0]])}, range(1, 2),
+    ),
+    "explicit": ({"q_len": 3, "k_len": 2}, p.Explicit(torch.tensor([[1, 1], [0, 0], [0, 1]]).bool()), {}, range(1, 2)),
+}  # fmt: skip
+WANT = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LONELY)
+def test_a_row_with_no_key_is_zeros_everywhere(name, backend, dtype):
+    sizes, pattern, options, rows = LONELY[name]
+    q, k, v = make_qkv(**sizes, dtype=dtype, requires_grad=True)
+    detail = rg.attention_detail(q, k, v, pattern=pattern, backend=backend, want=WANT, **options)
+    lonely = torch.zeros(sizes["q_len"], dtype=torch.bool)
+    lonely[rows.start : rows.stop] = True
+    assert torch.equal(detail.log_sum_exp == -math.inf, lonely.expand(2, 6, -1))
+    assert (detail.output[:, :, lonely] == 0).all()
+    assert (detail.entropy[:, :, lonely] == 0).all()
+    assert (detail.weights[:, :, lonely] == 0).all()
+    assert (detail.top_keys.indices[:, :, lonely] == -1).all()
+    assert (detail.top_keys.weights[:, :, lonely] == 0).all()
+    torch.testing.assert_close(detail.weights.sum(-1), (~lonely).expand(2, 6, -1).to(detail.weights))
+    detail.output.sum().backward()
+    assert (q.grad[:, :, lonely] == 0).all()
+    for x in (q, k, v):
+        assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LONELY)
+def test_what_a_lonely_query_holds_reaches_no_gradient(name, backend):
+    sizes, pattern, options, rows = LONELY[name]
+
+    def gradients(filling: float) -> list[torch.Tensor]:
+        q, k, v = make_qkv(**sizes)
+        q[:, :, rows.start : rows.stop] = filling
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        output = rg.attention(q, k, v, pattern=pattern, backend=backend, **options)
+        output.sum().backward()
+        return [output, q.grad, k.grad, v.grad]
+
+    for poisoned, clean in zip(gradients(math.nan), gradients(0.0), strict=True):
+        assert torch.equal(poisoned, clean)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_gradient_of_the_log_sum_exp_of_an_empty_row_is_zero_even_where_it_arrives_as_nan(backend):
+    for pattern, sizes in (("causal", {"q_len": 9, "k_len": 4}), ("causal_window(2)", {"q_len": 300, "k_len": 290})):
+        q, k, v = make_qkv(**sizes, requires_grad=True)
+        lse = rg.attention_detail(q, k, v, pattern=pattern, backend=backend).log_sum_exp
+        lse.backward(torch.where(lse == -math.inf, math.nan, 1.0))
+        for x in (q, k):
+            assert x.grad.isfinite().all()

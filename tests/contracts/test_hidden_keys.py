@@ -1,0 +1,118 @@
+"""What no query may see changes no bit, NaN and Inf included; what is visible surfaces in every backend."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.testing import make_qkv
+
+BACKENDS = ("fused", "reference")
+MASK = (torch.arange(11) % 3 != 0).expand(7, 11)
+BY_ROW = torch.stack([torch.arange(11) >= 4, torch.arange(11) < 6])[:, None, None].expand(2, 1, 7, 11)
+BY_HEAD = (torch.arange(11) >= torch.arange(3).repeat_interleave(2)[:, None])[None, :, None].expand(1, 6, 7, 11)
+
+# pattern, and which keys are hidden: booleans that broadcast to (batch, kv_heads, k_len)
+HIDDEN = {
+    "padding on the right": (p.KeySpan(0, 8), torch.arange(11) >= 8),
+    "padding on the left": (p.KeySpan(3), torch.arange(11) < 3),
+    "padding by row": (
+        p.KeySpan(torch.tensor([0, 4]), torch.tensor([5, 11])),
+        torch.stack([torch.arange(11) >= 5, torch.arange(11) < 4])[:, None],
+    ),
+    "causal and padding by row": (
+        p.Causal() & p.KeySpan(torch.tensor([0, 4])),
+        torch.stack([torch.arange(11) < 0, torch.arange(11) < 4])[:, None],
+    ),
+    "out of every window": (p.CausalWindow(2), torch.arange(11) < 3),
+    "explicit": (p.Explicit(MASK), ~MASK[0]),
+    "explicit by row": (p.Explicit(BY_ROW), ~BY_ROW[:, 0, 0][:, None]),
+    "explicit by head": (p.Explicit(BY_HEAD), ~BY_HEAD[:, ::2, 0]),
+    "where": (p.Where(lambda i, j: (j % 2 == 0) & (i >= 0)), torch.arange(11) % 2 == 1),
+    "either": (p.KeySpan(0, 2) | p.KeySpan(9), (torch.arange(11) >= 2) & (torch.arange(11) < 9)),
+    "not a span": (~p.KeySpan(2, 9), (torch.arange(11) >= 2) & (torch.arange(11) < 9)),
+    "contradiction": (p.Causal() & ~p.Causal(), torch.arange(11) >= 0),
+    "narrow contradiction": (p.Causal() & ~p.CausalWindow(2) & p.SlidingWindow(2), torch.arange(11) >= 0),
+}
+OPTIONS = {
+    "plain": {},
+    "bias": {"bias": torch.randn(7, 11, generator=torch.Generator().manual_seed(3))},
+    "softcap": {"softcap": 2.0},
+    "dropout": {"dropout": 0.3, "dropout_seed": 1},
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_hidden_key_changes_no_bit_of_output_gradient_or_statistic(name, backend):
+    pattern, hidden = HIDDEN[name]
+    assert hidden.any()
+    for option, options in OPTIONS.items():
+        if backend == "fused" and option in ("softcap", "dropout"):
+            continue  # refused by name, as tests/contracts/test_grid.py holds
+        clean = everything(pattern, hidden, 0.0, backend, options)
+        for filling in (math.nan, math.inf, -math.inf, 3e38):
+            for one, other in zip(everything(pattern, hidden, filling, backend, options), clean, strict=True):
+                assert torch.equal(one, other), f"{filling} with {option}"
+
+
+def everything(pattern, hidden, filling: float, backend: str, options: dict) -> list[torch.Tensor]:
+    q, k, v = make_qkv()
+    k, v = (torch.where(hidden.expand(2, 3, 11)[..., None], filling, x) for x in (k, v))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    want = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(4))
+    detail = rg.attention_detail(q, k, v, pattern=pattern, backend=backend, want=want, **options)
+    top = detail.top_keys
+    told = [
+        detail.output,
+        detail.log_sum_exp,
+        detail.entropy,
+        detail.received,
+        detail.weights,
+        top.indices,
+        top.weights,
+    ]
+    (detail.output.sum() + detail.log_sum_exp.masked_fill(detail.log_sum_exp == -math.inf, 0).sum()).backward()
+    assert all(x.isfinite().all() for x in (detail.output, q.grad, k.grad, v.grad))
+    return [*told, q.grad, k.grad, v.grad]
+
+
+@pytest.mark.parametrize("lengths", [(7, 11), (1, 5), (300, 613)])
+@pytest.mark.parametrize("pattern", [None, "causal", "causal_window(400)", p.Explicit])
+@pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["q", "k", "v"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_not_finite_and_visible_surfaces(backend, place, filling, pattern, lengths):
+    q_len, k_len = lengths
+    if pattern is p.Explicit:
+        pattern = p.Explicit(torch.ones(q_len, k_len, dtype=torch.bool))
+    q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=q_len, k_len=k_len)
+    row = q_len - 1  # sees every key in each of these patterns
+    if place == "q":
+        q[0, 1, row] = filling
+    else:
+        {"k": k, "v": v}[place][0, 0, k_len - 2] = filling
+    output = rg.attention(q, k, v, pattern=pattern, backend=backend)
+    expected = rg.attention(q.double(), k.double(), v.double(), pattern=pattern, backend="reference")
+    assert not output[0, 1, row].isfinite().all()
+    assert torch.equal(output[0, 1, row].isnan(), expected[0, 1, row].isnan())
+    if place == "q":
+        assert output[0, 0].isfinite().all()  # the other head did not look through this query
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_statistics_do_not_hide_what_is_not_finite(backend):
+    q, k, v = make_qkv()
+    q[0, 0, 3] = math.nan
+    want = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(2))
+    detail = rg.attention_detail(q, k, v, pattern="causal", backend=backend, want=want)
+    assert detail.log_sum_exp[0, 0, 3].isnan()
+    assert detail.entropy[0, 0, 3].isnan()
+    assert detail.received[0, 0, :3].isnan().all()
+    assert detail.weights[0, 0, 3, :3].isnan().all()
+    assert detail.top_keys.weights[0, 0, 3].isnan().all()
+    assert detail.entropy[0, 1].isfinite().all()

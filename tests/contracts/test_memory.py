@@ -1,0 +1,63 @@
+"""Memory: the fused backend never holds a tensor of q_len x k_len numbers, forward or backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+import regard as rg
+from regard import patterns as p
+
+LENGTH = 4096
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation hands back, in numbers really held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for x in tree_iter(found):
+            if isinstance(x, torch.Tensor):
+                self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
+        return found
+
+
+def largest(pattern, backend: str, length: int = LENGTH, **options) -> int:
+    q, k, v = (torch.randn(1, 1, length, 16, requires_grad=True) for _ in range(3))
+    with Largest() as seen:
+        rg.attention(q, k, v, pattern=pattern, backend=backend, **options).sum().backward()
+    assert q.grad is not None
+    return seen.held
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit"),
+    [
+        ("causal", LENGTH * 40),
+        ("full", LENGTH * 40),
+        ("causal_window(256)", LENGTH * 160),
+        ("sliding_window(256)", LENGTH * 160),
+        ("causal & key_span(3, 4000)", LENGTH * 300),
+    ],
+)
+def test_no_dense_matrix_is_made(pattern, limit):
+    assert largest(pattern, "fused") < limit < LENGTH * LENGTH
+
+
+def test_padding_by_row_costs_a_block_of_rows_not_a_matrix():
+    span = p.KeySpan(torch.tensor([5]), torch.tensor([4000]))
+    assert largest(p.Causal() & span, "fused") <= 256 * LENGTH + LENGTH
+
+
+def test_twice_the_length_takes_twice_the_memory():
+    assert largest("causal_window(256)", "fused") <= 2.2 * largest("causal_window(256)", "fused", LENGTH // 2)
+
+
+def test_the_measure_sees_a_dense_matrix():
+    assert largest("causal", "reference", 512) >= 512 * 512

@@ -1,0 +1,69 @@
+"""Attention over pieces, merged by log-sum-exp, is attention over the whole: values and gradients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.testing import make_qkv
+
+
+def pieces_of(q, k, v, cuts, backend, pattern=None):
+    found = []
+    for start, stop in itertools.pairwise(cuts):
+        piece = p.KeySpan(start, stop) if pattern is None else p.KeySpan(start, stop) & pattern
+        detail = rg.attention_detail(q, k, v, pattern=piece, backend=backend)
+        found.append((detail.output, detail.log_sum_exp))
+    return found
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+@pytest.mark.parametrize("pattern", [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)])
+@pytest.mark.parametrize("cuts", [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)])
+def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):
+    found = []
+    for merged in (False, True):
+        q, k, v = make_qkv(q_len=13, dtype=torch.float64, requires_grad=True)
+        if merged:
+            output, lse = rg.merge_attention(pieces_of(q, k, v, cuts, backend, pattern))
+        else:
+            detail = rg.attention_detail(q, k, v, pattern=pattern, backend="reference")
+            output, lse = detail.output, detail.log_sum_exp
+        (output.sin().sum() + lse.masked_fill(lse == -math.inf, 0).cos().sum()).backward()
+        found.append((output, lse, q.grad, k.grad, v.grad))
+    for whole, merged in zip(*found, strict=True):
+        torch.testing.assert_close(merged, whole, rtol=1e-11, atol=1e-12)
+
+
+def test_rows_that_no_piece_has_a_key_for_stay_empty_with_zero_gradient():
+    q, k, v = make_qkv(q_len=13, requires_grad=True)
+    output, lse = rg.merge_attention(pieces_of(q, k, v, (0, 5, 11), "fused", p.Causal()))
+    assert (lse[:, :, :2] == -math.inf).all()
+    assert (output[:, :, :2] == 0).all()
+    (output.sum() + lse.exp().sum()).backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+    assert (q.grad[:, :, :2] == 0).all()
+
+
+def test_gradients_of_a_merge_pass_gradcheck():
+    outputs = torch.randn(3, 1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    sums = torch.randn(3, 1, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda o, s: rg.merge_attention(list(zip(o, s, strict=True))), (outputs, sums))
+
+
+def test_pieces_of_half_precision_are_merged_in_float32():
+    q, k, v = make_qkv(dtype=torch.bfloat16)
+    output, lse = rg.merge_attention(pieces_of(q, k, v, (0, 4, 11), "fused"))
+    assert (output.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_huge_log_sum_exps_do_not_overflow():
+    one = torch.ones(1, 1, 1, 1)
+    output, lse = rg.merge_attention([(one, torch.full((1, 1, 1), 1e4)), (3 * one, torch.full((1, 1, 1), 1e4))])
+    assert output.item() == 2
+    assert lse.item() == pytest.approx(1e4 + math.log(2))

@@ -1,0 +1,107 @@
+"""The plan: frozen, printed, as JSON, cached by value, and exactly what the call does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import regard as rg
+from regard import functional
+from regard import patterns as p
+from regard.testing import make_qkv
+
+Q, K, V = make_qkv()
+
+
+def test_running_the_plan_is_the_call():
+    for pattern in (None, "causal", p.Explicit(torch.ones(7, 11).bool())):
+        plan = rg.plan_attention(Q, K, V, pattern=pattern)
+        assert torch.equal(plan.run(Q, K, V), rg.attention(Q, K, V, pattern=pattern))
+
+
+def test_a_plan_says_the_backend_the_costs_and_every_reason():
+    plan = rg.plan_attention(Q, K, V, pattern="causal", softcap=2.0, want="entropy")
+    words = str(plan)
+    for word in (
+        "reference",
+        "fused refused: the fused operations have no softcap",
+        "causal",
+        "FLOP",
+        "of pairs computed",
+    ):
+        assert word in words
+    record = json.loads(plan.to_json())
+    assert record["backend"] == "reference"
+    assert record["others"] == {"fused": {"refused": "the fused operations have no softcap"}}
+    assert record["asked"] == ["entropy"]
+    assert record["pairs_kept"] == 2 * 6 * (5 + 6 + 7 + 8 + 9 + 10 + 11)
+    assert record["share_of_pairs_computed"] == 1.0
+    assert plan.detail(Q, K, V).entropy.shape == (2, 6, 7)
+
+
+def test_a_dearer_backend_is_listed_with_its_cost():
+    plan = rg.plan_attention(Q, K, V)
+    assert plan.backend == "fused"
+    assert json.loads(plan.to_json())["others"]["reference"]["dearer"]["flops"] > 0
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rg.plan_attention(Q, K, V).backend = "reference"  # type: ignore[misc]
+
+
+def test_equal_problems_share_one_plan_and_tensor_patterns_none():
+    def planned(**options):
+        return rg.plan_attention(Q, K, V, **options)
+
+    assert planned(pattern="causal & key_span(0, 9)") is planned(pattern=p.Causal() & p.KeySpan(0, 9))
+    assert planned(scale=0.5) is not planned(scale=0.25)
+    assert planned(pattern="causal") is not planned(pattern="causal", backend="reference")
+    spans = [p.KeySpan(torch.tensor([0, stop])) for stop in (1, 2)]
+    before = len(functional._plans)
+    assert planned(pattern=spans[0]) is not planned(pattern=spans[0])
+    assert len(functional._plans) == before
+    assert spans[0] != spans[1]
+    assert rg.plan_attention(Q.double(), K.double(), V.double()) is not planned()
+
+
+def test_the_number_of_plans_kept_is_bounded():
+    for start in range(functional._PLANS_KEPT + 20):
+        rg.plan_attention(Q, K, V, q_start=start)
+    assert len(functional._plans) <= functional._PLANS_KEPT
+
+
+def test_a_named_backend_never_becomes_another():
+    for name in ("fused", "reference"):
+        assert rg.attention_detail(Q, K, V, backend=name).plan.backend == name
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"q": Q[:, :, :5]}, ["(2, 6, 7, 5)", "(2, 6, 5, 5)"]),
+        ({"k": K.double()}, ["float64"]),
+        ({"bias": torch.zeros(11)}, ["without a tensor as bias"]),
+        ({"q_start": torch.tensor([0, 1])}, ["without a tensor as q_start"]),
+    ],
+)
+def test_a_plan_refuses_tensors_it_was_not_made_for(given, words):
+    plan = rg.plan_attention(Q, K, V)
+    with pytest.raises(rg.ArgumentError) as raised:
+        plan.run(**{"q": Q, "k": K, "v": V, **given})
+    assert all(word in str(raised.value) for word in words)
+
+
+def test_a_plan_refuses_another_bias_than_it_was_made_for():
+    plan = rg.plan_attention(Q, K, V, bias=torch.zeros(7, 11))
+    with pytest.raises(rg.ArgumentError, match="hand it to run"):
+        plan.run(Q, K, V)
+    with pytest.raises(rg.ArgumentError, match=r"\(1, 1, 7, 11\).*\(11,\)"):
+        plan.run(Q, K, V, bias=torch.zeros(11))
+    with pytest.raises(rg.ArgumentError, match="that learns"):  # fused would drop its gradient without a word
+        plan.run(Q, K, V, bias=torch.zeros(7, 11, requires_grad=True))
+    with pytest.raises(rg.ArgumentError, match="int64"):
+        rg.plan_attention(Q, K, V, q_start=torch.tensor([0, 1])).run(Q, K, V, q_start=torch.tensor([0]))

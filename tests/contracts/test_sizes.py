@@ -1,0 +1,48 @@
+"""Zero and one in every dimension: answers or refusals, and never the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import itertools, torch, regard as rg
+from regard import patterns as p
+
+names = ("batch", "kv_heads", "group", "q_len", "k_len", "head_dim", "v_dim")
+done = refused = 0
+for sizes in itertools.product((0, 1, 3), repeat=7):
+    if sum(size == 0 for size in sizes) > 1:
+        continue
+    b, g, r, i, j, d, e = sizes
+    for backend, pattern in itertools.product(("auto", "fused", "reference"), (None, "causal_window(2)")):
+        q = torch.randn(b, g * r, i, d, requires_grad=True)
+        k, v = torch.randn(b, g, j, d, requires_grad=True), torch.randn(b, g, j, e, requires_grad=True)
+        try:
+            want = ["log_sum_exp", "entropy", "received", "weights", rg.top_keys(2)]
+            detail = rg.attention_detail(q, k, v, pattern=pattern, backend=backend, want=want)
+        except rg.RegardError as refusal:
+            words = str(refusal)
+            known = ("head_dim is 0", "multiple of kv_heads", "sizes of 0")
+            assert 0 in sizes and any(word in words for word in known), (sizes, backend, words)
+            assert backend == "fused" or "sizes of 0" not in words, (sizes, backend, words)
+            refused += 1
+            continue
+        assert detail.output.shape == (b, g * r, i, e) and detail.output.isfinite().all(), sizes
+        assert detail.weights.shape == (b, g * r, i, j) and detail.received.shape == (b, g * r, j)
+        assert detail.top_keys.indices.shape == (b, g * r, i, 2)
+        if j == 0:
+            assert (detail.output == 0).all() and (detail.log_sum_exp == -torch.inf).all()
+        detail.output.sum().backward()
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v)), sizes
+        done += 1
+print(done, refused)
+"""
+
+
+def test_zero_and_one_in_every_dimension_answer_or_refuse():
+    run = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    done, refused = map(int, run.stdout.split())
+    assert done > 1000
+    assert refused > 300

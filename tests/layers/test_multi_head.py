@@ -1,0 +1,269 @@
+"""The layer: cached equals uncached, padded equals unpadded, and nothing is dropped without a word."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard import patterns as p
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.positions import Rotary, Sinusoidal
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+PATTERNS = ("causal", "causal_window(4)", "causal & (causal_window(2) | key_span(0, 2))", "causal & ~key_span(1, 3)")
+
+
+def make_layer(**options) -> MultiHeadAttention:
+    torch.manual_seed(1)
+    given = {"dim": 12, "heads": 4, "kv_heads": 2, "pattern": "causal", "positions": Rotary(dims=2), **options}
+    given["positions"] = None if given["positions"] == "none" else given["positions"]
+    return MultiHeadAttention(**given).double()
+
+
+def texts(batch: int = 2, length: int = 9, dim: int = 12) -> torch.Tensor:
+    return torch.randn(batch, length, dim, dtype=torch.float64)
+
+
+class TestCache:
+    @settings(max_examples=40)
+    @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(PATTERNS), st.booleans(), st.data())
+    def test_any_chunking_with_crops_and_reorders_equals_the_whole(self, chunks, pattern, turned, data):
+        layer = make_layer(pattern=pattern, positions=Rotary(dims=2) if turned else "none")
+        x = texts(2, sum(chunks))
+        with torch.no_grad():
+            cache, at = layer.new_cache(batch=2), 0
+            for size in chunks:
+                wasted = data.draw(st.integers(0, 2))
+                if wasted:  # a draft that is taken back
+                    layer(texts(2, wasted), cache=cache)
+                    cache.crop(at)
+                order = torch.tensor(data.draw(st.permutations([0, 1])))
+                cache.reorder(order)
+                x = x[order]
+                y = layer(x[:, at : at + size], cache=cache)
+                at += size
+                assert cache.length == at
+                torch.testing.assert_close(y, layer(x)[:, at - size : at], **EXACT)
+
+    def test_gradients_through_a_cache_equal_the_whole(self):
+        layer, found = make_layer(), []
+        for cached in (False, True):
+            layer.zero_grad()
+            torch.manual_seed(2)
+            x = texts().requires_grad_()
+            if cached:
+                cache = layer.new_cache(batch=2)
+                y = torch.cat([layer(part, cache=cache) for part in x.split(2, 1)], 1)
+            else:
+                y = layer(x)
+            y.sin().sum().backward()
+            found.append([x.grad, *(weight.grad for weight in layer.parameters())])
+        for whole, pieces in zip(*found, strict=True):
+            torch.testing.assert_close(pieces, whole, **EXACT)
+
+    def test_a_refused_call_leaves_the_cache_as_it_was(self):
+        layer = make_layer()
+        cache = layer.new_cache(batch=2)
+        layer(texts(), cache=cache)
+        keys = cache.keys.clone()
+        wrong = [
+            lambda: layer(texts(), cache=cache, bias=torch.zeros(3, 3)),
+            lambda: layer(texts(), cache=cache, pattern=p.KeySpan(torch.zeros(5).long())),
+            lambda: layer(texts(3), cache=cache),
+            lambda: layer(texts(dim=11), cache=cache),
+            lambda: layer(texts(), cache=cache, q_start=3),
+            lambda: layer(texts(), cache=cache, q_start="x"),
+            lambda: layer(texts(), cache=cache, pattern=p.Explicit(torch.ones(9, 18).bool())),
+            lambda: layer(texts(), cache=cache, pattern=~p.Explicit(torch.ones(9, 18).bool()) & p.Full()),
+            lambda: layer(texts(), context=texts(), cache=cache),
+        ]
+        for call in wrong:
+            with pytest.raises(rg.RegardError):
+                call()
+            assert torch.equal(cache.keys, keys)
+
+    def test_q_start_at_the_caches_end_is_what_happens_anyway(self):
+        layer, x = make_layer(), texts()
+        one, other = layer.new_cache(batch=2), layer.new_cache(batch=2)
+        for cache in (one, other):
+            layer(x[:, :4], cache=cache)
+        assert torch.equal(layer(x[:, 4:], cache=one, q_start=4), layer(x[:, 4:], cache=other))
+
+    def test_two_conversations_do_not_meet(self):
+        layer, x, y = make_layer(), texts(1), texts(1)
+        one, other = layer.new_cache(batch=1), layer.new_cache(batch=1)
+        for at in range(9):
+            mine, yours = layer(x[:, at : at + 1], cache=one), layer(y[:, at : at + 1], cache=other)
+        torch.testing.assert_close(mine, layer(x)[:, -1:], **EXACT)
+        torch.testing.assert_close(yours, layer(y)[:, -1:], **EXACT)
+
+
+class TestPadding:
+    @pytest.mark.parametrize("side", ["left", "right"])
+    @pytest.mark.parametrize("positions", ["none", Rotary(dims=2)])
+    def test_padded_texts_equal_the_texts_alone(self, side, positions):
+        layer = make_layer(positions=positions)
+        lengths = torch.tensor([9, 4, 1])
+        x = texts(3)
+        start, stop = (9 - lengths, torch.full((3,), 9)) if side == "left" else (torch.zeros(3).long(), lengths)
+        y = layer(x, pattern=p.KeySpan(start, stop))
+        for row in range(3):
+            part = slice(int(start[row]), int(stop[row]))
+            torch.testing.assert_close(y[row, part], layer(x[row : row + 1, part])[0], **EXACT)
+
+    def test_what_padding_holds_changes_no_bit(self):
+        layer, x = make_layer(), texts(2)
+        span = p.KeySpan(0, torch.tensor([9, 4]))
+        clean = layer(x, pattern=span)
+        x[1, 4:] = 1e6
+        assert torch.equal(layer(x, pattern=span)[1, :4], clean[1, :4])
+
+    def test_a_batch_equals_each_text_alone(self):
+        layer, x = make_layer(), texts(4)
+        together = layer(x)
+        for row in range(4):
+            torch.testing.assert_close(together[row : row + 1], layer(x[row : row + 1]), **EXACT)
+
+
+class TestContext:
+    def test_a_projected_context_is_the_context(self):
+        layer = make_layer(pattern=None, positions="none", context_dim=7)
+        x, z = texts(), texts(length=5, dim=7)
+        span = p.KeySpan(0, torch.tensor([5, 2]))
+        projected = layer.project_context(z)
+        assert torch.equal(layer(x, projected, pattern=span), layer(x, z, pattern=span))
+        assert (projected.length, projected.keys.shape) == (5, (2, 2, 5, 3))
+        assert projected.nbytes == 2 * 2 * 2 * 5 * 3 * 8
+        order = torch.tensor([1, 0])
+        torch.testing.assert_close(layer(x[order], projected.reorder(order)), layer(x[order], z[order]), **EXACT)
+
+    def test_it_is_the_one_call_between_projections(self):
+        layer = make_layer(pattern=None, positions="none")
+        x, z = texts(), texts(length=5)
+        q = layer.to_q(x).view(2, 9, 4, 3).transpose(1, 2)
+        k, v = (to(z).view(2, 5, 2, 3).transpose(1, 2) for to in (layer.to_k, layer.to_v))
+        heads = rg.attention(q, k, v).transpose(1, 2).reshape(2, 9, 12)
+        torch.testing.assert_close(layer(x, z), layer.to_output(heads), **EXACT)
+
+    def test_positions_without_a_common_origin_are_refused_unless_q_start_gives_one(self):
+        x, z = texts(), texts(length=5)
+        for layer in (make_layer(positions="none"), make_layer(pattern=None), make_layer()):
+            for context in (z, layer.project_context(z)):
+                with pytest.raises(rg.UnsupportedError, match="no common origin"):
+                    layer(x, context)
+                assert layer(x, context, q_start=2).shape == x.shape
+
+    def test_with_q_start_queries_and_context_are_turned_to_their_positions(self):
+        layer = make_layer(pattern="causal", positions=Rotary(dims=2))
+        x = texts()
+        torch.testing.assert_close(layer(x, x, q_start=0), layer(x), **EXACT)
+        torch.testing.assert_close(layer(x[:, 4:], x, q_start=4), layer(x)[:, 4:], **EXACT)
+        starts = torch.tensor([4, 2])
+        moved = layer(torch.stack([x[0, 4:7], x[1, 2:5]]), x, q_start=starts)
+        torch.testing.assert_close(moved, torch.stack([layer(x)[0, 4:7], layer(x)[1, 2:5]]), **EXACT)
+
+    def test_self_attention_from_another_start_keeps_key_j_at_position_j(self):
+        layer, x = make_layer(pattern="causal & key_span(0, 6)"), texts()
+        torch.testing.assert_close(layer(x, q_start=2), layer(x, x, q_start=2), **EXACT)
+        assert not torch.allclose(layer(x, q_start=2), layer(x))
+
+    def test_a_context_of_another_size_or_batch_is_refused_with_the_numbers(self):
+        layer = make_layer(pattern=None, positions="none", context_dim=7)
+        with pytest.raises(rg.ShapeError, match=r"'batch' is 2 in x .* but 3 in the context"):
+            layer(texts(), texts(3, 5, 7))
+        with pytest.raises(rg.ShapeError, match=r"context has shape \(2, 5, 6\).*\(batch, length, 7\)"):
+            layer(texts(), texts(2, 5, 6))
+        with pytest.raises(rg.ShapeError, match="contexts of 7 and x has 12"):
+            layer(texts())
+        other = ProjectedContext(*torch.zeros(2, 2, 2, 5, 4, dtype=torch.float64))
+        with pytest.raises(rg.ShapeError, match="head_dim"):
+            layer(texts(), other)
+
+
+class TestDropout:
+    def test_eval_drops_nothing_and_train_does(self):
+        layer, x = make_layer(dropout=0.9), texts()
+        layer.eval()
+        assert torch.equal(layer(x), layer(x))
+        assert torch.equal(layer(x), make_layer(dropout=0.0)(x))
+        layer.train()
+        assert not torch.equal(layer(x), layer(x))
+
+    def test_train_with_no_dropout_equals_eval_bit_for_bit(self):
+        layer, x = make_layer(), texts()
+        assert torch.equal(layer.train()(x), layer.eval()(x))
+
+
+class TestRecording:
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(make_layer().float(), FeedForward(12, 24), make_layer(kv_heads=1).float())
+
+    def test_it_sees_every_layer_each_time_and_changes_no_bit(self):
+        model, x = self.model(), texts().float()
+        plain = model(x)
+        with rg.record_attention(model, want=["weights", "entropy"]) as recording:
+            assert torch.equal(model(x), plain)
+            model(x)
+        assert {name: len(found) for name, found in recording.details.items()} == {"0": 2, "2": 2}
+        assert recording["2"][1].weights.shape == (2, 4, 9, 9)
+        model(x)  # after the block nobody listens
+        assert len(recording["0"]) == 2
+        with pytest.raises(rg.ArgumentError, match="no attention layer is called '1'; there are 0, 2"):
+            _ = recording["1"]
+
+    def test_it_ends_when_the_block_fails_and_inner_blocks_give_back_to_outer_ones(self):
+        model, x = self.model(), texts().float()
+        with rg.record_attention(model) as outer:
+            with pytest.raises(rg.ShapeError), rg.record_attention(model[0]) as inner:
+                model(torch.cat([x, x], -1))
+            with rg.record_attention(model[0]) as other:
+                model(x)
+            model(x)
+        assert (len(inner[""]), len(other[""]), len(outer["0"]), len(outer["2"])) == (0, 1, 1, 1)
+
+    def test_other_threads_are_not_seen(self):
+        model, x = self.model(), texts().float()
+        with rg.record_attention(model) as recording:
+            thread = threading.Thread(target=lambda: model(x))
+            thread.start()
+            thread.join()
+            assert recording["0"] == []
+            model(x)
+        assert len(recording["0"]) == 1
+
+    def test_a_model_without_attention_is_refused(self):
+        with (
+            pytest.raises(rg.ArgumentError, match="FeedForward has no MultiHeadAttention"),
+            rg.record_attention(FeedForward(2, 3)),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 5}, "dim 12 does not divide into 5 heads"),
+        ({"kv_heads": 3}, "heads 4, kv_heads 3"),
+        ({"kv_heads": 0}, "kv_heads 0"),
+        ({"head_dim": 0}, "head_dim 0"),
+        ({"positions": Sinusoidal(4)}, "added to embeddings"),
+        ({"positions": Rotary(), "head_dim": 3}, "are no pairs"),
+        ({"pattern": "causl"}, "'causl' is no pattern"),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused(options, words):
+    with pytest.raises(rg.ArgumentError, match=words):
+        make_layer(**{"kv_heads": None, **options})
+
+
+def test_feed_forward_is_its_formula():
+    layer, x = FeedForward(6, 10), torch.randn(2, 3, 6)
+    hidden = (x @ layer.widen.weight.T + layer.widen.bias).clamp(min=0)
+    torch.testing.assert_close(layer(x), hidden @ layer.narrow.weight.T + layer.narrow.bias)
+    with pytest.raises(rg.ArgumentError, match="'tanh' does not exist; there are relu, gelu, silu"):
+        FeedForward(6, 10, activation="tanh")

@@ -1,0 +1,94 @@
+"""Positions hold their formulas far out and in any dtype."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import regard as rg
+from regard.positions import Learned, Rotary, Sinusoidal
+
+FAR = 100_000
+
+
+def waves(positions: np.ndarray, dim: int, base: float = 10_000.0) -> np.ndarray:
+    angles = positions[:, None] / base ** (np.arange(0, dim, 2) / dim)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(positions), dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_sinusoidal_is_its_formula_far_out_whatever_the_dtype_of_the_module(dtype):
+    positions = np.array([0, 1, 17, FAR - 1, FAR])
+    found = Sinusoidal(64).to(dtype)(torch.from_numpy(positions))
+    np.testing.assert_allclose(found.double().numpy(), waves(positions, 64), atol=1e-7)
+
+
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_rotary_is_its_formula_far_out_in_every_dtype(dtype, bound, pairs):
+    positions = torch.tensor([0, 3, FAR])
+    x = torch.randn(1, 2, 3, 8).to(dtype)
+    found = Rotary(pairs=pairs).rotate(x, positions).double().numpy()
+    assert Rotary(pairs=pairs).rotate(x, positions).dtype == dtype
+    for c in range(4):
+        one, two = (c, c + 4) if pairs == "halves" else (2 * c, 2 * c + 1)
+        turn = np.exp(1j * positions.numpy() * 10_000.0 ** (-2 * c / 8))
+        expected = (x[..., one].double().numpy() + 1j * x[..., two].double().numpy()) * turn
+        np.testing.assert_allclose(found[..., one] + 1j * found[..., two], expected, atol=bound * 4)
+
+
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+def test_rotary_scores_depend_on_the_distance_alone(pairs):
+    rotary = Rotary(pairs=pairs)
+    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+
+    def score(i: int, j: int) -> float:
+        return float((rotary.rotate(q, torch.tensor([i])) * rotary.rotate(k, torch.tensor([j]))).sum())
+
+    for distance in (0, 1, 50):
+        for shift in (1, 1000, FAR, -7):
+            assert score(shift + distance, shift) == pytest.approx(score(distance, 0), abs=1e-9)
+    assert score(5, 0) != pytest.approx(score(4, 0))
+
+
+def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
+    x = torch.randn(2, 3, 4, 8)
+    turned = Rotary(dims=4).rotate(x, torch.arange(4))
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert not torch.equal(turned[..., :4], x[..., :4])
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_rotary_takes_positions_for_each_batch_row():
+    x = torch.randn(2, 3, 4, 8)
+    positions = torch.tensor([[0, 1, 2, 3], [7, 8, 9, 10]])
+    both = Rotary().rotate(x, positions)
+    for row in range(2):
+        assert torch.equal(both[row : row + 1], Rotary().rotate(x[row : row + 1], positions[row]))
+
+
+def test_learned_refuses_positions_without_a_vector():
+    table = Learned(16, 4)
+    assert torch.equal(table(torch.tensor([[3, 15]]))[0, 1], table.weight[15])
+    for positions in ([16], [-1]):
+        with pytest.raises(rg.ShapeError, match="0 to 15"):
+            table(torch.tensor(positions))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: Sinusoidal(5), lambda: Sinusoidal(0), lambda: Learned(0, 4), lambda: Rotary(dims=3),
+     lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6)],
+)  # fmt: skip
+def test_sizes_that_are_no_pairs_are_refused(wrong):
+    with pytest.raises(rg.ArgumentError):
+        wrong()
+
+
+def test_position_zero_is_the_papers_first_row():
+    assert Sinusoidal(4)(torch.tensor([1]))[0].tolist() == pytest.approx(
+        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
+    )

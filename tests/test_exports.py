@@ -1,0 +1,68 @@
+"""What a room shows: every name in `__all__` exists, once, with a docstring, and nothing public is forgotten."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(regard.__file__).parent
+CORE = ("patterns", "mechanisms", "positions", "kernels", "caches", "layers", "testing")
+ROOMS = sorted(
+    ".".join(("regard", *path.parent.relative_to(ROOT).parts))
+    for path in ROOT.rglob("__init__.py")
+    if "__all__" in path.read_text(encoding="utf-8")
+)
+
+# Public in their file because a neighbouring file needs them, and no part of what the room promises.
+INSIDE = {
+    "patterns": {
+        "Band", "Many", "both", "either", "negate", "check_size", "draw", "next_serial", "row_blocks",
+    },
+    "positions": {"frequencies"},
+    "kernels": {
+        "Block", "Call", "Fused", "Reference", "WeightsBlock", "attend", "backward", "drop", "forward", "kept",
+        "lower", "merge", "observe", "refusal",
+    },
+    "layers": {"current_recording"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_exported_name_exists_once_and_is_documented(room):
+    module = importlib.import_module(room)
+    assert len(module.__all__) == len(set(module.__all__)), f"{room}.__all__ names something twice"
+    for name in module.__all__:
+        shown = getattr(module, name)
+        if inspect.ismodule(shown) or inspect.isclass(shown) or inspect.isfunction(shown):
+            assert (shown.__doc__ or "").strip(), f"{room}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "regard"])
+def test_a_room_opens_with_at_most_five_lines(room):
+    lines = (importlib.import_module(room).__doc__ or "").strip().splitlines()
+    assert 1 <= len(lines) <= 5, f"{room} opens with {len(lines)} lines"
+
+
+@pytest.mark.parametrize("room", CORE)
+def test_everything_public_is_exported_or_known_to_be_inside(room):
+    defined = {name for path in (ROOT / room).glob("*.py") for name in public_names(path)}
+    shown = set(importlib.import_module(f"regard.{room}").__all__)
+    inside = INSIDE.get(room, set())
+    assert defined - shown == inside, "export it from the room, name it with an underscore, or list it in INSIDE"
+
+
+def test_every_file_says_what_it_is():
+    for path in ROOT.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path.relative_to(ROOT)} does not"
+
+
+def public_names(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")}
