@@ -28,7 +28,7 @@ fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff format .
 
 bench: $(READY)               ## measurements that take minutes; results are committed as reports
-	$(BIN)/python benchmarks/demo_cost.py
+	$(BIN)/python benchmarks/demo_seeds.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt

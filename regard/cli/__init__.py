@@ -10,6 +10,8 @@ from typing import Any
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line and leave with 0 (done), 1 (failed) or 2 (asked for something that does not exist)."""
@@ -51,6 +53,8 @@ def _run(app: Callable[..., Any]) -> int:
     except OSError as error:
         return _say(f"{error.filename or 'the system'}: {error.strerror or error}", 1)
     except SystemExit as leaving:
+        if leaving.code == INTERRUPTED:  # Typer has caught the Ctrl-C
+            return _say("interrupted", 1)
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0
 

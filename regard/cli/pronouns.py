@@ -47,7 +47,7 @@ class PronounReport:
 
     def lines(self) -> list[str]:
         """The rates in lines of text."""
-        head = f"encoder layer {self.head.layer + 1}, head {self.head.head + 1}, chosen on validation sentences"
+        head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
         found = self.agreement
         return [
             f"  pronouns     {self.pronouns:.3f} right; the commonest pronoun alone would get {self.baseline:.3f}",
