@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import dataclass
 
 from regard.errors import ArgumentError
-from regard.text.pronouns import NOUNS, PronounSentence, pronoun_of, swap_referent, write
+from regard.text.pronouns import PronounSentence, pronoun_of, swap_other, swap_referent
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def swap_check(
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),
-        *(_swap_other(sentence, seed) for sentence in sentences),
+        *(swap_other(sentence, seed) for sentence in sentences),
     ]
     outputs = translate([version.source for version in versions])
     if len(outputs) != len(versions):
@@ -70,16 +69,3 @@ def swap_check(
         kept=sum(map(all, zip(before, kept, strict=True))) / count,
         count=count,
     )
-
-
-def _swap_other(sentence: PronounSentence, seed: int) -> PronounSentence:
-    """Replace the noun that *it* does not mean by one of its class but of another gender; all else stays."""
-    derivation = sentence.derivation
-    other, referent = derivation.other, derivation.referent
-    candidates = [
-        noun for noun in NOUNS if noun.sense == other.sense and noun.gender not in (other.gender, referent.gender)
-    ]
-    substitute = Random(f"swap other {seed} {sentence.source}").choice(candidates)
-    if derivation.refers_to_subject:
-        return write(replace(derivation, object=substitute))
-    return write(replace(derivation, subject=substitute))

@@ -11,7 +11,7 @@ from regard.caches import GrowingCache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.context import ProjectedContext
-from regard.layers.recording import current_recording
+from regard.layers.recording import RecordedLayer, current_recording
 from regard.mechanisms import Mechanism
 from regard.patterns import Explicit, Pattern, as_pattern
 from regard.patterns.algebra import Many, Not
@@ -21,7 +21,7 @@ from regard.problem import checked_q_start
 CACHES = ("dynamic",)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(RecordedLayer):
     """Projects to heads, attends in each, and projects the joined heads back: `concat(head_1 … head_h) Wo`.
 
     Args:

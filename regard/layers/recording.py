@@ -15,12 +15,16 @@ from regard.statistics import Want, checked_wants
 _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
+class RecordedLayer(nn.Module):
+    """A layer that tells the recording that listens, if one does, what its attention did."""
+
+
 class Recording:
     """What the attention layers of a model did, by the layer's name: one AttentionDetail for each time it ran."""
 
-    def __init__(self, model: nn.Module, want: tuple[Want, ...], layers: type[nn.Module]) -> None:
+    def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:
         self.want = want
-        self._names = {id(module): name for name, module in model.named_modules() if isinstance(module, layers)}
+        self._names = {id(module): name for name, module in model.named_modules() if isinstance(module, RecordedLayer)}
         self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._names.values()}
 
     def listens_to(self, layer: nn.Module) -> bool:
@@ -62,9 +66,7 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     >>> recording[""][0].weights.shape
     torch.Size([1, 2, 3, 3])
     """
-    from regard.layers.multi_head import MultiHeadAttention
-
-    recording = Recording(model, checked_wants(want), MultiHeadAttention)
+    recording = Recording(model, checked_wants(want))
     if not recording.details:
         raise ArgumentError(f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record")
     token = _current.set(recording)

@@ -15,7 +15,7 @@ from regard.text.pronouns.nouns import GENDERS, NOUN_BY_ENGLISH, NOUNS, SENSES, 
 from regard.text.pronouns.sampling import WEIGHTS, Weights
 from regard.text.pronouns.sentences import Degree, Derivation, PronounSentence
 from regard.text.pronouns.splits import LARGEST_COUNT, make_contrast_pairs, make_split
-from regard.text.pronouns.swapping import swap_referent
+from regard.text.pronouns.swapping import swap_other, swap_referent
 from regard.text.pronouns.times import TIMES, Time
 from regard.text.pronouns.writing import write
 
@@ -29,6 +29,7 @@ __all__ = [
     "make_contrast_pairs",
     "make_split",
     "swap_referent",
+    "swap_other",
     # its measures
     "contrast_accuracy",
     "majority_baseline",

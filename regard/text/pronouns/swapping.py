@@ -29,12 +29,33 @@ def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
         >>> swapped.pronoun
         'er'
     """
+    return _swap(sentence, f"swap {seed} {sentence.source}", of_referent=True)
+
+
+def swap_other(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
+    """Replace the noun that *it* does not mean by one of its class but of another gender: the pronoun must stay.
+
+    Args:
+        sentence: the sentence to vary.
+        seed: another seed may choose another noun.
+
+    Returns:
+        The varied sentence with its right translation.
+
+    Example:
+        >>> from regard.text.pronouns import ARTICLE_SENTENCES
+        >>> swap_other(ARTICLE_SENTENCES[0]).pronoun == ARTICLE_SENTENCES[0].pronoun
+        True
+    """
+    return _swap(sentence, f"swap other {seed} {sentence.source}", of_referent=False)
+
+
+def _swap(sentence: PronounSentence, seed: str, *, of_referent: bool) -> PronounSentence:
     derivation = sentence.derivation
-    referent, other = derivation.referent, derivation.other
-    candidates = [
-        noun for noun in NOUNS if noun.sense == referent.sense and noun.gender not in (referent.gender, other.gender)
-    ]
-    substitute = Random(f"swap {seed} {sentence.source}").choice(candidates)
-    if derivation.refers_to_subject:
+    replaced = derivation.referent if of_referent else derivation.other
+    genders = (derivation.referent.gender, derivation.other.gender)
+    candidates = [noun for noun in NOUNS if noun.sense == replaced.sense and noun.gender not in genders]
+    substitute = Random(seed).choice(candidates)
+    if derivation.refers_to_subject == of_referent:
         return write(replace(derivation, subject=substitute))
     return write(replace(derivation, object=substitute))
