@@ -1,0 +1,104 @@
+"""Translation as a task: what is learned from, in which order, and how its loss counts."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.errors import ArgumentError
+from regard.models import TranslationTransformer
+from regard.text import BEGIN, END, PAD, Pair, Tokeniser
+from regard.text.translation_batches import batches_in_order, encode_pairs
+from regard.training.translation import TranslationTask
+
+PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
+TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
+
+
+def task(**changes):
+    return TranslationTask(PAIRS, PAIRS[:7], TOKENISER, **{"batch_tokens": 120, "seed": 3, **changes})
+
+
+def rows(batch):
+    return [tuple(identifier for identifier in row if identifier != PAD) for row in batch.source.tolist()]
+
+
+def test_an_epoch_is_every_pair_once_and_any_step_can_be_asked_for_again():
+    steps = task().batches.steps_per_epoch
+    seen = [row for step in range(steps) for row in rows(task().batch(step))]
+    assert sorted(seen) == sorted((*TOKENISER.encode(pair.source), END) for pair in PAIRS)
+    assert torch.equal(task().batch(steps + 2).source, task().batch(steps + 2).source)
+    assert seen != [row for step in range(steps) for row in rows(task(seed=4).batch(step))]
+
+
+def test_two_processes_share_an_epoch_without_overlap():
+    parts = [task(world=2, rank=rank) for rank in range(2)]
+    steps = parts[0].batches.steps_per_epoch
+    seen = [row for part in parts for step in range(steps) for row in rows(part.batch(step))]
+    assert sorted(seen) == sorted((*TOKENISER.encode(pair.source), END) for pair in PAIRS)
+
+
+def test_a_target_begins_and_its_next_ids_end():
+    batch = task().batch(0)
+    assert set(batch.target[:, 0].tolist()) == {BEGIN}
+    for target, following in zip(batch.target.tolist(), batch.next.tolist(), strict=True):
+        living = [identifier for identifier in following if identifier != PAD]
+        assert living[-1] == END
+        assert target[1 : len(living)] == living[:-1]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_the_sum_over_target_ids_of_the_smoothed_cross_entropy(smoothing):
+    torch.manual_seed(0)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2))
+    one = task(label_smoothing=smoothing)
+    batch = one.batch(1)
+    found, count = one.loss(model.eval(), batch)
+    scores = model(batch.source, batch.target).log_softmax(-1)
+    expected = 0.0
+    for row, following in zip(scores, batch.next, strict=True):
+        for place, identifier in zip(row, following.tolist(), strict=True):
+            if identifier != PAD:
+                expected = expected - (1 - smoothing) * place[identifier] - smoothing * place.mean()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    assert count == int((batch.next != PAD).sum())
+    plain, _ = one.validation_loss(model, batch)
+    reference = F.cross_entropy(scores.flatten(0, 1), batch.next.flatten(), ignore_index=PAD, reduction="sum")
+    torch.testing.assert_close(plain, reference)
+
+
+def test_validation_holds_every_pair_once_within_the_budget():
+    batches = task().validation_batches()
+    assert sorted(row for batch in batches for row in rows(batch)) == sorted(
+        (*TOKENISER.encode(pair.source), END) for pair in PAIRS[:7]
+    )
+    assert all(batch.source.numel() <= 120 and batch.target.numel() <= 120 for batch in batches)
+
+
+def test_a_pair_above_the_budget_of_an_ordered_batch_stands_alone():
+    encoded = encode_pairs([*PAIRS[:3], Pair("long " * 90, "lang " * 90)], TOKENISER)
+    batches = batches_in_order(encoded, 60)
+    assert sorted(index for group, _ in batches for index in group) == [0, 1, 2, 3]
+    assert [group for group, _ in batches if 3 in group] == [[3]]
+
+
+def test_what_is_too_long_is_left_out_and_counted():
+    long = Pair("word " * 300, "Wort " * 300)
+    held = TranslationTask([*PAIRS, long], [], TOKENISER, batch_tokens=120)
+    assert held.left_out == 1
+    with pytest.raises(ArgumentError, match="none of 1 pairs has fewer than 120 ids"):
+        TranslationTask([long], [], TOKENISER, batch_tokens=120)
+    with pytest.raises(ArgumentError, match=r"label_smoothing is 1\.0"):
+        task(label_smoothing=1.0)
+
+
+def test_the_fingerprint_tells_other_data_and_other_orders_apart():
+    kept = task().fingerprint()
+    assert kept == task().fingerprint()
+    others = [
+        task(seed=4),
+        task(batch_tokens=121),
+        task(label_smoothing=0.0),
+        TranslationTask(PAIRS[1:], PAIRS[:7], TOKENISER, batch_tokens=120, seed=3),
+        TranslationTask(PAIRS, PAIRS[:6], TOKENISER, batch_tokens=120, seed=3),
+    ]
+    assert all(other.fingerprint() != kept for other in others)
