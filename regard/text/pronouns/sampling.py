@@ -32,10 +32,10 @@ class Weights:
         ArgumentError: for a value outside 0 to 1.
     """
 
-    same_gender: float = 0.2
-    attribute: float = 0.15
-    time: float = 0.15
-    link_first: float = 0.15
+    same_gender: float = 0.05
+    attribute: float = 0.12
+    time: float = 0.1
+    link_first: float = 0.1
     no_subject: float = 0.08
     contracted: float = 0.4
 
