@@ -29,7 +29,7 @@ INSIDE = {
         "Block", "Call", "Fused", "Reference", "WeightsBlock", "attend", "backward", "drop", "forward", "kept",
         "lower", "merge", "observe", "refusal",
     },
-    "layers": {"current_recording"},
+    "layers": {"RecordedLayer", "current_recording"},
 }  # fmt: skip
 
 
