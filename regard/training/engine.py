@@ -107,7 +107,7 @@ def _make_optimiser(parameters: list[torch.nn.Parameter], config: TrainingConfig
         {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 
 
 def _seed(seed: int, step: int, rank: int) -> None:
