@@ -14,7 +14,7 @@ from regard.cli.pronouns import PronounReport, judge_pronouns
 from regard.cli.runs import read_settings
 from regard.cli.train import Settings, decide_settings, train_translator
 from regard.decoding import Translator, evaluate
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard.text.pronouns import ARTICLE_SENTENCES
 from regard.text.translation_data import PRONOUNS, load_translation_data
@@ -37,7 +37,7 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     tell(f"1. Training on {data.notes[0]}.")
     trained = train_translator(run, settings, data, resume=True, cpu=True)
     if trained.stopped == "interrupted":
-        raise ArgumentError(f"interrupted after {trained.steps} steps; the same command goes on from there")
+        raise RegardError(f"interrupted after {trained.steps} steps; the same command goes on from there")
     tell(f"   {trained.steps:,} steps, {duration(trained.wall_seconds)} ({trained.cpu_seconds:.0f} CPU seconds)")
     tell("")
     translator = Translator.load(run)

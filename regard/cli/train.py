@@ -14,7 +14,7 @@ from regard.cli.console import duration, say
 from regard.cli.progress import training_progress
 from regard.cli.runs import read_settings, write_run
 from regard.decoding.translator import TOKENISER_FILE
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
 from regard.models import TranslationTransformer
 from regard.models.storage import read_checkpoints
 from regard.models.translation_transformer import KIND
@@ -87,6 +87,8 @@ def run_training(out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool
     for note in data.notes:
         say(note)
     result = train_translator(out, settings, data, resume=resume, cpu=cpu)
+    if result.stopped == "interrupted":
+        raise RegardError(_verdict(out, result))
     say(_verdict(out, result))
 
 

@@ -213,3 +213,23 @@ def test_ctrl_c_is_one_word(run_folder):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said.decode().strip() == "regard: interrupted"
+
+
+def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)))
+    options = ["--dim", "16", "--heads", "2", "--layers", "1", "--vocab-size", "300", "--cpu", "--validate-every", "5"]
+    command = [sys.executable, "-c", "from regard.cli import main; main()", "train", "translation", "--data", str(data)]
+    command += ["--out", str(tmp_path / "run"), "--steps", "100000", *options]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while b"validation" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    last = said.decode().splitlines()[-1]
+    assert last.startswith("regard: interrupted; go on with: regard train translation --out")
+    steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
+    on = regard("train", "translation", "--out", tmp_path / "run", "--resume", "--steps", steps + 2, "--cpu")
+    assert on.returncode == 0, on.stderr
+    assert f"going on after step {steps}" in on.stderr.decode()
