@@ -13,6 +13,8 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.operands import Operands, prepare, reachable_keys
 from regard.problem import PER_ROW, Problem
 
+UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this only by name, so that memory never surprises
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -190,6 +192,12 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
         raise UnsupportedError(f"nothing computes {problem}: {reasons}")
     name = min(costs, key=lambda one: costs[one].work) if backend == "auto" else backend
+    if backend == "auto" and costs[name].peak_bytes > UNASKED_BYTES:
+        reasons = "; ".join(f"{other}: {verdict}" for other, verdict in verdicts.items() if other != name)
+        raise UnsupportedError(
+            f"{problem}: only backend {name!r} computes this, and it would hold "
+            f"{_short(costs[name].peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
+        )
     others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
     return Plan(problem, name, costs[name], others, reachable_keys(problem), backends[name])
 

@@ -1,0 +1,31 @@
+"""A plan is a decision that can be read: which backend, what it costs, and what is refused unasked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import UnsupportedError
+from regard.kernels import BACKENDS
+from regard.plan import make_plan
+from regard.problem import make_problem
+
+
+def problem(length, **options):
+    x = torch.empty(1, 8, length, 64, device="meta")  # planning reads no values
+    return make_problem(x, x, x, **options)
+
+
+def test_memory_is_never_quadratic_unasked():
+    with pytest.raises(UnsupportedError, match=r"would hold 103 GB at once .*dropout_seed.*name backend='reference'"):
+        make_plan(problem(32_768, dropout=0.1), BACKENDS)
+    assert make_plan(problem(32_768, dropout=0.1), BACKENDS, "reference").backend == "reference"
+    assert make_plan(problem(512, dropout=0.1), BACKENDS).backend == "reference"
+
+
+def test_a_long_window_is_planned_in_linear_memory():
+    q = torch.empty(1, 1, 1, 64).expand(1, 8, 65_536, 64)
+    plan = make_plan(make_problem(q, q, q, pattern="causal & causal_window(512)"), BACKENDS)
+    assert plan.backend == "fused"
+    assert plan.cost.peak_bytes < 16 * 2**20
+    assert plan.share_of_pairs_computed < 0.02
