@@ -1,4 +1,4 @@
-"""A plan is a decision that can be read: which backend, what it costs, and what is refused unasked."""
+"""Memory is planned before it is taken, and what would be quadratic is refused unless it was named."""
 
 from __future__ import annotations
 
