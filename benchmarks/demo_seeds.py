@@ -55,10 +55,9 @@ def report(seeds: list[int], records: list[dict]) -> str:
         [
             "# The demo with several seeds",
             "",
-            f"`python benchmarks/demo_seeds.py {' '.join(map(str, seeds))}`, {date.today()};",
-            f"{records[0]['steps']:,} steps,",
-            f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, "
-            f"{torch.get_num_threads()} threads.",
+            f"`python benchmarks/demo_seeds.py {' '.join(map(str, seeds))}`, {date.today()}.",
+            f"{records[0]['steps']:,} steps, torch {torch.__version__}, Python {platform.python_version()}, "
+            f"{os.cpu_count()} cores, {torch.get_num_threads()} threads.",
             "",
             "Seeds change the weights, the order of the data and the sentences drawn; the pairs of nouns held out of",
             "training are the same. Rates are shares from 0 to 1, BLEU is 0 to 100.",
