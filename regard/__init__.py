@@ -51,6 +51,7 @@ _HOMES = {
 _ROOMS = (
     "patterns",
     "mechanisms",
+    "bias",
     "positions",
     "caches",
     "layers",
@@ -75,6 +76,7 @@ __all__ = [
     "GrowingCache",
     "patterns",
     "mechanisms",
+    "bias",
     "positions",
     "RegardError",
     "ArgumentError",

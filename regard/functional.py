@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.bias import Bias
 from regard.detail import AttentionDetail
 from regard.errors import ShapeError
 from regard.kernels import BACKENDS, flash
@@ -16,6 +17,7 @@ from regard.patterns import Pattern
 from regard.plan import Plan, make_plan
 from regard.problem import Problem, make_problem
 from regard.statistics import Want, checked_wants
+from regard.stored import Stored
 
 _PLANS_KEPT = 512
 _plans: OrderedDict[tuple[Problem, str], Plan] = OrderedDict()
@@ -23,12 +25,12 @@ _plans: OrderedDict[tuple[Problem, str], Plan] = OrderedDict()
 
 def attention(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
     *,
     pattern: Pattern | str | None = None,
     mechanism: Mechanism | None = None,
-    bias: torch.Tensor | None = None,
+    bias: torch.Tensor | Bias | None = None,
     softcap: float | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -47,7 +49,7 @@ def attention(
         v: values (batch, kv_heads, k_len, v_dim).
         pattern: who may look at whom: a Pattern, its text, or None for everyone.
         mechanism: how scores become weights; None for softmax.
-        bias: added to the scores, broadcastable to (batch, heads, q_len, k_len).
+        bias: added to the scores: a tensor broadcastable to (batch, heads, q_len, k_len), or one of `regard.bias`.
         softcap: scores become softcap · tanh(scores / softcap).
         scale: multiplies the dot products; 1 / sqrt(head_dim) unless given.
         dropout: share of the weights dropped, always applied.
@@ -80,8 +82,8 @@ def attention(
 
 def plan_attention(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
     *,
     want: Iterable[Want] | Want = (),
     backend: str = "auto",
@@ -111,13 +113,13 @@ def plan_attention(
 
 def attention_detail(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
     *,
     want: Iterable[Want] | Want = ("log_sum_exp",),
     backend: str = "auto",
     dropout_seed: int | None = None,
-    bias: torch.Tensor | None = None,
+    bias: torch.Tensor | Bias | None = None,
     q_start: int | torch.Tensor | None = None,
     **options: Any,
 ) -> AttentionDetail:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from regard.bias import Bias
 from regard.errors import ArgumentError
 from regard.patterns import Grid
 from regard.problem import PER_ROW, Problem
+from regard.stored import Stored
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A bias by distance: table[h or 0, t] is added to head h's score of the pair with k_pos - q_pos = lowest + t."""
+
+    table: torch.Tensor
+    lowest: int
+
+    def block(self, grid: Grid) -> torch.Tensor:
+        """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
+        distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
+        found = self.table[:, distances]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        return found[None] if found.dim() == 3 else found[:, :, 0].transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -16,15 +33,31 @@ class Operands:
     """Tensors cut to the keys that the pattern can reach, and the grid of positions at which they stand.
 
     q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
-    bias: None or (batch or 1, heads or 1, q_len or 1, keys or 1).
+    bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
+    backends that say they take them so.
     """
 
     q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    bias: torch.Tensor | None
+    k: Any
+    v: Any
+    bias: torch.Tensor | Relative | None
     grid: Grid
     dropout_seed: int
+
+    def bias_block(self, grid: Grid) -> torch.Tensor | None:
+        """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""
+        if self.bias is None or isinstance(self.bias, Relative):
+            return None if self.bias is None else self.bias.block(grid)
+        here = self.grid.keys.start
+        bias = self.bias if self.bias.shape[2] == 1 else self.bias[:, :, grid.rows.start : grid.rows.stop]
+        return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
+
+    def widened(self) -> Operands:
+        """The same with keys and values as plain tensors in q's dtype."""
+        if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
+            return self
+        k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
+        return replace(self, k=k, v=v)
 
 
 def reachable_keys(problem: Problem) -> range:
@@ -39,9 +72,9 @@ def prepare(
     problem: Problem,
     keys: range,
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
+    bias: torch.Tensor | Bias | None,
     q_start: torch.Tensor | None,
     dropout_seed: int | None,
 ) -> Operands:
@@ -55,16 +88,31 @@ def prepare(
     if isinstance(start, torch.Tensor):
         start = start.clone()  # a backward pass asks again, perhaps after the caller has counted on
     grid = Grid.whole(problem.q_len, problem.k_len, start, q.device).block(range(problem.q_len), keys)
-    if len(keys) < problem.k_len:
-        k, v = k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop]
-    if bias is not None:
-        bias = bias[(None,) * (4 - bias.dim())]  # (batch or 1, heads or 1, q_len or 1, k_len or 1)
-        bias = bias if bias.shape[-1] == 1 else bias[..., keys.start : keys.stop]
+    k, v = _cut(k, keys, problem.k_len), _cut(v, keys, problem.k_len)
     seen = problem.pattern.visible_keys(grid)
     if seen is not None:
         hidden = ~_for_kv_heads(seen, problem)[..., None]  # (batch or 1, kv_heads or 1, keys, 1)
-        k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
-    return Operands(q, k, v, bias, grid, _seed(problem, dropout_seed))
+        k, v = (x.hidden(hidden) if isinstance(x, Stored) else x.masked_fill(hidden, 0) for x in (k, v))
+    return Operands(q, k, v, _prepared_bias(bias, problem, grid), grid, _seed(problem, dropout_seed))
+
+
+def _cut(x: torch.Tensor | Stored, keys: range, k_len: int) -> torch.Tensor | Stored:
+    if isinstance(x, Stored):
+        return x.cut(keys)
+    return x if len(keys) == k_len else x[:, :, keys.start : keys.stop]
+
+
+def _prepared_bias(bias: torch.Tensor | Bias | None, problem: Problem, grid: Grid) -> torch.Tensor | Relative | None:
+    """A tensor with four axes, cut to the reachable keys, or a bias by distance at every distance that occurs."""
+    if bias is None:
+        return None
+    if isinstance(bias, torch.Tensor):
+        bias = bias[(None,) * (4 - bias.dim())]  # (batch or 1, heads or 1, q_len or 1, k_len or 1)
+        return bias if bias.shape[-1] == 1 else bias[..., grid.keys.start : grid.keys.stop]
+    starts = grid.q_start.tolist() if isinstance(grid.q_start, torch.Tensor) else [grid.q_start]
+    lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
+    highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
+    return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
 
 
 def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from regard.bias import Bias
 from regard.detail import AttentionDetail, Result, TopKeysFound
 from regard.errors import ArgumentError, UnsupportedError
 from regard.operands import Operands, prepare, reachable_keys
-from regard.problem import PER_ROW, Problem
+from regard.problem import PER_ROW, RELATIVE, Problem, learns
+from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this only by name, so that memory never surprises
 
@@ -20,18 +23,20 @@ UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this only by name, so
 class Cost:
     """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
 
-    `pairs` are the query-key pairs it computes, allowed or not; `work` is what backends are compared by, in
-    operations, where bytes count for as many operations as a machine does while it moves one.
+    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches; `work` is what
+    backends are compared by, in floating-point operations: as many as a machine does while it moves a byte, or
+    launches a call.
     """
 
     flops: float
     bytes: float
     peak_bytes: float
     pairs: int
+    calls: int = 1
 
     @property
     def work(self) -> float:
-        return self.flops + 8 * self.bytes
+        return self.flops + 8 * self.bytes + 1e6 * self.calls
 
     def __str__(self) -> str:
         return f"{_short(self.flops)}FLOP, {_short(self.bytes)}B moved, {_short(self.peak_bytes)}B beside the tensors"
@@ -47,14 +52,24 @@ class Refusal:
         return self.reason
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What computing a problem would cost, and the function that does it.
+
+    `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
+    """
+
+    cost: Cost
+    run: Callable[[Operands], Result]
+    takes_stored: bool = False
+
+
 class Backend(Protocol):
-    """A way to compute problems: `assess` answers with a cost or the reason why not, `run` computes."""
+    """A way to compute problems: it answers with an offer or the reason why not."""
 
     name: str
 
-    def assess(self, problem: Problem) -> Cost | Refusal: ...
-
-    def run(self, problem: Problem, operands: Operands) -> Result: ...
+    def assess(self, problem: Problem) -> Offer | Refusal: ...
 
 
 @dataclass(frozen=True)
@@ -66,15 +81,15 @@ class Plan:
     cost: Cost
     others: tuple[tuple[str, Cost | Refusal], ...]
     keys: range
-    _chosen: Backend = field(repr=False, compare=False)
+    _offer: Offer = field(repr=False, compare=False)
 
     def run(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
         *,
-        bias: torch.Tensor | None = None,
+        bias: torch.Tensor | Bias | None = None,
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
     ) -> torch.Tensor:
@@ -87,18 +102,20 @@ class Plan:
     def detail(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
         *,
-        bias: torch.Tensor | None = None,
+        bias: torch.Tensor | Bias | None = None,
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
         self._check(q, k, v, bias, q_start)
         operands = prepare(self.problem, self.keys, q, k, v, bias, q_start, dropout_seed)
+        if not self._offer.takes_stored:
+            operands = operands.widened()
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
-            result = self._chosen.run(self.problem, operands)
+            result = self._offer.run(operands)
         return AttentionDetail(_on_all_keys(result, self.keys, self.problem.k_len), self)
 
     @property
@@ -136,18 +153,23 @@ class Plan:
         return "\n".join(lines)
 
     def _check(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, q_start: torch.Tensor | None
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
+        bias: torch.Tensor | Bias | None,
+        q_start: torch.Tensor | None,
     ) -> None:
         planned = self.problem
         shapes = {
-            "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim)),
-            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.head_dim)),
-            "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim)),
+            "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim), planned.dtype),
+            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.head_dim), planned.storage),
+            "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim), planned.storage),
         }
-        for name, (tensor, shape) in shapes.items():
-            if tuple(tensor.shape) != shape or tensor.dtype != planned.dtype or tensor.device.type != planned.device:
+        for name, (tensor, shape, dtype) in shapes.items():
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != planned.device:
                 raise ArgumentError(
-                    f"this plan was made for {name} {shape} {planned.dtype} on {planned.device} and was given "
+                    f"this plan was made for {name} {shape} {dtype} on {planned.device} and was given "
                     f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; make a plan for these tensors"
                 )
         for name, given, wanted in (
@@ -159,13 +181,12 @@ class Plan:
             if given and not wanted:
                 raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
         if bias is not None:
-            shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
-            learns = bias.requires_grad and torch.is_grad_enabled()
-            if shape != planned.bias or (learns and not planned.bias_learns):
+            shape = RELATIVE if isinstance(bias, Bias) else (1,) * (4 - bias.dim()) + tuple(bias.shape)
+            if shape != planned.bias or (learns(bias) and not planned.bias_learns):
                 learning = {True: "that learns", False: "that does not learn"}
                 raise ArgumentError(
                     f"this plan was made for a bias {planned.bias} {learning[planned.bias_learns]} and was given "
-                    f"{tuple(bias.shape)} {learning[learns]}; make a plan for it"
+                    f"{tuple(getattr(bias, 'shape', shape))} {learning[learns(bias)]}; make a plan for it"
                 )
         if q_start is not None and (q_start.dtype != torch.int64 or tuple(q_start.shape) != (planned.batch,)):
             raise ArgumentError(
@@ -183,23 +204,25 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     if backend != "auto" and backend not in backends:
         raise ArgumentError(f"backend {backend!r} does not exist; there are auto, {', '.join(backends)}")
     verdicts = {name: one.assess(problem) for name, one in backends.items()}
-    costs = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Cost)}
-    if backend != "auto" and backend not in costs:
+    offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
+    if backend != "auto" and backend not in offers:
         raise UnsupportedError(
             f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
         )
-    if not costs:
+    if not offers:
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
         raise UnsupportedError(f"nothing computes {problem}: {reasons}")
-    name = min(costs, key=lambda one: costs[one].work) if backend == "auto" else backend
-    if backend == "auto" and costs[name].peak_bytes > UNASKED_BYTES:
-        reasons = "; ".join(f"{other}: {verdict}" for other, verdict in verdicts.items() if other != name)
+    answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
+    name = min(offers, key=lambda one: offers[one].cost.work) if backend == "auto" else backend
+    cost = offers[name].cost
+    if backend == "auto" and cost.peak_bytes > UNASKED_BYTES:
+        reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
         raise UnsupportedError(
             f"{problem}: only backend {name!r} computes this, and it would hold "
-            f"{_short(costs[name].peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
+            f"{_short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
         )
-    others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
-    return Plan(problem, name, costs[name], others, reachable_keys(problem), backends[name])
+    others = tuple((other, answer) for other, answer in answers.items() if other != name)
+    return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
 
 
 def _on_all_keys(result: Result, keys: range, k_len: int) -> Result:

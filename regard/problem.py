@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.bias import Bias
 from regard.errors import ArgumentError, ShapeError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 from regard.shapes import bind_attention
 from regard.statistics import Want
+from regard.stored import Stored
 
+RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 FARTHEST = 2**62  # positions beyond would leave int64
 
@@ -22,7 +25,8 @@ class Problem:
     """What a planner must know: equal problems have equal plans.
 
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
-    `bias` is the four-axis shape of a score bias, `bias_learns` whether it needs a gradient.
+    `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
+    `bias_learns` tells whether it needs a gradient; `storage` is the dtype in which a cache holds keys and values.
     """
 
     batch: int
@@ -45,6 +49,7 @@ class Problem:
     want: tuple[Want, ...]
     needs_grad: bool
     strict: bool
+    storage: torch.dtype
 
     @property
     def group(self) -> int:
@@ -80,12 +85,12 @@ class Problem:
 
 def make_problem(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
     *,
     pattern: Pattern | str | None = None,
     mechanism: Mechanism | None = None,
-    bias: torch.Tensor | None = None,
+    bias: torch.Tensor | Bias | None = None,
     softcap: float | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -112,11 +117,12 @@ def make_problem(
         scale=sizes["head_dim"] ** -0.5 if scale is None else _finite("scale", scale),
         softcap=_checked_softcap(softcap),
         bias=None if bias is None else _checked_bias(bias, q, sizes),
-        bias_learns=bias is not None and bias.requires_grad and torch.is_grad_enabled(),
+        bias_learns=learns(bias),
         dropout=_checked_dropout(dropout),
         want=want,
-        needs_grad=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+        needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
         strict=strict,
+        storage=k.dtype,
     )
 
 
@@ -176,10 +182,20 @@ def _checked_dropout(dropout: float) -> float:
     return float(dropout)
 
 
-def _checked_bias(bias: torch.Tensor, q: torch.Tensor, sizes: dict[str, int]) -> tuple[int, ...]:
+def learns(bias: torch.Tensor | Bias | None) -> bool:
+    """Does a bias need a gradient from this call?"""
+    if bias is None or not torch.is_grad_enabled():
+        return False
+    return bias.learns if isinstance(bias, Bias) else bias.requires_grad
+
+
+def _checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor, sizes: dict[str, int]) -> tuple[int, ...]:
+    if isinstance(bias, Bias):
+        bias.check(sizes["heads"])
+        return RELATIVE
     whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
-        raise ArgumentError(f"bias is a {type(bias).__name__}; it needs a floating-point tensor")
+        raise ArgumentError(f"bias is a {type(bias).__name__}; it needs a floating-point tensor or one of regard.bias")
     if not bias.dtype.is_floating_point:
         raise ShapeError(f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype")
     if bias.device != q.device:

@@ -3,6 +3,7 @@
 import torch
 
 from regard.errors import ShapeError
+from regard.stored import Stored
 
 ATTENTION_AXES = {
     "q": "batch heads q_len head_dim",
@@ -13,7 +14,7 @@ ATTENTION_AXES = {
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def bind_axes(**named: tuple[torch.Tensor, str]) -> dict[str, int]:
+def bind_axes(**named: tuple[torch.Tensor | Stored, str]) -> dict[str, int]:
     """Size of every named axis, where tensors that share a name must share its size.
 
     Args:
@@ -48,7 +49,7 @@ def bind_axes(**named: tuple[torch.Tensor, str]) -> dict[str, int]:
     return sizes
 
 
-def bind_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+def bind_attention(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored) -> dict[str, int]:
     """Sizes of one attention call, after everything about q, k and v that can be wrong was looked at.
 
     Raises:
@@ -59,6 +60,8 @@ def bind_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[st
     """
     tensors = {"q": q, "k": k, "v": v}
     for name, tensor in tensors.items():
+        if isinstance(tensor, Stored) and name != "q":
+            continue
         if not isinstance(tensor, torch.Tensor):
             raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
         if tensor.layout != torch.strided or tensor.is_quantized:
@@ -67,10 +70,12 @@ def bind_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[st
     if q.dtype not in DTYPES:
         raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
     for name in ("k", "v"):
-        if tensors[name].dtype != q.dtype:
+        if tensors[name].dtype != q.dtype and not isinstance(tensors[name], Stored):
             raise ShapeError(f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them")
         if tensors[name].device != q.device:
             raise ShapeError(f"q is on {q.device} but {name} on {tensors[name].device}; move one of them")
+    if k.dtype != v.dtype or isinstance(k, Stored) != isinstance(v, Stored):
+        raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache holds both alike")
     if sizes["head_dim"] == 0:
         raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)}; a score needs at least one dimension")
     heads, kv_heads = sizes["heads"], sizes["kv_heads"]

@@ -13,7 +13,7 @@ ROOT = Path(regard.__file__).parent
 
 # From the ground up. Modules on one line may import each other; a line in STRANGERS may not.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "shapes", "statistics"),
+    ("errors", "shapes", "stored", "statistics"),
     ("patterns", "bias", "positions", "mechanisms"),
     ("problem",),
     ("operands", "detail"),

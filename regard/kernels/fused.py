@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from regard.detail import Result
 from regard.kernels import flash
 from regard.kernels.observe import WeightsBlock, observe
 from regard.mechanisms import Softmax
-from regard.operands import Operands, reachable_keys
+from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid
-from regard.plan import Cost, Refusal
-from regard.problem import PER_ROW, Problem
+from regard.plan import Cost, Offer, Refusal
+from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one block
@@ -45,7 +46,7 @@ class Fused:
 
     name = "fused"
 
-    def assess(self, problem: Problem) -> Cost | Refusal:
+    def assess(self, problem: Problem) -> Offer | Refusal:
         if (reason := _reason_against(problem)) is not None:
             return Refusal(reason)
         blocks = lower(problem)
@@ -59,10 +60,10 @@ class Fused:
         masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
         if problem.want and problem.want != ("log_sum_exp",):
             masked = max(masked, problem.batch * problem.heads * max(block.pairs for block in blocks))
-        return Cost(flops, bytes=width * vectors, peak_bytes=2 * width * masked, pairs=pairs)
+        cost = Cost(flops, bytes=width * vectors, peak_bytes=2 * width * masked, pairs=pairs, calls=len(blocks))
+        return Offer(cost, partial(self.run, problem, blocks))
 
-    def run(self, problem: Problem, operands: Operands) -> Result:
-        blocks = lower(problem)
+    def run(self, problem: Problem, blocks: list[Block], operands: Operands) -> Result:
         dtype = operands.q.dtype
         if dtype in flash.HALF and operands.q.device.type == "cpu":  # no faster there, and less exact
             operands = _as(operands, torch.float32)
@@ -118,7 +119,8 @@ def _rows_of_mask(problem: Problem, keys: range) -> int:
 def _mask_size(problem: Problem, block: Block) -> int:
     copies = problem.batch if problem.q_start is PER_ROW or not problem.pattern.by_value else 1
     if problem.bias is not None:
-        copies = max(copies, problem.bias[0]) * problem.bias[1]
+        shape = (1, problem.heads) if problem.bias == RELATIVE else problem.bias
+        copies = max(copies, shape[0]) * shape[1]
     return copies * block.pairs
 
 
@@ -160,12 +162,10 @@ def _mask(problem: Problem, operands: Operands, block: Block) -> torch.Tensor:
     grid = operands.grid.block(block.rows, block.keys)
     allowed = problem.pattern.evaluate(grid)
     allowed = allowed if allowed.dim() == 4 else allowed[None, None]
-    if operands.bias is None:
+    bias = operands.bias_block(grid)
+    if bias is None:
         mask = torch.zeros(allowed.shape, dtype=operands.q.dtype, device=operands.q.device)
     else:
-        here = operands.grid.keys.start
-        bias = operands.bias if operands.bias.shape[2] == 1 else operands.bias[:, :, block.rows.start : block.rows.stop]
-        bias = bias if bias.shape[3] == 1 else bias[..., block.keys.start - here : block.keys.stop - here]
         mask = bias.detach().to(operands.q.dtype).expand(torch.broadcast_shapes(bias.shape, allowed.shape))
     return mask.masked_fill(~allowed, -math.inf)
 
@@ -200,7 +200,8 @@ class _Blocks(torch.autograd.Function):
         for block, rows, keys in _places(operands.grid, blocks):
             out, lse = flash.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], _call(problem, operands, block))
             output[:, :, rows], log_sum_exp[:, :, rows] = out, lse
-        ctx.save_for_backward(q, k, v, output, log_sum_exp, operands.bias)  # an edited bias is noticed too
+        bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, bias)  # an edited bias is noticed too
         ctx.lowered = problem, operands, blocks
         ctx.set_materialize_grads(False)
         return output, log_sum_exp

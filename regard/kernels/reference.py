@@ -8,6 +8,7 @@ Source: Attention Is All You Need, Vaswani et al. 2017, equation 1.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -16,7 +17,7 @@ from regard.kernels.dropout import drop
 from regard.kernels.observe import WeightsBlock, observe
 from regard.mechanisms import Softmax
 from regard.operands import Operands
-from regard.plan import Cost, Refusal
+from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 
@@ -25,7 +26,7 @@ class Reference:
 
     name = "reference"
 
-    def assess(self, problem: Problem) -> Cost | Refusal:
+    def assess(self, problem: Problem) -> Offer | Refusal:
         if not isinstance(problem.mechanism, Softmax):
             return Refusal(f"it computes softmax attention, not {problem.mechanism}")
         if problem.strict and problem.q_len > 1:
@@ -35,13 +36,15 @@ class Reference:
         scores = problem.pairs * width
         passes = 24 if problem.needs_grad else 10  # over the scores: each line of `run` reads and writes them
         vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
-        return Cost(flops, bytes=width * vectors + passes * scores, peak_bytes=3 * scores, pairs=problem.pairs)
+        cost = Cost(flops, width * vectors + passes * scores, peak_bytes=3 * scores, pairs=problem.pairs, calls=10)
+        return Offer(cost, partial(self.run, problem))
 
     def run(self, problem: Problem, operands: Operands) -> Result:
         wide = torch.promote_types(operands.q.dtype, torch.float32)
         hidden = ~problem.pattern.evaluate(operands.grid)
-        if operands.bias is not None:
-            hidden = hidden | (operands.bias == -math.inf)
+        bias = operands.bias_block(operands.grid)
+        if bias is not None:
+            hidden = hidden | (bias == -math.inf)
         lonely = hidden.all(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
 
         q = operands.q.to(wide).masked_fill(lonely, 0)
@@ -51,8 +54,8 @@ class Reference:
         scores = q @ k.mT * problem.scale  # (batch, heads, q_len, keys)
         if problem.softcap is not None:
             scores = problem.softcap * torch.tanh(scores / problem.softcap)
-        if operands.bias is not None:
-            scores = scores + operands.bias.to(wide)
+        if bias is not None:
+            scores = scores + bias.to(wide)
         scores = scores.masked_fill(hidden, -math.inf).masked_fill(lonely, 0)
         weights = scores.softmax(-1).masked_fill(lonely, 0)
         dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
