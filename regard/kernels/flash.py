@@ -40,6 +40,8 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), differentiable in both."""
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+        return forward(q, k, v, call)
     return _Attend.apply(q, k, v, call)
 
 
@@ -49,7 +51,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
     q, k, v = _equal_head_sizes(q, k, v)
     run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
     output, log_sum_exp = run(q, k, v, call)
-    return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
+    output = output if output.shape[-1] == v_dim else output[..., :v_dim]
+    return _repaired(q, k, output, log_sum_exp, call)
 
 
 def backward(
@@ -184,7 +187,7 @@ def _equal_head_sizes(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Zeros behind the shorter ones: they add nothing to a score, and their output columns are cut away."""
     size = max(q.shape[-1], v.shape[-1])
-    if q.device.type == "cuda":
+    if q.is_cuda:
         size = -(-size // 8) * 8
     return _widened(q, size), _widened(k, size), _widened(v, size)
 
@@ -200,15 +203,16 @@ def _repaired(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows that saw no key get log-sum-exp -inf and zeros; rows with no number to compare, which the operation on CPU
     answers with zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
+    if q.device.type == "cpu" and math.isfinite((log_sum_exp + log_sum_exp.reciprocal()).sum().item()):
+        return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
-    if q.device.type == "cpu" and not suspects.any():
-        return output, log_sum_exp
-    sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
-    broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
-    output = output.masked_fill(broken[..., None], math.nan)
-    log_sum_exp = log_sum_exp.masked_fill(broken, math.nan)
     if call.mask is not None:
         lonely = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
         output = output.masked_fill(lonely[..., None], 0)
         log_sum_exp = log_sum_exp.masked_fill(lonely, -math.inf)
-    return output, log_sum_exp
+        suspects = suspects & ~lonely
+        if q.device.type == "cpu" and not suspects.any():
+            return output, log_sum_exp
+    sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
+    broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
+    return output.masked_fill(broken[..., None], math.nan), log_sum_exp.masked_fill(broken, math.nan)

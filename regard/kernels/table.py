@@ -2,6 +2,7 @@
 
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
+from regard.kernels.tiled import Tiled
 from regard.plan import Backend
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Fused(), Reference())}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Fused(), Tiled(), Reference())}

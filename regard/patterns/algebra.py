@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from math import lcm
 
 import torch
 
@@ -11,6 +13,8 @@ from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
 from regard.patterns.grid import Grid
+from regard.patterns.ranges import Segments, common, covers, outside, union
+from regard.patterns.reach import Reach
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,38 @@ class Many(Pattern):
     @property
     def by_value(self) -> bool:  # type: ignore[override]
         return all(part.by_value for part in self.parts)
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return all(part.structured for part in self.parts)
+
+    @property
+    def varies_by_head(self) -> bool:  # type: ignore[override]
+        return any(part.varies_by_head for part in self.parts)
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return any(part.varies_by_row for part in self.parts)
+
+    @property
+    def period(self) -> int | None:
+        periods = [part.period for part in self.parts]
+        return None if None in periods else lcm(*(period for period in periods if period))
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        join = both if isinstance(self, Both) else either
+        return join(*(change(part) for part in self.parts))
+
+    def structure(self) -> Pattern:
+        simpler = [part.structure() for part in self.parts]
+        same = all(one is other for one, other in zip(simpler, self.parts, strict=True))
+        return self if same else (both if isinstance(self, Both) else either)(*simpler)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        parts = [part.on_lattice(stride, residue) for part in self.parts]
+        if any(part is None for part in parts):
+            return None
+        return (both if isinstance(self, Both) else either)(*(part for part in parts if part is not None))
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for part in self.parts:
@@ -72,6 +108,13 @@ class Both(Many):
         low = max(keys.start for keys in ranges)
         return range(low, max(low, min(keys.stop for keys in ranges)))
 
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        found = [part.segments(first, last, k_len) for part in self.parts]
+        return Segments(reduce(common, (one.full for one in found)), reduce(common, (one.some for one in found)))
+
+    def reach(self, layers: int = 1) -> Reach:
+        return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
+
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)
 
@@ -107,6 +150,15 @@ class Either(Many):
             return range(0)
         return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
 
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        found = [part.segments(first, last, k_len) for part in self.parts]
+        return Segments(
+            union(keys for one in found for keys in one.full), union(keys for one in found for keys in one.some)
+        )
+
+    def reach(self, layers: int = 1) -> Reach:
+        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(layers)
+
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return any(part.sees_all(first, last, keys) for part in self.parts)
 
@@ -137,6 +189,44 @@ class Not(Pattern):
     @property
     def by_value(self) -> bool:  # type: ignore[override]
         return self.part.by_value
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return self.part.structured
+
+    @property
+    def varies_by_head(self) -> bool:  # type: ignore[override]
+        return self.part.varies_by_head
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return self.part.varies_by_row
+
+    @property
+    def period(self) -> int | None:
+        return self.part.period
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        return negate(change(self.part))
+
+    def structure(self) -> Pattern:
+        simpler = self.part.structure()
+        return self if simpler is self.part else negate(simpler)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        part = self.part.on_lattice(stride, residue)
+        return None if part is None else negate(part)
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        inner = self.part.segments(first, last, k_len)
+        return Segments(outside(inner.some, k_len), outside(inner.full, k_len))
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        seen = self.segments(first, last, k_len).some
+        return range(seen[0].start, seen[-1].stop) if seen else range(0)
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        return covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return ~self.part.allows(q_pos, k_pos)
@@ -169,16 +259,19 @@ class Not(Pattern):
         return f"~({self.part})" if isinstance(self.part, Many) else f"~{self.part}"
 
 
+NOTHING = Not(Full())
+
+
 def both(*patterns: Pattern) -> Pattern:
-    """`&`, flattened: full is neutral, a repeated part counts once."""
+    """`&`, flattened: full is neutral, nothing swallows everything, a repeated part counts once."""
     parts = [part for part in _flat(Both, patterns) if part != Full()]
-    return _joined(Both, parts or [Full()])
+    return NOTHING if NOTHING in parts else _joined(Both, parts or [Full()])
 
 
 def either(*patterns: Pattern) -> Pattern:
-    """`|`, flattened: full swallows everything, a repeated part counts once."""
-    parts = _flat(Either, patterns)
-    return Full() if Full() in parts else _joined(Either, parts)
+    """`|`, flattened: nothing is neutral, full swallows everything, a repeated part counts once."""
+    parts = [part for part in _flat(Either, patterns) if part != NOTHING]
+    return Full() if Full() in parts else _joined(Either, parts or [NOTHING])
 
 
 def negate(pattern: Pattern) -> Pattern:

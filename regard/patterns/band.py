@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regard.patterns.ranges import Segments, union
+
+if TYPE_CHECKING:
+    from regard.patterns.base import Pattern
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Band:
         range(3, 7)
         """
         start, stop = self._cut(k_len)
-        if self._shows_nobody:
+        if self.shows_nobody:
             return range(start, start)
         low = start if self.left is None else min(max(start, first - self.left), stop)
         high = stop if self.right is None else min(stop, last + self.right + 1)
@@ -49,6 +55,43 @@ class Band:
             and (self.stop is None or keys[-1] < self.stop)
         )
 
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """The keys that all of the queries at positions first..last see, and those that one of them sees."""
+        seen = self.keys(first, last, k_len)
+        low = seen.start if self.left is None else max(seen.start, last - self.left)
+        high = seen.stop if self.right is None else min(seen.stop, first + self.right + 1)
+        return Segments(union([range(low, high)]), union([seen]))
+
+    def on_lattice(self, stride: int, residue: int) -> Band:
+        """The band among the positions `residue + stride · n`, counted by n."""
+        return Band(
+            left=None if self.left is None else self.left // stride,
+            right=None if self.right is None else self.right // stride,
+            start=None if self.start is None else -((residue - self.start) // stride),
+            stop=None if self.stop is None else -((residue - self.stop) // stride),
+        )
+
+    def as_pattern(self) -> Pattern:
+        """The pattern that has this band, in the fewest words."""
+        from regard.patterns.diagonals import from_band
+
+        return from_band(self)
+
+    def outside(self) -> list[Band]:
+        """Bands that together hold every pair that this one does not."""
+        found = []
+        if self.left is not None:
+            found.append(Band(right=-self.left - 1))
+        if self.right is not None:
+            found.append(Band(left=-self.right - 1))
+        if self.start is not None:
+            found.append(Band(stop=self.start))
+        return found if self.stop is None else [*found, Band(start=self.stop)]
+
+    def within(self, other: Band) -> bool:
+        """Does the other band hold every pair of this one?"""
+        return self.shows_nobody or self & other == self
+
     def count(self, q_start: int, q_len: int, k_len: int) -> int:
         """Allowed pairs, without looking at any of them.
 
@@ -56,16 +99,17 @@ class Band:
         500000500000
         """
         start, stop = self._cut(k_len)
-        if stop <= start or q_len <= 0 or self._shows_nobody:
+        if stop <= start or q_len <= 0 or self.shows_nobody:
             return 0
         below = lambda offset: _pairs_up_to(offset, q_start, q_len, start, stop)  # noqa: E731
         upper = q_len * (stop - start) if self.right is None else below(self.right)
         return upper - (0 if self.left is None else below(-self.left - 1))
 
     @property
-    def _shows_nobody(self) -> bool:
+    def shows_nobody(self) -> bool:
         """Does the band end before it begins, as that of `causal & ~causal` does?"""
-        return self.left is not None and self.right is not None and -self.left > self.right
+        crossed = self.left is not None and self.right is not None and -self.left > self.right
+        return crossed or (self.stop is not None and self.stop <= (self.start or 0))
 
     def _cut(self, k_len: int) -> tuple[int, int]:
         """The span within 0 .. k_len, with start <= stop."""

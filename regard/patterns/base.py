@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from regard.patterns.grid import Grid
+from regard.patterns.ranges import Ranges, Segments, covers, union
+from regard.patterns.reach import Reach
 
 if TYPE_CHECKING:
     from regard.patterns.band import Band
+    from regard.patterns.tiles import Tiles
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
 _serials = itertools.count(1)
@@ -27,6 +31,9 @@ class Pattern:
     query_free = False  # the same keys for every query
     compares_positions = True  # needs queries and keys to be counted from one origin
     by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
+    structured = True  # `segments` tells what is seen without asking pair by pair
+    varies_by_head = False
+    varies_by_row = False  # of the batch
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The truth: may the query at `q_pos` see the key at `k_pos`?
@@ -51,18 +58,123 @@ class Pattern:
         """This pattern as one band, where it is one; None where it is not."""
         return None
 
+    def structure(self) -> Pattern:
+        """An equal pattern made of simpler ones; itself where it is simple."""
+        return self
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """What the queries at positions first..last see, as ranges of keys within 0 .. k_len.
+
+        >>> from regard.patterns import CausalWindow
+        >>> CausalWindow(4).segments(10, 11, k_len=99)
+        Segments(full=(range(8, 11),), some=(range(7, 12),))
+        """
+        band = self.band()
+        if band is not None:
+            return band.segments(first, last, k_len)
+        simpler = self.structure()
+        if simpler is not self:
+            return simpler.segments(first, last, k_len)
+        return Segments((), union([self.keys(first, last, k_len)]))
+
+    @property
+    def period(self) -> int | None:
+        """A shift of query and key together that changes nothing, wherever they stand; None if there is none."""
+        band = self.band()
+        if band is not None:
+            return 1 if band.start is None and band.stop is None else None
+        simpler = self.structure()
+        return None if simpler is self else simpler.period
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        """The pattern among the positions `residue + stride · n`, counted by n; None where no pattern says it."""
+        band = self.band()
+        if band is not None:
+            return band.on_lattice(stride, residue).as_pattern()
+        simpler = self.structure()
+        return None if simpler is self else simpler.on_lattice(stride, residue)
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        """The same combination of other parts."""
+        return change(self)
+
+    def for_head(self, head: int) -> Pattern:
+        """What this query head sees."""
+        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
+
+    def for_row(self, row: int) -> Pattern:
+        """What this batch row sees."""
+        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
+
+    def canonical(self) -> Pattern:
+        """An equal pattern that is the same for many ways of writing it.
+
+        >>> from regard.patterns import Causal, CausalWindow
+        >>> print((Causal() & CausalWindow(512)).canonical())
+        causal_window(512)
+        """
+        found = self.__dict__.get("_canonical")
+        if found is None:
+            from regard.patterns.canonical import canonical
+
+            found = canonical(self)
+            object.__setattr__(self, "_canonical", found)
+            object.__setattr__(found, "_canonical", found)
+        return found
+
+    def reach(self, layers: int = 1) -> Reach:
+        """How far a stack of layers with this pattern looks; the positions between may hold gaps.
+
+        >>> from regard.patterns import CausalWindow
+        >>> print(CausalWindow(512).reach(layers=4))
+        2044 back, 0 ahead
+        """
+        band = self.band()
+        if band is not None:
+            return Reach(band.left, band.right).stacked(layers)
+        simpler = self.structure()
+        return Reach(None, None) if simpler is self else simpler.reach(layers)
+
+    def tiles(self, q_len: int, k_len: int, tile: int, *, q_start: int | None = None) -> Tiles:
+        """Which tiles of `tile` x `tile` pairs are empty, partial or full, without a dense mask.
+
+        >>> from regard.patterns import Causal
+        >>> Causal().tiles(4, 4, 2).states().tolist()  # 0 empty, 1 partial, 2 full
+        [[1, 0], [2, 1]]
+        """
+        from regard.patterns.tiles import tiles
+
+        return tiles(self, q_len, k_len, tile, q_start)
+
+    def empty_rows(self, q_len: int, k_len: int, *, q_start: int | None = None) -> Ranges:
+        """The rows of queries that see no key.
+
+        >>> from regard.patterns import Causal
+        >>> Causal().empty_rows(4, 2)
+        (range(0, 2),)
+        """
+        from regard.patterns.tiles import empty_rows
+
+        return empty_rows(self, q_len, k_len, q_start)
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
 
     def keys(self, first: int, last: int, k_len: int) -> range:
         """A range that holds every key seen by the queries at positions first..last; it may hold more."""
         band = self.band()
-        return range(k_len) if band is None else band.keys(first, last, k_len)
+        if band is not None:
+            return band.keys(first, last, k_len)
+        simpler = self.structure()
+        return range(k_len) if simpler is self else simpler.keys(first, last, k_len)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         """Is it certain, without evaluating, that these queries see all of `keys`?"""
         band = self.band()
-        return band is not None and band.sees_all(first, last, keys)
+        if band is not None:
+            return band.sees_all(first, last, keys)
+        simpler = self.structure()
+        return simpler is not self and simpler.sees_all(first, last, keys)
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
         """Keys that some query of the grid may see: None for all, else booleans (batch or 1, heads or 1, keys)."""
@@ -73,7 +185,11 @@ class Pattern:
             return _four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
         return self._visible_by_asking(grid)
 
-    def _visible_by_asking(self, grid: Grid) -> torch.Tensor:
+    def _visible_by_asking(self, grid: Grid) -> torch.Tensor | None:
+        if self.structured and not (self.varies_by_head or self.varies_by_row or grid.per_batch):
+            from regard.patterns.tiles import seen_keys
+
+            return _marked(seen_keys(self, grid), grid)
         seen = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
         for block in row_blocks(grid):
             seen = seen | _four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
@@ -104,9 +220,15 @@ class Pattern:
         19
         """
         grid = Grid.whole(q_len, k_len, q_start)
+        alike = not (self.varies_by_head or self.varies_by_row or grid.per_batch)
         band = self.band()
-        if band is not None and not isinstance(grid.q_start, torch.Tensor):
+        if alike and band is not None:
+            assert isinstance(grid.q_start, int)
             return band.count(grid.q_start, q_len, k_len)
+        if alike and self.structured:
+            from regard.patterns.tiles import count
+
+            return count(self, grid)
         return sum(int(self.evaluate(block).sum()) for block in row_blocks(grid))
 
     def draw(self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None) -> str:
@@ -141,11 +263,17 @@ def row_blocks(grid: Grid) -> list[Grid]:
 def _visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
     assert isinstance(grid.q_start, int)
     first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
-    keys = band.keys(first, last, grid.k_len) if len(grid.rows) else range(0)
-    if keys.start <= grid.keys.start and grid.keys.stop <= keys.stop:
+    return _marked(union([band.keys(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
+
+
+def _marked(seen: Ranges, grid: Grid) -> torch.Tensor | None:
+    """The keys of a grid that lie in the ranges, (1, 1, keys); None for all of them."""
+    if covers(seen, grid.keys):
         return None
-    k_pos = grid.k_pos
-    return ((k_pos >= keys.start) & (k_pos < keys.stop)).view(1, 1, -1)
+    marked = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+    for keys in seen:
+        marked[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = True
+    return marked
 
 
 def _four_axes(allowed: torch.Tensor) -> torch.Tensor:

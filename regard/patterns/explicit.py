@@ -28,6 +28,7 @@ class Explicit(Pattern):
 
     compares_positions = False
     by_value = False
+    structured = False
 
     def __post_init__(self) -> None:
         mask = self.mask
@@ -54,6 +55,20 @@ class Explicit(Pattern):
         self.check(0, 0, grid.q_len, grid.k_len)
         rows, keys = grid.rows, grid.keys
         return self.mask.to(grid.device)[..., rows.start : rows.stop, keys.start : keys.stop]
+
+    @property
+    def varies_by_head(self) -> bool:  # type: ignore[override]
+        return self.mask.dim() == 4 and self.mask.shape[1] > 1
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return self.mask.dim() == 4 and self.mask.shape[0] > 1
+
+    def for_head(self, head: int) -> Pattern:
+        return Explicit(self.mask[:, head : head + 1]) if self.varies_by_head else self
+
+    def for_row(self, row: int) -> Pattern:
+        return Explicit(self.mask[row : row + 1]) if self.varies_by_row else self
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         found = tuple(self.mask.shape)

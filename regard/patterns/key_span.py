@@ -56,6 +56,13 @@ class KeySpan(Pattern):
         assert not isinstance(self.stop, torch.Tensor)
         return Band(start=self.start, stop=self.stop)
 
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return bool(self.serial)
+
+    def for_row(self, row: int) -> Pattern:
+        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.serial else self
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for name, tensor in self._tensors().items():
             if len(tensor) not in (1, batch):
@@ -94,6 +101,12 @@ def _checked(name: str, end: End) -> End:
     if not isinstance(end, int) or isinstance(end, bool):
         raise ArgumentError(f"KeySpan's {name} is {end!r}; it needs a number or an integer tensor (batch,)")
     return end
+
+
+def _in_row(end: End, row: int) -> int | Any:
+    if not isinstance(end, torch.Tensor):
+        return end
+    return int(end[row if len(end) > 1 else 0])
 
 
 def _on_rows(end: End, k_pos: torch.Tensor) -> Any:

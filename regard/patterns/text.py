@@ -1,37 +1,76 @@
-"""Patterns as text: `causal & (causal_window(512) | key_span(0, 4))`, the same algebra as in Python."""
+"""Patterns as text: `causal & (strided(64) | global_tokens(0..3))`, the same algebra as in Python."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from inspect import signature
+from itertools import chain
+from typing import Any, TypeVar
 
 from regard.errors import ArgumentError
 from regard.patterns.base import Pattern
 from regard.patterns.causal import Causal
+from regard.patterns.diagonals import Diagonals
+from regard.patterns.dilated import DilatedWindow
+from regard.patterns.fixed import Fixed
 from regard.patterns.full import Full
+from regard.patterns.global_tokens import GlobalTokens
 from regard.patterns.key_span import KeySpan
+from regard.patterns.lattice import Lattice
+from regard.patterns.per_head import PerHead
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.prefix import Prefix
+from regard.patterns.random_blocks import RandomBlocks
+from regard.patterns.same_block import SameBlock
+from regard.patterns.strided import Strided
+from regard.patterns.summary import Summary
 from regard.patterns.window import CausalWindow, SlidingWindow
 
-# Each name a text may use, the pattern it makes, and how many numbers it takes: fewest and most.
-READABLE: dict[str, tuple[type[Pattern], int, int]] = {
-    "full": (Full, 0, 0),
-    "causal": (Causal, 0, 0),
-    "sliding_window": (SlidingWindow, 1, 1),
-    "causal_window": (CausalWindow, 1, 1),
-    "key_span": (KeySpan, 1, 2),
+# Each name a text may use and the pattern it makes. Arguments are those of the class, by place or as name=value;
+# the classes in LISTS take any number of positions or of patterns.
+READABLE: dict[str, type[Pattern]] = {
+    "full": Full,
+    "causal": Causal,
+    "sliding_window": SlidingWindow,
+    "causal_window": CausalWindow,
+    "dilated_window": DilatedWindow,
+    "global_tokens": GlobalTokens,
+    "random_blocks": RandomBlocks,
+    "strided": Strided,
+    "fixed": Fixed,
+    "prefix": Prefix,
+    "key_span": KeySpan,
+    "per_head": PerHead,
+    "diagonals": Diagonals,
+    "lattice": Lattice,
+    "same_block": SameBlock,
+    "summary": Summary,
+    "key_set": KeySet,
+    "query_set": QuerySet,
 }
+LISTS = {GlobalTokens, KeySet, QuerySet, PerHead}
+WORDS = {"all": None, "true": True, "false": False}
 DEEPEST = 64
 LONGEST = 10_000
-_WORD = re.compile(r"\s*([a-z_]+|-?\d+|[()&|~,])")
+DIGITS = 18
+_WORD = re.compile(r"\s*([a-z_]+|-?\d+|\.\.|[()&|~,=])")
+Item = TypeVar("Item")
+_NUMBER = re.compile(r"-?\d+")
 
 
 def parse(text: str) -> Pattern:
     """The pattern that a text describes; `&` binds tighter than `|`, and `~` tightest, as in Python.
+
+    Arguments are whole numbers, true, false, `all` where there is no end, and spans such as 0..7 with both ends.
 
     Raises:
         ArgumentError: a text that is no pattern; the message shows the place and the names there are.
 
     >>> parse("causal & (sliding_window(8) | key_span(0, 2))").count(4, 4)
     10
+    >>> print(parse("strided(64, local=false) | global_tokens(0, 1, 2, 9)"))
+    strided(64, local=false) | global_tokens(0..2, 9)
     """
     if not isinstance(text, str):
         raise ArgumentError(f"a pattern's text is a string; this is {text!r}")
@@ -109,26 +148,72 @@ class _Reader:
         if name not in READABLE:
             raise self._error(f"{name!r} is no pattern" if name else "a pattern is missing")
         self.at += 1
-        kind, fewest, most = READABLE[name]
-        numbers = self.numbers() if self._take("(") else []
-        if not fewest <= len(numbers) <= most:
-            raise self._error(f"{name} takes {fewest} to {most} numbers, not {len(numbers)}")
-        return kind(*numbers)
+        kind = READABLE[name]
+        if kind is PerHead:
+            return PerHead(self.listed(self.either))
+        if kind in LISTS:
+            return _from_spans(kind, self.listed(self.span))
+        return self.called(name, kind)
 
-    def numbers(self) -> list[int]:
-        found: list[int] = []
+    def called(self, name: str, kind: type[Pattern]) -> Pattern:
+        """A pattern with arguments by place and by name."""
+        takes = signature(kind)
+        by_place: list[Any] = []
+        by_name: dict[str, Any] = {}
+        for argument, value in self.listed(self.argument):
+            if argument is None and not by_name:
+                by_place.append(value)
+            elif argument is not None and argument not in by_name:
+                by_name[argument] = value
+            else:
+                raise self._error(f"arguments of {name} come by place first, then each name once")
+        try:
+            takes.bind(*by_place, **by_name)
+        except TypeError:
+            raise self._error(f"{name} takes ({', '.join(takes.parameters)})") from None
+        return kind(*by_place, **by_name)
+
+    def listed(self, read: Callable[[], Item]) -> list[Item]:
+        """What stands between the parentheses that may follow a name."""
+        found: list[Item] = []
+        if not self._take("("):
+            return found
         while not self._take(")"):
             if found:
                 self._need(",")
-            word = self._peek()
-            if not word.lstrip("-").isdigit() or len(word) > 18:
-                raise self._error("a whole number is missing")
-            found.append(int(word))
-            self.at += 1
+            found.append(read())
         return found
 
-    def _peek(self) -> str:
-        return self.words[self.at][0] if self.at < len(self.words) else ""
+    def argument(self) -> tuple[str | None, int | bool | None]:
+        word = self._peek()
+        if self._peek(1) == "=":
+            self.at += 2
+            return word, self.value()
+        return None, self.value()
+
+    def value(self) -> int | bool | None:
+        word = self._peek()
+        if word not in WORDS:
+            return self.number()
+        self.at += 1
+        return WORDS[word]
+
+    def span(self) -> range:
+        first = self.number()
+        last = self.number() if self._take("..") else first
+        if not 0 <= first <= last:
+            raise self._error(f"{first}..{last} is no span of positions from 0")
+        return range(first, last + 1)
+
+    def number(self) -> int:
+        word = self._peek()
+        if not _NUMBER.fullmatch(word) or len(word.lstrip("-")) > DIGITS:
+            raise self._error("a whole number is missing")
+        self.at += 1
+        return int(word)
+
+    def _peek(self, further: int = 0) -> str:
+        return self.words[self.at + further][0] if self.at + further < len(self.words) else ""
 
     def _take(self, word: str) -> bool:
         taken = self._peek() == word
@@ -147,3 +232,10 @@ class _Reader:
             f"cannot read the pattern {shown!r}: {reason} at character {place + 1}; "
             f"patterns are {', '.join(READABLE)}, joined with & | ~ and parentheses"
         )
+
+
+def _from_spans(kind: type[Pattern], spans: list[range]) -> Pattern:
+    """The sets take spans as they are, `GlobalTokens` one position after the other, and it counts them itself."""
+    if kind is KeySet:
+        return KeySet(tuple(spans))
+    return QuerySet(tuple(spans)) if kind is QuerySet else GlobalTokens(chain.from_iterable(spans))

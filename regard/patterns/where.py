@@ -27,6 +27,7 @@ class Where(Pattern):
     function: Rule
 
     by_value = False
+    structured = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pattern_expressions import anything, lengths, pairs, starts, texts
 
 from regard.errors import ArgumentError
 from regard.patterns import (
@@ -17,53 +18,10 @@ from regard.patterns import (
     KeySpan,
     Pattern,
     SlidingWindow,
-    Where,
     parse,
 )
 
-small = st.integers(-3, 9)
-texts = st.one_of(
-    st.just(Full()),
-    st.just(Causal()),
-    st.builds(SlidingWindow, st.integers(1, 7)),
-    st.builds(CausalWindow, st.integers(1, 7)),
-    st.builds(KeySpan, small, st.none() | small),
-)
-rules = st.sampled_from([Where(lambda i, j: (3 * i + j) % 4 != 1), Where(lambda i, j: j % 3 == 0)])
-spans = st.builds(
-    lambda starts, stops: KeySpan(torch.tensor(starts), torch.tensor(stops)),
-    st.lists(small, min_size=2, max_size=2),
-    st.lists(small, min_size=2, max_size=2),
-)
-
-
-def joined(leaves: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.builds(lambda a, b: a & b, inner, inner),
-            st.builds(lambda a, b: a | b, inner, inner),
-            st.builds(lambda a: ~a, inner),
-        ),
-        max_leaves=6,
-    )
-
-
-readable = joined(texts)
-anything = joined(st.one_of(texts, rules, spans))
-lengths = st.integers(0, 8)
-starts = st.none() | st.integers(-6, 14)
-many = settings(max_examples=300)
-
-
-def pairs(pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor | None) -> torch.Tensor:
-    """The truth by asking `allows` alone, four axes."""
-    start = k_len - q_len if q_start is None else q_start
-    rows = torch.arange(q_len)[:, None]
-    rows = start.view(-1, 1, 1, 1) + rows if isinstance(start, torch.Tensor) else rows + start
-    allowed = pattern.allows(rows, torch.arange(k_len))
-    shape = torch.broadcast_shapes(allowed.shape, (1, 1, q_len, k_len))
-    return allowed.expand(shape)
+many = settings(max_examples=300, deadline=None)
 
 
 @many
@@ -133,7 +91,7 @@ def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_st
 
 
 @many
-@given(readable)
+@given(texts)
 def test_text_reads_back_as_the_same_pattern(pattern):
     again = parse(str(pattern))
     assert again == pattern

@@ -1,0 +1,127 @@
+"""Another pattern for each head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns.base import Pattern
+from regard.patterns.grid import Grid
+from regard.patterns.part import side_by_side
+from regard.patterns.ranges import Segments, common, union
+from regard.patterns.reach import Reach
+
+
+@dataclass(frozen=True)
+class PerHead(Pattern):
+    """Query head h sees what the h-th pattern lets it see.
+
+    Args:
+        patterns: as many as the call has query heads.
+
+    >>> from regard.patterns import CausalWindow, Causal
+    >>> PerHead([CausalWindow(1), Causal()]).dense(2, 2).int().tolist()
+    [[[[1, 0], [0, 1]], [[1, 0], [1, 1]]]]
+    """
+
+    patterns: Iterable[Pattern]
+
+    varies_by_head = True
+
+    def __post_init__(self) -> None:
+        given = self.patterns
+        found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        strangers = [part for part in found if not isinstance(part, Pattern)]
+        if not found or strangers:
+            raise ArgumentError(
+                f"PerHead needs patterns, one for each query head, such as PerHead([Causal(), Full()]); "
+                f"it was given {strangers[0] if strangers else given!r}"
+            )
+        object.__setattr__(self, "patterns", found)
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        assert isinstance(self.patterns, tuple)
+        return self.patterns
+
+    @property
+    def query_free(self) -> bool:  # type: ignore[override]
+        return all(part.query_free for part in self.parts)
+
+    @property
+    def compares_positions(self) -> bool:  # type: ignore[override]
+        return any(part.compares_positions for part in self.parts)
+
+    @property
+    def by_value(self) -> bool:  # type: ignore[override]
+        return all(part.by_value for part in self.parts)
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return all(part.structured for part in self.parts)
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return any(part.varies_by_row for part in self.parts)
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        return PerHead(change(part) for part in self.parts)
+
+    def for_head(self, head: int) -> Pattern:
+        return self._heads[head]
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        if heads and len(self.parts) != heads:
+            raise ShapeError(f"PerHead has {len(self.parts)} patterns but the call has {heads} query heads")
+        for part in self.parts:
+            part.check(batch, heads, q_len, k_len)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return self._joined([part.allows(q_pos, k_pos) for part in self._heads])
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        return self._joined([part.evaluate(grid) for part in self._heads])
+
+    def count(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> int:
+        """Allowed pairs, summed over the heads, each by its own structure; see `Pattern.count`."""
+        if self.varies_by_row:
+            return super().count(q_len, k_len, q_start=q_start)
+        return sum(part.count(q_len, k_len, q_start=q_start) for part in self._heads)
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """The keys that all heads are certain of, and those that any head may see."""
+        found = [part.segments(first, last, k_len) for part in self.parts]
+        return Segments(reduce(common, (one.full for one in found)), union(keys for one in found for keys in one.some))
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        ranges = [keys for part in self.parts if (keys := part.keys(first, last, k_len))]
+        if not ranges:
+            return range(0)
+        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        return all(part.sees_all(first, last, keys) for part in self.parts)
+
+    def reach(self, layers: int = 1) -> Reach:
+        """Heads of one layer feed all heads of the next, so the farthest one decides."""
+        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(layers)
+
+    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
+        return side_by_side([part.visible_keys(grid) for part in self._heads], grid, dim=1)
+
+    @cached_property
+    def _heads(self) -> tuple[Pattern, ...]:
+        """What each head sees, where a part differs by head itself."""
+        return tuple(part.for_head(head) for head, part in enumerate(self.parts))
+
+    def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:
+        four = [allowed[(None,) * (4 - allowed.dim())] for allowed in heads]  # (batch or 1, 1, q_len, k_len)
+        shape = torch.broadcast_shapes(*(allowed.shape for allowed in four))
+        return torch.cat([allowed.expand(shape) for allowed in four], dim=1)
+
+    def __str__(self) -> str:
+        return f"per_head({', '.join(map(str, self.parts))})"

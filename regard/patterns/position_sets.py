@@ -1,0 +1,87 @@
+"""Chosen positions: keys that everyone sees, and queries that see everyone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from regard.patterns.arguments import words
+from regard.patterns.band import Band
+from regard.patterns.base import Pattern
+from regard.patterns.part import Part, everything
+from regard.patterns.ranges import Ranges, Segments, common, covers, meets, union
+
+
+@dataclass(frozen=True)
+class KeySet(Part):
+    """Every query may see the keys of these ranges, and no other.
+
+    >>> KeySet((range(0, 1), range(2, 3))).dense(1, 4).int().tolist()
+    [[1, 0, 1, 0]]
+    """
+
+    runs: Ranges
+
+    query_free = True
+    compares_positions = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", union(self.runs))
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return _inside(self.runs, k_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+
+    def band(self) -> Band | None:
+        if len(self.runs) > 1:
+            return None
+        return Band(start=self.runs[0].start, stop=self.runs[0].stop) if self.runs else Band(start=0, stop=0)
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        seen = common(self.runs, everything(k_len))
+        return Segments(seen, seen)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern:
+        return KeySet(_on_lattice(self.runs, stride, residue))
+
+    def __str__(self) -> str:
+        return f"key_set({words(self.runs)})"
+
+
+@dataclass(frozen=True)
+class QuerySet(Part):
+    """The queries at the positions of these ranges may see every key, and the others none.
+
+    >>> QuerySet((range(1, 2),)).dense(2, 2).int().tolist()
+    [[0, 0], [1, 1]]
+    """
+
+    runs: Ranges
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", union(self.runs))
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return _inside(self.runs, q_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        queries = range(first, last + 1)
+        all_of_them, any_of_them = covers(self.runs, queries), meets(self.runs, queries)
+        return Segments(everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ())
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern:
+        return QuerySet(_on_lattice(self.runs, stride, residue))
+
+    def __str__(self) -> str:
+        return f"query_set({words(self.runs)})"
+
+
+def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
+    """Which positions lie in the ranges: those with an odd number of edges at or before them."""
+    edges = torch.tensor([edge for run in runs for edge in (run.start, run.stop)], dtype=torch.int64, device=at.device)
+    return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
+
+
+def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
+    """The n with `residue + stride · n` in the ranges."""
+    return tuple(range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs)

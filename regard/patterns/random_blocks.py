@@ -1,0 +1,120 @@
+"""Blocks of keys drawn by lot for each block of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+
+import torch
+
+from regard.patterns.arguments import whole, yes_or_no
+from regard.patterns.counting import draw
+from regard.patterns.grid import Grid
+from regard.patterns.part import Part, everything
+from regard.patterns.ranges import Ranges, Segments, common, union
+from regard.patterns.reach import Reach
+
+TABLE = 256  # query blocks whose draws are remembered together
+
+
+@dataclass(frozen=True, init=False)
+class RandomBlocks(Part):
+    """Each block of queries may see `count` distinct blocks of keys, drawn by a hash of (seed, query block).
+
+    The draws are among the `ceil(k_len / block)` blocks of keys, or all of them where there are no more than `count`.
+
+    Args:
+        count: blocks of keys for each block of queries.
+        block: positions in a block; 1 draws keys for each query by itself.
+        seed: another seed, another draw.
+        past: draw among the blocks up to the query's own, however many keys there are, so that a cached
+            continuation draws the same; `& Causal()` hides the later keys of the own block.
+
+    Source: BigBird, Zaheer et al. 2020, section 2.
+
+    >>> pattern = RandomBlocks(2, block=4, seed=1)
+    >>> pattern.dense(4, 32).sum(-1).tolist()
+    [8, 8, 8, 8]
+    """
+
+    drawn: int  # what is given as `count`, which is the name of a question to every pattern
+    block: int
+    seed: int
+    past: bool
+
+    def __init__(self, count: int, block: int = 64, seed: int = 0, past: bool = False) -> None:
+        object.__setattr__(self, "drawn", whole("RandomBlocks' count", count, 1))
+        object.__setattr__(self, "block", whole("RandomBlocks' block", block, 1))
+        object.__setattr__(self, "seed", whole("RandomBlocks' seed", seed))
+        object.__setattr__(self, "past", yes_or_no("RandomBlocks' past", past))
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """The truth for a call whose last key is the last of `k_pos`; `evaluate` knows the call's own length."""
+        return self._allows(q_pos, k_pos, int(k_pos.max()) + 1 if k_pos.numel() else 0)
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        allowed = self._allows(grid.q_pos, grid.k_pos, grid.k_len)
+        return allowed.expand(torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys))))
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        blocks = self._blocks(k_len)
+        if not self.past and self.drawn >= blocks:
+            return Segments(everything(k_len), everything(k_len))
+        seen = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
+        return Segments(reduce(common, seen) if seen else (), union(keys for one in seen for keys in one))
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        return not keys or (self.past and super().sees_all(first, last, keys))  # else it depends on k_len
+
+    def reach(self, layers: int = 1) -> Reach:
+        return Reach(None, self.block - 1 if self.past else None)
+
+    def _blocks(self, k_len: int) -> int:
+        return -(-k_len // self.block)
+
+    def _allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor, k_len: int) -> torch.Tensor:
+        own, key_block = q_pos // self.block, k_pos // self.block
+        choices = own + 1 if self.past else torch.full_like(own, self._blocks(k_len))
+        allowed = (choices <= self.drawn) & (key_block < choices)
+        if (choices > self.drawn).any():
+            for one in _distinct(self.drawn, self.seed, own, choices):
+                allowed = allowed | (one == key_block)
+        return allowed
+
+    def _keys_of(self, own: int, blocks: int, k_len: int) -> Ranges:
+        """The keys that the queries of one block see."""
+        choices = own + 1 if self.past else blocks
+        if choices <= self.drawn:
+            return union([range(min(k_len, max(0, choices) * self.block))])
+        table = _table(self.drawn, self.seed, own // TABLE, None if self.past else blocks)
+        starts = (block * self.block for block in table[own % TABLE])
+        return union(range(start, min(k_len, start + self.block)) for start in starts)
+
+    def __str__(self) -> str:
+        past = ", past=true" if self.past else ""
+        return f"random_blocks({self.drawn}, block={self.block}, seed={self.seed}{past})"
+
+
+@lru_cache(maxsize=512)
+def _table(count: int, seed: int, part: int, blocks: int | None) -> list[list[int]]:
+    """The draws of `TABLE` neighbouring query blocks; `blocks` to draw from, or None for those of the past."""
+    own = torch.arange(part * TABLE, (part + 1) * TABLE)
+    choices = own + 1 if blocks is None else torch.full_like(own, blocks)
+    return torch.stack(_distinct(count, seed, own, choices), dim=-1).tolist()
+
+
+def _distinct(count: int, seed: int, own: torch.Tensor, choices: torch.Tensor) -> list[torch.Tensor]:
+    """`count` distinct numbers below `choices` for each query block; -1 where there are not more choices than that.
+
+    Floyd's sampling (Bentley and Floyd 1987): the n-th draw is among one number more than the draw before, and where
+    it repeats an earlier one the number that was added stands for it.
+    """
+    drawn: list[torch.Tensor] = []
+    enough = choices > count
+    for step in range(count):
+        added = choices - count + step
+        number = draw(seed, own, step, (added + 1).clamp(min=1))
+        for earlier in drawn:
+            number = torch.where(number == earlier, added, number)
+        drawn.append(torch.where(enough, number, -1))
+    return drawn

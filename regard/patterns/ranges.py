@@ -1,0 +1,79 @@
+"""Sets of positions as ranges, sorted and apart, so that a million positions cost what two numbers cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Ranges = tuple[range, ...]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What some neighbouring queries see: every one of them all keys of `full`, and none a key outside of `some`."""
+
+    full: Ranges
+    some: Ranges
+
+
+def union(ranges: Iterable[range]) -> Ranges:
+    """Positions in any of the ranges.
+
+    >>> union([range(5, 7), range(0, 3), range(2, 5)])
+    (range(0, 7),)
+    """
+    found: list[range] = []
+    for one in sorted((one for one in ranges if one), key=lambda one: one.start):
+        if found and one.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def common(one: Ranges, other: Ranges) -> Ranges:
+    """Positions in both.
+
+    >>> common((range(0, 5), range(8, 9)), (range(3, 10),))
+    (range(3, 5), range(8, 9))
+    """
+    found = []
+    at = 0
+    for here in one:
+        while at < len(other) and other[at].stop <= here.start:
+            at += 1
+        look = at
+        while look < len(other) and other[look].start < here.stop:
+            found.append(range(max(here.start, other[look].start), min(here.stop, other[look].stop)))
+            look += 1
+    return tuple(found)
+
+
+def outside(ranges: Ranges, length: int) -> Ranges:
+    """Positions 0 .. length - 1 in none of them.
+
+    >>> outside((range(2, 3),), 5)
+    (range(0, 2), range(3, 5))
+    """
+    edges = [0, *(edge for one in ranges for edge in (one.start, one.stop)), length]
+    return tuple(range(*pair) for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1])
+
+
+def without(one: Ranges, other: Ranges) -> Ranges:
+    """Positions in the first and not in the second."""
+    return common(one, outside(other, one[-1].stop)) if one and other else one
+
+
+def covers(ranges: Ranges, keys: range) -> bool:
+    """Is every one of `keys` in the ranges?"""
+    return not keys or any(one.start <= keys.start and keys.stop <= one.stop for one in ranges)
+
+
+def meets(ranges: Ranges, keys: range) -> bool:
+    """Is any of `keys` in the ranges?"""
+    return any(one.start < keys.stop and keys.start < one.stop for one in ranges)
+
+
+def size(ranges: Ranges) -> int:
+    """How many positions they hold."""
+    return sum(map(len, ranges))

@@ -1,0 +1,159 @@
+"""What a structured pattern tells about blocks of pairs: tiles, counts, and rows and keys without a partner.
+
+Queries are taken in strips of neighbours. Their segments say what is certain; only the rest is looked at, and
+blocks that a pattern cannot tell apart are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from regard.errors import ArgumentError, UnsupportedError
+from regard.patterns.base import Pattern
+from regard.patterns.grid import Grid
+from regard.patterns.narrowing import Blocks
+from regard.patterns.ranges import Ranges, covers, size, union, without
+
+ROWS = 64  # of a strip
+EMPTY, PARTIAL, FULL = range(3)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Neighbouring rows, the keys that all of them see, and the keys about which one has to look."""
+
+    rows: range
+    full: Ranges
+    partial: Ranges
+
+
+def strips(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[Strip]:
+    """The rows of a grid in strips of `rows`, the last one perhaps shorter."""
+    assert isinstance(grid.q_start, int)
+    for at in range(grid.rows.start, grid.rows.stop, rows):
+        part = range(at, min(at + rows, grid.rows.stop))
+        first = grid.q_start + at
+        seen = pattern.segments(first, first + len(part) - 1, grid.k_len)
+        yield Strip(part, seen.full, without(seen.some, seen.full))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of `size` x `size` pairs by row of tiles: the columns of full and of partial ones; the others are empty."""
+
+    size: int
+    columns: int
+    full: tuple[Ranges, ...]
+    partial: tuple[Ranges, ...]
+
+    def states(self) -> torch.Tensor:
+        """0 for an empty tile, 1 for a partial and 2 for a full one, (rows of tiles, columns of tiles) int8."""
+        found = torch.zeros(len(self.full), self.columns, dtype=torch.int8)
+        for state, tiles in ((PARTIAL, self.partial), (FULL, self.full)):
+            for row, ranges in enumerate(tiles):
+                for columns in ranges:
+                    found[row, columns.start : columns.stop] = state
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How many tiles are empty, partial and full."""
+        partial, full = (sum(map(size, tiles)) for tiles in (self.partial, self.full))
+        return {"empty": len(self.full) * self.columns - partial - full, "partial": partial, "full": full}
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{number} {state}" for state, number in self.counts().items())
+        return f"tiles of {self.size} x {self.size}: {words}"
+
+
+def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | None = None) -> Tiles:
+    """Which tiles are empty, partial or full; a tile at the end is full when all pairs that it has are allowed.
+
+    Raises:
+        ArgumentError: a tile smaller than 1.
+        UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
+    """
+    if not isinstance(tile, int) or tile < 1:
+        raise ArgumentError(f"tile is {tile!r}; it is a number of rows and keys, 1 or more")
+    if pattern.varies_by_head or pattern.varies_by_row:
+        raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles")
+    grid = Grid.whole(q_len, k_len, q_start)
+    blocks = Blocks(pattern, grid)
+    columns = -(-k_len // tile)
+    full, partial = [], []
+    for strip in strips(pattern, grid, tile):
+        certain = union(_inner(keys, tile, k_len) for keys in strip.full)
+        unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*strip.full, *strip.partial))
+        found: dict[int, list[range]] = {PARTIAL: [], FULL: list(certain)}
+        for run in without(unsure, certain):
+            for column in run:
+                keys = range(column * tile, min(k_len, (column + 1) * tile))
+                state = _state(blocks.allowed(strip.rows, keys))
+                if state != EMPTY:
+                    found[state].append(range(column, column + 1))
+        full.append(union(found[FULL]))
+        partial.append(union(found[PARTIAL]))
+    return Tiles(tile, columns, tuple(full), tuple(partial))
+
+
+def count(pattern: Pattern, grid: Grid) -> int:
+    """Allowed pairs of a structured pattern that is alike for all batch rows and heads."""
+    blocks = Blocks(pattern, grid)
+    total = 0
+    for strip in strips(pattern, grid):
+        total += len(strip.rows) * size(strip.full)
+        total += sum(int(blocks.allowed(strip.rows, keys).sum()) for keys in strip.partial)
+    return total
+
+
+def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> Ranges:
+    """Rows that see no key."""
+    grid = Grid.whole(q_len, k_len, q_start)
+    blocks = Blocks(pattern, grid)
+    found: list[range] = []
+    for strip in strips(pattern, grid):
+        if strip.full:
+            continue
+        lonely = torch.ones(len(strip.rows), dtype=torch.bool)
+        for keys in strip.partial:
+            lonely &= ~blocks.allowed(strip.rows, keys).any(-1)
+        found += [range(strip.rows[row], strip.rows[row] + 1) for row in lonely.nonzero().flatten().tolist()]
+    return union(found)
+
+
+def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
+    """Keys of the grid that some query of it sees; remembered for patterns that compare by value."""
+    look = _remembered if pattern.by_value else _seen_keys
+    return look(pattern, grid.q_start, grid.q_len, grid.k_len, grid.rows, grid.keys)
+
+
+def _seen_keys(pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range) -> Ranges:
+    grid = Grid(q_len, k_len, q_start, rows, keys, torch.device("cpu"))
+    blocks = Blocks(pattern, grid)
+    seen: Ranges = ()
+    for strip in strips(pattern, grid):
+        seen = union([*seen, *strip.full])
+        for some in without(strip.partial, seen):
+            found = blocks.allowed(strip.rows, some).any(0).nonzero().flatten().tolist()
+            seen = union([*seen, *(range(some[key], some[key] + 1) for key in found)])
+        if covers(seen, keys):
+            break
+    return seen
+
+
+_remembered = lru_cache(maxsize=64)(_seen_keys)
+
+
+def _inner(keys: range, tile: int, k_len: int) -> range:
+    """Columns of tiles that lie in `keys` entirely."""
+    stop = -(-keys.stop // tile) if keys.stop == k_len else keys.stop // tile
+    return range(-(-keys.start // tile), max(-(-keys.start // tile), stop))
+
+
+def _state(allowed: torch.Tensor) -> int:
+    if allowed.all():
+        return FULL
+    return PARTIAL if allowed.any() else EMPTY
