@@ -27,6 +27,8 @@ fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff format .
 
 bench: $(READY)               ## measurements that take minutes; results are committed as reports
+	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	$(BIN)/regard bench --out benchmarks/results/attention_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.

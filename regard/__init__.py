@@ -37,7 +37,7 @@ _HOMES = {
     "regard.detail": ("AttentionDetail",),
     "regard.plan": ("Plan",),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
-    "regard.caches": ("GrowingCache",),
+    "regard.caches": ("GrowingCache", "StaticCache", "RingCache", "load_cache"),
     "regard.errors": (
         "RegardError",
         "ArgumentError",
@@ -60,6 +60,7 @@ _ROOMS = (
     "decoding",
     "training",
     "inspection",
+    "bench",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -74,6 +75,9 @@ __all__ = [
     "MultiHeadAttention",
     "record_attention",
     "GrowingCache",
+    "StaticCache",
+    "RingCache",
+    "load_cache",
     "patterns",
     "mechanisms",
     "bias",

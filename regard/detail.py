@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +25,8 @@ class TopKeysFound:
 class Result:
     """What a backend hands back; statistics that were not asked for are None.
 
-    output: (batch, heads, q_len, v_dim), log_sum_exp and entropy: (batch, heads, q_len),
-    received: (batch, heads, keys), weights: (batch, heads, q_len, keys).
+    output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
+    received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.
     """
 
     output: torch.Tensor
@@ -35,6 +35,22 @@ class Result:
     received: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     top_keys: TopKeysFound | None = None
+    distance: torch.Tensor | None = None
+    chosen_weights: torch.Tensor | None = None
+
+    def on_all_keys(self, keys: range, k_len: int) -> Result:
+        """Statistics counted over `keys`, put back where those keys stand among all."""
+        if len(keys) == k_len:
+            return self
+        before, after = keys.start, k_len - keys.stop
+        pad = lambda found: None if found is None else torch.nn.functional.pad(found, (before, after))  # noqa: E731
+        top = self.top_keys
+        if top is not None:
+            top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
+        return replace(
+            self, received=pad(self.received), weights=pad(self.weights), top_keys=top,
+            chosen_weights=pad(self.chosen_weights),
+        )  # fmt: skip
 
 
 class AttentionDetail:
@@ -65,9 +81,19 @@ class AttentionDetail:
         return self._asked("received")
 
     @property
+    def distance(self) -> torch.Tensor:
+        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for a row with no key."""
+        return self._asked("distance")
+
+    @property
     def weights(self) -> torch.Tensor:
         """Weights before dropout, (batch, heads, q_len, k_len)."""
         return self._asked("weights")
+
+    @property
+    def chosen_weights(self) -> torch.Tensor:
+        """Those of the rows and heads named in `weights_of`, in that order: (batch, heads named, rows named, k_len)."""
+        return self._asked("chosen_weights")
 
     @property
     def top_keys(self) -> TopKeysFound:
@@ -77,6 +103,7 @@ class AttentionDetail:
     def _asked(self, name: str) -> Any:
         found = getattr(self._result, name)
         if found is None:
+            name = "weights_of" if name == "chosen_weights" else name
             raise RegardError(f"{name} was not asked for; add it to want= (asked: {self.plan.asked})")
         return found
 

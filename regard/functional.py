@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from regard.bias import Bias
+from regard.compiled import traced_attention, uncompiled
 from regard.detail import AttentionDetail
 from regard.errors import ShapeError
-from regard.kernels import BACKENDS, flash
+from regard.kernels import flash
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
-from regard.plan import Plan, make_plan
-from regard.problem import Problem, make_problem
+from regard.plan import Plan
+from regard.planned import planned
 from regard.statistics import Want, checked_wants
 from regard.stored import Stored
-
-_PLANS_KEPT = 512
-_plans: OrderedDict[tuple[Problem, str], Plan] = OrderedDict()
 
 
 def attention(
@@ -72,14 +69,23 @@ def attention(
     >>> attention(q, k, v, pattern="causal & causal_window(4)").shape
     torch.Size([2, 8, 5, 16])
     """
-    problem = make_problem(
-        q, k, v, pattern=pattern, mechanism=mechanism, bias=bias, softcap=softcap, scale=scale, dropout=dropout,
-        q_start=q_start, strict=strict,
-    )  # fmt: skip
-    start = q_start if isinstance(q_start, torch.Tensor) else None
-    return _plan(problem, backend).run(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
+    options: dict[str, Any] = {
+        "pattern": pattern, "mechanism": mechanism, "bias": bias, "softcap": softcap, "scale": scale,
+        "dropout": dropout, "q_start": q_start, "backend": backend, "strict": strict,
+    }  # fmt: skip
+    if torch.compiler.is_compiling():
+        return traced_attention(q, k, v, dropout_seed=dropout_seed, **options)
+    return _attention(q, k, v, dropout_seed, options)
 
 
+@uncompiled
+def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
+    start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
+    plan = planned(q, k, v, **options)
+    return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed)
+
+
+@uncompiled
 def plan_attention(
     q: torch.Tensor,
     k: torch.Tensor | Stored,
@@ -108,9 +114,10 @@ def plan_attention(
     'fused'
     """
     options.pop("dropout_seed", None)
-    return _plan(make_problem(q, k, v, want=checked_wants(want), **options), backend)
+    return planned(q, k, v, want=checked_wants(want), backend=backend, **options)
 
 
+@uncompiled
 def attention_detail(
     q: torch.Tensor,
     k: torch.Tensor | Stored,
@@ -139,9 +146,9 @@ def attention_detail(
     >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
-    problem = make_problem(q, k, v, want=checked_wants(want), bias=bias, q_start=q_start, **options)
+    plan = planned(q, k, v, want=checked_wants(want), bias=bias, q_start=q_start, backend=backend, **options)
     start = q_start if isinstance(q_start, torch.Tensor) else None
-    return _plan(problem, backend).detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
+    return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,16 +181,3 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
                 f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
             )
     return flash.merge(pieces)
-
-
-def _plan(problem: Problem, backend: str) -> Plan:
-    """Plans are kept by value; a pattern that holds a tensor is equal only to itself, so its plan is not worth it."""
-    if not problem.pattern.by_value:
-        return make_plan(problem, BACKENDS, backend)
-    key = (problem, backend)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _plans[key] = make_plan(problem, BACKENDS, backend)
-        if len(_plans) > _PLANS_KEPT:
-            _plans.popitem(last=False)
-    return plan

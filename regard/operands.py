@@ -68,38 +68,56 @@ def reachable_keys(problem: Problem) -> range:
     return problem.pattern.keys(first, first + problem.q_len - 1, problem.k_len)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the tensors of a call stand: the grid of the keys that it can reach, and those of them no query may see.
+
+    hidden: (batch or 1, kv_heads or 1, keys, 1), True = no query may see it; None where every key is seen.
+    """
+
+    grid: Grid
+    hidden: torch.Tensor | None
+
+    @property
+    def lasting(self) -> bool:
+        """Is it light to keep, and the same for every call of its problem?"""
+        return self.hidden is None and not self.grid.per_batch
+
+
+def place_of(problem: Problem, keys: range, q_start: torch.Tensor | None, device: torch.device) -> Place:
+    """Where the tensors of a call stand."""
+    start: int | torch.Tensor | None = problem.q_start
+    if problem.q_start is PER_ROW and q_start is not None:
+        start = q_start.clone()  # a backward pass asks again, perhaps after the caller has counted on
+    grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
+    seen = problem.pattern.visible_keys(grid)
+    return Place(grid, None if seen is None else ~_for_kv_heads(seen, problem)[..., None])
+
+
 def prepare(
     problem: Problem,
-    keys: range,
+    place: Place,
     q: torch.Tensor,
     k: torch.Tensor | Stored,
     v: torch.Tensor | Stored,
     bias: torch.Tensor | Bias | None,
-    q_start: torch.Tensor | None,
     dropout_seed: int | None,
 ) -> Operands:
-    """Cut the tensors to `keys` and zero what no query may see.
+    """Cut the tensors to the keys of their place and zero what no query may see.
 
     A hidden key or value must change no bit of output or gradient, NaN and Inf included, and NaN times a weight
     of zero is NaN: so it is replaced before any backend meets it.
     """
-    start = q_start if problem.q_start is PER_ROW else problem.q_start
-    assert start is not None
-    if isinstance(start, torch.Tensor):
-        start = start.clone()  # a backward pass asks again, perhaps after the caller has counted on
-    grid = Grid.whole(problem.q_len, problem.k_len, start, q.device).block(range(problem.q_len), keys)
-    k, v = _cut(k, keys, problem.k_len), _cut(v, keys, problem.k_len)
-    seen = problem.pattern.visible_keys(grid)
-    if seen is not None:
-        hidden = ~_for_kv_heads(seen, problem)[..., None]  # (batch or 1, kv_heads or 1, keys, 1)
-        k, v = (x.hidden(hidden) if isinstance(x, Stored) else x.masked_fill(hidden, 0) for x in (k, v))
+    grid = place.grid
+    if len(grid.keys) < problem.k_len or isinstance(k, Stored):
+        k, v = _cut(k, grid.keys), _cut(v, grid.keys)
+    if place.hidden is not None:
+        k, v = (x.hidden(place.hidden) if isinstance(x, Stored) else x.masked_fill(place.hidden, 0) for x in (k, v))
     return Operands(q, k, v, _prepared_bias(bias, problem, grid), grid, _seed(problem, dropout_seed))
 
 
-def _cut(x: torch.Tensor | Stored, keys: range, k_len: int) -> torch.Tensor | Stored:
-    if isinstance(x, Stored):
-        return x.cut(keys)
-    return x if len(keys) == k_len else x[:, :, keys.start : keys.stop]
+def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
+    return x.cut(keys) if isinstance(x, Stored) else x[:, :, keys.start : keys.stop]
 
 
 def _prepared_bias(bias: torch.Tensor | Bias | None, problem: Problem, grid: Grid) -> torch.Tensor | Relative | None:
@@ -125,6 +143,15 @@ def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:
 def _seed(problem: Problem, dropout_seed: int | None) -> int:
     if dropout_seed is None:
         return int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
+    return checked_seed(dropout_seed)
+
+
+def checked_seed(dropout_seed: int) -> int:
+    """A whole number, or a refusal.
+
+    Raises:
+        ArgumentError: anything else.
+    """
     if not isinstance(dropout_seed, int) or isinstance(dropout_seed, bool):
         raise ArgumentError(f"dropout_seed is {dropout_seed!r}; it needs a whole number, or None to draw one")
     return dropout_seed

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from regard.bias import Bias
-from regard.detail import AttentionDetail, Result, TopKeysFound
+from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
-from regard.operands import Operands, prepare, reachable_keys
+from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.stored import Stored
 
-UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this only by name, so that memory never surprises
+UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Plan:
 
         A bias and a tensor of q_start are handed over again: a plan keeps no values.
         """
-        return self.detail(q, k, v, bias=bias, q_start=q_start, dropout_seed=dropout_seed).output
+        return self._result(q, k, v, bias, q_start, dropout_seed).output
 
     def detail(
         self,
@@ -110,13 +111,8 @@ class Plan:
         dropout_seed: int | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        self._check(q, k, v, bias, q_start)
-        operands = prepare(self.problem, self.keys, q, k, v, bias, q_start, dropout_seed)
-        if not self._offer.takes_stored:
-            operands = operands.widened()
-        with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
-            result = self._offer.run(operands)
-        return AttentionDetail(_on_all_keys(result, self.keys, self.problem.k_len), self)
+        result = self._result(q, k, v, bias, q_start, dropout_seed)
+        return AttentionDetail(result.on_all_keys(self.keys, self.problem.k_len), self)
 
     @property
     def asked(self) -> str:
@@ -151,6 +147,49 @@ class Plan:
         for name, verdict in self.others:
             lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'dearer'}: {verdict}")
         return "\n".join(lines)
+
+    def _result(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
+        bias: torch.Tensor | Bias | None,
+        q_start: torch.Tensor | None,
+        dropout_seed: int | None,
+    ) -> Result:
+        if torch.compiler.is_compiling():
+            raise UnsupportedError("a plan is followed outside a compiled graph; call attention itself in it")
+        place = self._place(q, k, v, bias, q_start)
+        operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
+        if not self._offer.takes_stored:
+            operands = operands.widened()
+        if not torch.is_autocast_enabled(q.device.type):
+            return self._offer.run(operands)
+        with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
+            return self._offer.run(operands)
+
+    def _place(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
+        bias: torch.Tensor | Bias | None,
+        q_start: torch.Tensor | None,
+    ) -> Place:
+        """Where the tensors stand, after a check that they are what the plan was made for; what passed passes again."""
+        given = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
+        plain = bias is None and q_start is None
+        place = self._places.get(given) if plain else None
+        if place is None:
+            self._check(q, k, v, bias, q_start)
+            place = place_of(self.problem, self.keys, q_start, q.device)
+            if plain and place.lasting:
+                self._places[given] = place
+        return place
+
+    @cached_property
+    def _places(self) -> dict[tuple[Any, ...], Place]:
+        return {}
 
     def _check(
         self,
@@ -213,9 +252,11 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
         raise UnsupportedError(f"nothing computes {problem}: {reasons}")
     answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
-    name = min(offers, key=lambda one: offers[one].cost.work) if backend == "auto" else backend
+    most = max(UNASKED_BYTES, 4 * problem.nbytes)
+    dearness = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work)  # noqa: E731
+    name = min(offers, key=dearness) if backend == "auto" else backend
     cost = offers[name].cost
-    if backend == "auto" and cost.peak_bytes > UNASKED_BYTES:
+    if backend == "auto" and cost.peak_bytes > most:
         reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
         raise UnsupportedError(
             f"{problem}: only backend {name!r} computes this, and it would hold "
@@ -223,18 +264,6 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         )
     others = tuple((other, answer) for other, answer in answers.items() if other != name)
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
-
-
-def _on_all_keys(result: Result, keys: range, k_len: int) -> Result:
-    """Statistics counted over the reachable keys, put back where those keys stand among all."""
-    if len(keys) == k_len:
-        return result
-    before, after = keys.start, k_len - keys.stop
-    pad = lambda found: None if found is None else torch.nn.functional.pad(found, (before, after))  # noqa: E731
-    top = result.top_keys
-    if top is not None:
-        top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
-    return Result(result.output, result.log_sum_exp, result.entropy, pad(result.received), pad(result.weights), top)
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:

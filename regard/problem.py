@@ -67,12 +67,19 @@ class Problem:
         return self.batch * self.heads * self.q_len * self.k_len
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of q, k, v and the output."""
+        of_queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
+        of_keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
+        return self.batch * (of_queries + of_keys) * self.dtype.itemsize
+
+    @property
     def kept_pairs(self) -> int | None:
         """Allowed pairs of all batch rows and heads where structure tells them without a look, else None."""
-        band = self.pattern.band()
-        if band is None or self.q_start is None:
+        pattern = self.pattern
+        if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_head or pattern.varies_by_row:
             return None
-        return self.batch * self.heads * band.count(self.q_start, self.q_len, self.k_len)
+        return self.batch * self.heads * pattern.count(self.q_len, self.k_len, q_start=self.q_start)
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
@@ -105,7 +112,7 @@ def make_problem(
         ArgumentError: an option outside the values it may take.
     """
     sizes = bind_attention(q, k, v)
-    pattern = as_pattern(pattern)
+    pattern = as_pattern(pattern).canonical()
     pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
     return Problem(
         **sizes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from regard.errors import ArgumentError
 
@@ -18,8 +19,27 @@ class TopKeys:
         return f"top_keys({self.count})"
 
 
-Want = str | TopKeys
-NAMES = ("log_sum_exp", "entropy", "received", "weights")
+@dataclass(frozen=True)
+class WeightsOf:
+    """The weights of some rows and heads."""
+
+    rows: tuple[int, ...]
+    heads: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        return f"weights_of(rows={list(self.rows)}, heads={'all' if self.heads is None else list(self.heads)})"
+
+    def check(self, heads: int, q_len: int) -> None:
+        """Raise an ArgumentError if a call of these sizes has not all of the rows and heads."""
+        for name, asked, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
+            for one in asked:
+                if not 0 <= one < size:
+                    raise ArgumentError(f"weights_of asks for {name} {one}; this call has {name}s 0 to {size - 1}")
+
+
+Kind = TypeVar("Kind", TopKeys, WeightsOf)
+Want = str | TopKeys | WeightsOf
+NAMES = ("log_sum_exp", "entropy", "received", "distance", "weights")
 
 
 def top_keys(count: int) -> TopKeys:
@@ -33,12 +53,42 @@ def top_keys(count: int) -> TopKeys:
     return TopKeys(count)
 
 
+def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> WeightsOf:
+    """Ask for the weights of some queries, without those of all others.
+
+    Args:
+        rows: which queries of the call, counted from 0.
+        heads: which query heads; all unless given.
+
+    >>> print(weights_of(rows=[0, 5], heads=[3]))
+    weights_of(rows=[0, 5], heads=[3])
+    """
+    chosen = {"rows": tuple(rows), "heads": None if heads is None else tuple(heads)}
+    for name, asked in chosen.items():
+        for one in asked or ():
+            if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+                raise ArgumentError(f"weights_of({name}=...) holds {one!r}; each is a whole number from 0 on")
+        if asked is not None and len(set(asked)) < len(asked):
+            raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; each is told once")
+        if asked == ():
+            raise ArgumentError(f"weights_of({name}=[]) asks for nothing; name at least one")
+    return WeightsOf(chosen["rows"] or (), chosen["heads"])
+
+
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     """The statistics asked for, each once, or a refusal that names those there are."""
-    asked = (want,) if isinstance(want, str | TopKeys) else tuple(want)
+    asked = (want,) if isinstance(want, str | TopKeys | WeightsOf) else tuple(want)
     for one in asked:
-        if not isinstance(one, TopKeys) and one not in NAMES:
-            raise ArgumentError(f"want={one!r} is no statistic; there are {', '.join(NAMES)} and top_keys(n)")
-    if sum(isinstance(one, TopKeys) for one in asked) > 1:
-        raise ArgumentError("want holds top_keys twice; ask for the larger number once")
+        if not isinstance(one, TopKeys | WeightsOf) and one not in NAMES:
+            raise ArgumentError(
+                f"want={one!r} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and weights_of(rows, heads)"
+            )
+    for kind, advice in ((TopKeys, "top_keys twice; ask for the larger number"), (WeightsOf, "weights_of twice; ask")):
+        if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:
+            raise ArgumentError(f"want holds {advice} once")
     return tuple(dict.fromkeys(asked))
+
+
+def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
+    """The want of this kind, if there is one."""
+    return next((want for want in wants if isinstance(want, kind)), None)

@@ -52,7 +52,10 @@ class Stored:
         """Of the numbers."""
         return self.numbers.device
 
-    requires_grad = False
+    @property
+    def requires_grad(self) -> bool:
+        """Does autograd remember where the numbers came from?"""
+        return self.numbers.requires_grad
 
     def dim(self) -> int:
         """Always 4."""

@@ -14,22 +14,31 @@ ROOT = Path(regard.__file__).parent
 # From the ground up. Modules on one line may import each other; a line in STRANGERS may not.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "shapes", "stored", "statistics"),
+    ("storage",),
     ("patterns", "bias", "positions", "mechanisms"),
     ("problem",),
     ("operands", "detail"),
     ("plan",),
     ("kernels.flash", "kernels.dropout", "kernels.observe"),
-    ("kernels.reference", "kernels.fused"),
+    ("kernels.collectors", "kernels.score_gradients", "kernels.scores", "kernels.strips", "kernels.diagonals"),
+    ("kernels.statistics_pass",),
+    ("kernels.reference", "kernels.fused", "kernels.tiled", "kernels.streamed", "kernels.decode", "kernels.flex"),
     ("kernels.table",),
     ("kernels",),
+    ("planned",),
+    ("compiled",),
     ("functional",),
     ("caches", "layers"),
     ("text", "models"),
-    ("decoding", "training", "inspection"),
+    ("decoding", "training", "inspection", "bench"),
     ("cli",),
 )
-STRANGERS = ({"decoding", "training", "inspection"}, {"kernels.reference", "kernels.fused"})
+STRANGERS = (
+    {"decoding", "training", "inspection", "bench"},
+    {"kernels.reference", "kernels.fused", "kernels.tiled", "kernels.streamed", "kernels.decode", "kernels.flex"},
+)
 SIDE_DOOR = "testing"
+JUDGES = ("bench",)  # rooms that enter by the side door, since they show answers right before they are timed
 SHOP_WINDOW = "regard"  # regard/__init__.py re-exports every floor it wants
 
 
@@ -76,6 +85,8 @@ def offences(module: str, imported: set[str]) -> list[str]:
     found = []
     for other in sorted(imported - {"regard", "__init__"}):
         if other.split(".")[0] == SIDE_DOOR:
+            if room in JUDGES:
+                continue
             found.append(f"{module} imports {other}, which is for tests")
             continue
         other_number, other_room = floor(other)
@@ -131,6 +142,8 @@ def test_one_file_owns_the_private_operations():
         ("text", "training"),
         ("functional", "testing.oracle"),
         ("kernels.fused", "kernels.table"),
+        ("bench.running", "training"),
+        ("cli.doctor", "testing.oracle"),
     ],
 )
 def test_a_planted_offence_is_seen(module, imported):

@@ -148,10 +148,66 @@ def show(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys unless told apart.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys, where there are more or fewer than queries.")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Show also what a stack of so many layers learns from.")] = 1,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
     as_json: Json = False,
 ) -> None:
     """Draw a pattern: which query may look at which key."""
     from regard.cli.show import run_show
 
-    run_show(pattern, length, length if keys is None else keys, png=png, as_json=as_json)
+    run_show(pattern, length, length if keys is None else keys, png=png, as_json=as_json, layers=layers)
+
+
+@app.command()
+def plan(
+    q_len: Annotated[int, typer.Option(min=0, help="Queries.")],
+    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Such as 'causal & causal_window(512)'.")] = "full",
+    k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Of queries and keys.")] = 64,
+    v_dim: Annotated[int | None, typer.Option(min=0, help="Of values. [default: head-dim]")] = None,
+    batch: Annotated[int, typer.Option(min=0, help="Texts.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda; it need not be here.")] = "cpu",
+    grad: Annotated[bool, typer.Option("--grad", help="With gradients of q, k and v.")] = False,
+    dropout: Annotated[float, typer.Option(help="Share of the weights dropped.")] = 0.0,
+    softcap: Annotated[float | None, typer.Option(help="Scores are capped to plus and minus this.")] = None,
+    want: Annotated[
+        list[str] | None, typer.Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="auto for the cheapest, or a name.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Say which backend would compute a call, at what cost, and why not another; nothing is computed."""
+    given = {name: value for name, value in locals().items() if name != "as_json"}
+    from regard.cli.plan import run_plan
+
+    run_plan(**given, as_json=as_json)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what is installed, and try every backend on small problems."""
+    from regard.cli.doctor import run_doctor
+
+    run_doctor(as_json=as_json)
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Cases; all of them unless named.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: under two minutes in all.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(
+        "runs/bench"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in the folder.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Measure regard side by side with what else is installed, each checked before it is timed."""
+    from regard.cli.bench import run_bench_command
+
+    run_bench_command(names or [], quick=quick, out=out, resume=resume, device=device, as_json=as_json)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.models.storage_files import replace_file
-from regard.models.storage_json import read_sealed, render_sealed
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
 
 SETTINGS_FILE = "settings.json"

@@ -20,7 +20,7 @@ import torch
 from regard.errors import ArgumentError
 from regard.inspection.labels import shortened, visible
 from regard.inspection.maps import Kind
-from regard.models.storage_files import replace_file
+from regard.storage.files import replace_file
 from regard.text.packages import needed
 
 if TYPE_CHECKING:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 
 from regard.errors import ArgumentError
 from regard.inspection.canvas import checked_path, drawable, new_figure, save
 from regard.patterns import Pattern
+from regard.patterns.drawing import drawn_pairs
 
 LARGEST = 4096  # squares on a side
 INCHES = 5.0
-HIDDEN, ALLOWED = "#e9edf3", "#12355b"
+CHARACTERS = 64  # in a line of the title
+HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
 
 
-def draw_pattern(pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None) -> None:
+def draw_pattern(
+    pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None, layers: int = 1
+) -> None:
     """Draw which pairs are allowed (dark) into a PNG; for the first batch row and head where they differ.
+
+    Through more than one layer, the positions that a query learns from by way of others are drawn lighter.
 
     Args:
         pattern: what to draw.
         q_len, k_len: queries and keys.
         path: a PNG; an old one is replaced in one instant.
         q_start: position of the first query; by default the last query meets the last key.
+        layers: of the stack.
 
     Raises:
         ArgumentError: sizes that make no picture, or a path that is no PNG or has no folder.
@@ -36,21 +44,18 @@ def draw_pattern(pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, 
     path = checked_path(path)
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
         raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a picture; draw 1 to {LARGEST} each way")
-    allowed = pattern.dense(q_len, k_len, q_start=q_start)
-    share = f"{int(allowed.sum()):,} of {allowed.numel():,} pairs"
-    if allowed.dim() == 4:
-        share += ", drawn for the first batch row and head"
-        allowed = allowed[0, 0]
+    marks, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
     first = k_len - q_len if q_start is None else q_start
     with new_figure() as figure:
         from matplotlib.colors import ListedColormap
 
-        colours = ListedColormap([HIDDEN, ALLOWED])
+        colours = ListedColormap([HIDDEN, LEARNED, ALLOWED])
         figure.set_size_inches(INCHES, max(1.6, min(2 * INCHES, INCHES * q_len / k_len)) + 0.4)
         axes = figure.add_subplot()
         extent = (-0.5, k_len - 0.5, first + q_len - 0.5, first - 0.5)
-        axes.imshow(allowed.numpy(), cmap=colours, vmin=0, vmax=1, extent=extent, interpolation="nearest")
-        axes.set_title(f"{drawable(str(pattern))}\n{share}", fontsize=9, parse_math=False)
+        axes.imshow(marks.numpy(), cmap=colours, vmin=0, vmax=2, extent=extent, interpolation="nearest")
+        lines = [*wrap(drawable(str(pattern)), CHARACTERS), *wrap(title, CHARACTERS)]
+        axes.set_title("\n".join(lines), fontsize=9, parse_math=False)
         axes.set_xlabel("position of the key")
         axes.set_ylabel("position of the query")
         axes.locator_params(integer=True)

@@ -1,6 +1,7 @@
 """Dropout of weights by counting: what is dropped depends on a seed and the pair's place, on nothing else.
 
-So every backend, block size, device and cached continuation drops the same weights.
+So every backend, block size, device and cached continuation drops the same weights. The hash absorbs batch row, head,
+query position and key position one after the other, so that only the last round is done for every pair.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from regard.patterns import Grid
 
 _BITS = 53
 _STRIDES = (-7046029254386353131, -4417276706812531889, 1609587929392839161, -8796714831421723037)  # odd constants
+PAIR = 700  # floating-point operations that take as long as deciding about one weight
+_CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
 
 def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.Tensor:
@@ -29,27 +32,60 @@ def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.
 
 def kept(dropout: float, seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
     """Which weights stay, (batch, heads, rows, keys): a hash of (seed, batch, head, q position, k position)."""
+    found = torch.empty(batch, heads, len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device)
+    return write_kept(found, dropout, row_states(seed, batch, heads, grid), grid.k_pos)
+
+
+def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
+    """The hash of everything but the key, (batch, heads, rows, 1)."""
     counters = (
         torch.arange(batch, device=grid.device).view(-1, 1, 1, 1),
         torch.arange(heads, device=grid.device).view(1, -1, 1, 1),
         grid.q_pos,
-        grid.k_pos,
     )
     state = torch.tensor(_signed(seed), device=grid.device)
-    for counter, stride in zip(counters, _STRIDES, strict=True):
-        state = _scramble(state ^ (counter * stride))  # grows to (batch, heads, rows, keys)
-    return _shifted(state, 64 - _BITS) >= int(dropout * 2**_BITS)
+    for counter, stride in zip(counters, _STRIDES[:-1], strict=True):
+        state = state ^ (counter * stride)
+        _scramble(state, torch.empty_like(state))
+    return state
 
 
-def _scramble(state: torch.Tensor) -> torch.Tensor:
-    """The finaliser of SplitMix64 (Steele et al. 2014, Fast Splittable Pseudorandom Number Generators, figure 16)."""
-    state = (state ^ _shifted(state, 30)) * -4658895280553007687
-    state = (state ^ _shifted(state, 27)) * -7723592293110705685
-    return state ^ _shifted(state, 31)
+def write_kept(found: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    """Fill `found` (..., rows, keys), of any dtype, with 1 where a weight stays and 0 where it is dropped.
+
+    Args:
+        found: what is written, contiguous.
+        dropout: 0 to 1.
+        states: `row_states` of the same leading axes, (..., rows, 1).
+        k_pos: positions of the keys (keys,).
+    """
+    threshold = int(dropout * 2**_BITS)
+    if threshold == 2**_BITS or not found.numel():
+        return found.zero_()
+    least = (threshold << (64 - _BITS)) - 2**63  # a comparison without signs, once the highest bit is turned
+    keys = k_pos * _STRIDES[-1]
+    table, states = found.view(-1, found.shape[-1]), states.reshape(-1, 1)
+    step = len(table) if found.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
+    state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=found.device)
+    spare = torch.empty_like(state)
+    for at in range(0, len(table), step):
+        rows = states[at : at + step]
+        torch.bitwise_xor(rows, keys, out=state[: len(rows)])
+        _scramble(state[: len(rows)], spare[: len(rows)])
+        torch.ge(state[: len(rows)].bitwise_xor_(-(2**63)), least, out=table[at : at + step])
+    return found
 
 
-def _shifted(state: torch.Tensor, bits: int) -> torch.Tensor:
-    return (state >> bits) & ((1 << (64 - bits)) - 1)  # zeros come in from the left, as without a sign
+def _scramble(state: torch.Tensor, spare: torch.Tensor) -> None:
+    """In place: SplitMix64 (Steele et al. 2014, Fast Splittable Pseudorandom Number Generators, fig. 16)."""
+    state.bitwise_xor_(_shifted(state, 30, spare)).mul_(-4658895280553007687)
+    state.bitwise_xor_(_shifted(state, 27, spare)).mul_(-7723592293110705685)
+    state.bitwise_xor_(_shifted(state, 31, spare))
+
+
+def _shifted(state: torch.Tensor, bits: int, out: torch.Tensor) -> torch.Tensor:
+    torch.bitwise_right_shift(state, bits, out=out)
+    return out.bitwise_and_((1 << (64 - bits)) - 1)  # zeros come in from the left, as without a sign
 
 
 def _signed(number: int) -> int:

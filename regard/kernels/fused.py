@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 
 from regard.detail import Result
 from regard.kernels import flash
-from regard.kernels.observe import WeightsBlock, observe
+from regard.kernels.statistics_pass import tell, with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid
@@ -30,15 +31,36 @@ MASK_LIMIT = 1 << 22  # numbers in the mask of one block
 
 @dataclass(frozen=True)
 class Block:
-    """Rows and the keys they reach; `kind` is "all", "causal" or "masked"."""
+    """Rows and the keys they reach; `kind` is "all", "causal" or "masked".
+
+    `times`: so many equal blocks, each moved by its own number of rows, keys and all.
+    """
 
     rows: range
     keys: range
     kind: str
+    times: int = 1
+
+    @property
+    def size(self) -> int:
+        """Pairs of one block."""
+        return len(self.rows) * len(self.keys)
 
     @property
     def pairs(self) -> int:
-        return len(self.rows) * len(self.keys)
+        """Pairs computed; above the diagonal the operation skips what it can in pieces of 512 keys."""
+        if self.kind == "causal":
+            return len(self.rows) * (len(self.keys) + min(len(self.keys), 512)) // 2
+        return self.times * self.size
+
+    def each(self) -> Iterator[Block]:
+        """The blocks it stands for."""
+        for by in range(0, self.times * len(self.rows), len(self.rows)):
+            rows, keys = (
+                range(self.rows.start + by, self.rows.stop + by),
+                range(self.keys.start + by, self.keys.stop + by),
+            )
+            yield Block(rows, keys, self.kind)
 
 
 class Fused:
@@ -55,24 +77,31 @@ class Fused:
             return Refusal(reason)
         width = 8 if problem.dtype == torch.float64 else 4
         flops = 2 * pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
-        places = problem.heads * problem.q_len + problem.kv_heads * sum(len(block.keys) for block in blocks)
+        places = problem.heads * problem.q_len + problem.kv_heads * sum(
+            block.times * len(block.keys) for block in blocks
+        )
         vectors = problem.batch * places * (problem.head_dim + problem.v_dim)
         masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
-        if problem.want and problem.want != ("log_sum_exp",):
-            masked = max(masked, problem.batch * problem.heads * max(block.pairs for block in blocks))
-        cost = Cost(flops, bytes=width * vectors, peak_bytes=2 * width * masked, pairs=pairs, calls=len(blocks))
-        return Offer(cost, partial(self.run, problem, blocks))
+        cost = Cost(
+            flops,
+            bytes=width * vectors,
+            peak_bytes=2 * width * masked,
+            pairs=pairs,
+            calls=sum(block.times for block in blocks),
+        )
+        return Offer(with_statistics(cost, problem), partial(self.run, problem, blocks))
 
     def run(self, problem: Problem, blocks: list[Block], operands: Operands) -> Result:
         dtype = operands.q.dtype
-        if dtype in flash.HALF and operands.q.device.type == "cpu":  # no faster there, and less exact
-            operands = _as(operands, torch.float32)
+        if (computing := flash.computing(dtype, problem.device)) != dtype:
+            operands = _as(operands, computing)
         output, log_sum_exp = _compute(problem, operands, blocks)
+        output = output if output.dtype == dtype else output.to(dtype)
+        if not problem.want:
+            return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        if set(problem.want) - {"log_sum_exp"}:
-            weights = _weights(problem, operands, blocks, log_sum_exp)
-            wanted |= observe(problem, operands.grid.keys, weights)
-        return Result(output.to(dtype), **wanted)
+        wanted |= tell(problem, operands, log_sum_exp)
+        return Result(output, **wanted)
 
 
 def lower(problem: Problem) -> list[Block]:
@@ -80,16 +109,37 @@ def lower(problem: Problem) -> list[Block]:
     keys = reachable_keys(problem)
     rows = range(problem.q_len)
     if problem.q_start is PER_ROW:
-        return [Block(part, keys, "masked") for part in _cut(rows, _rows_of_mask(problem, keys))]
+        size = _rows_of_mask(problem, keys)
+        return [Block(rows[at : at + size], keys, "masked") for at in range(0, len(rows), size)]
     kind = _kind(problem, rows, keys)
     if kind != "masked":
         return [Block(rows, keys, kind)]
-    blocks = []
-    for part in _cut(rows, min(ROWS, _rows_of_mask(problem, keys))):
-        first, last = problem.q_start + part.start, problem.q_start + part.stop - 1
-        reached = problem.pattern.keys(first, last, problem.k_len) or keys[:0]
-        blocks.append(Block(part, reached, _kind(problem, part, reached)))
+    blocks: list[Block] = []
+    at = 0
+    while at < problem.q_len:
+        blocks.append(_next_block(problem, at))
+        at += blocks[-1].times * len(blocks[-1].rows)
     return blocks
+
+
+def _next_block(problem: Problem, at: int) -> Block:
+    """The block whose first row is `at`, as many times as it repeats further down."""
+    assert problem.q_start is not None
+    rows = range(at, min(problem.q_len, at + ROWS))
+    first, last = problem.q_start + rows.start, problem.q_start + rows.stop - 1
+    keys = problem.pattern.keys(first, last, problem.k_len)
+    if len(rows) > (fitting := _rows_of_mask(problem, keys)):
+        rows, last = rows[:fitting], first + fitting - 1
+        keys = problem.pattern.keys(first, last, problem.k_len)
+    keys = keys or reachable_keys(problem)[:0]
+    block = Block(rows, keys, _kind(problem, rows, keys))
+    band = problem.pattern.band()
+    if band is None or band.left is None or band.right is None or not keys:
+        return block
+    if (keys.start, keys.stop) != (first - band.left, last + band.right + 1):
+        return block  # cut short at an end
+    end = problem.k_len if band.stop is None else min(band.stop, problem.k_len)
+    return replace(block, times=1 + min((problem.q_len - rows.stop) // len(rows), (end - keys.stop) // len(rows)))
 
 
 def _kind(problem: Problem, rows: range, keys: range) -> str:
@@ -107,10 +157,6 @@ def _kind(problem: Problem, rows: range, keys: range) -> str:
     return "masked"
 
 
-def _cut(rows: range, size: int) -> list[range]:
-    return [rows[at : at + size] for at in range(0, len(rows), size)]
-
-
 def _rows_of_mask(problem: Problem, keys: range) -> int:
     row = Block(range(1), keys, "masked")
     return max(16, MASK_LIMIT // max(1, _mask_size(problem, row)))
@@ -121,7 +167,7 @@ def _mask_size(problem: Problem, block: Block) -> int:
     if problem.bias is not None:
         shape = (1, problem.heads) if problem.bias == RELATIVE else problem.bias
         copies = max(copies, shape[0]) * shape[1]
-    return copies * block.pairs
+    return copies * block.size
 
 
 def _reason_against_strict(problem: Problem, pairs: int) -> str | None:
@@ -176,7 +222,7 @@ def _call(problem: Problem, operands: Operands, block: Block) -> flash.Call:
 
 
 def _compute(problem: Problem, operands: Operands, blocks: list[Block]) -> tuple[torch.Tensor, torch.Tensor]:
-    if len(blocks) == 1 and blocks[0].keys:
+    if len(blocks) == 1 and blocks[0].times == 1 and blocks[0].keys:
         return flash.attend(operands.q, operands.k, operands.v, _call(problem, operands, blocks[0]))
     return _Blocks.apply(operands.q, operands.k, operands.v, problem, operands, blocks)
 
@@ -212,7 +258,7 @@ class _Blocks(torch.autograd.Function):
         q, k, v, output, log_sum_exp, _ = ctx.saved_tensors
         problem, operands, blocks = ctx.lowered
         grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
         for block, rows, keys in _places(operands.grid, blocks):
             grad_lse = None if grads[1] is None else grads[1][:, :, rows]
             dq[:, :, rows], dk_here, dv_here = flash.backward(
@@ -221,33 +267,13 @@ class _Blocks(torch.autograd.Function):
             )  # fmt: skip
             dk[:, :, keys] += dk_here
             dv[:, :, keys] += dv_here
-        return dq, dk, dv, None, None, None
+        return dq, dk.to(k.dtype), dv.to(v.dtype), None, None, None
 
 
 def _places(grid: Grid, blocks: list[Block]) -> Iterator[tuple[Block, slice, slice]]:
     """Each block that has pairs, with the slices of rows and of the operands' keys it covers."""
     here = grid.keys.start
-    for block in blocks:
+    for block in chain.from_iterable(run.each() for run in blocks):
         if block.keys:
             rows = slice(block.rows.start, block.rows.stop)
             yield block, rows, slice(block.keys.start - here, block.keys.stop - here)
-
-
-def _weights(
-    problem: Problem, operands: Operands, blocks: list[Block], log_sum_exp: torch.Tensor
-) -> Iterator[WeightsBlock]:
-    """Weights block by block, exp(scores - log_sum_exp), in the order of their rows."""
-    here = operands.grid.keys.start
-    for block in blocks:
-        keys = slice(block.keys.start - here, block.keys.stop - here)
-        grid = operands.grid.block(block.rows, block.keys)
-        wide = torch.promote_types(operands.q.dtype, torch.float32)
-        q = operands.q[:, :, block.rows.start : block.rows.stop].to(wide)
-        q = q.unflatten(1, (problem.kv_heads, problem.group))  # (batch, kv_heads, group, rows, head_dim)
-        scores = (q @ operands.k[:, :, None, keys].to(q.dtype).mT).flatten(1, 2) * problem.scale
-        mask = _mask(problem, operands, Block(block.rows, block.keys, "masked"))
-        hidden = (mask == -math.inf).expand(scores.shape)
-        scores = (scores + mask).masked_fill(hidden, -math.inf)
-        lse = log_sum_exp[:, :, block.rows.start : block.rows.stop, None]
-        weights = (scores - lse.masked_fill(lse == -math.inf, 0)).exp()  # (batch, heads, rows, keys)
-        yield WeightsBlock(grid, weights, ~hidden)

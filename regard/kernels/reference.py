@@ -13,8 +13,9 @@ from functools import partial
 import torch
 
 from regard.detail import Result
-from regard.kernels.dropout import drop
-from regard.kernels.observe import WeightsBlock, observe
+from regard.kernels.dropout import PAIR, drop
+from regard.kernels.observe import observe
+from regard.kernels.statistics_pass import with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal
@@ -32,12 +33,15 @@ class Reference:
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
         width = 8 if problem.dtype == torch.float64 else 4
-        flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
+        learning = problem.needs_grad or problem.bias_learns
+        flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
+        flops += PAIR * problem.pairs if problem.dropout else 0
         scores = problem.pairs * width
-        passes = 24 if problem.needs_grad else 10  # over the scores: each line of `run` reads and writes them
+        passes = 40 if learning else 24  # over the scores: each line of `run` reads them and writes fresh memory
         vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
-        cost = Cost(flops, width * vectors + passes * scores, peak_bytes=3 * scores, pairs=problem.pairs, calls=10)
-        return Offer(cost, partial(self.run, problem))
+        moved = width * vectors + passes * scores
+        cost = Cost(flops, moved, peak_bytes=3 * scores, pairs=problem.pairs, calls=25 if learning else 10)
+        return Offer(with_statistics(cost, problem), partial(self.run, problem))  # counted alike: asking moves no plan
 
     def run(self, problem: Problem, operands: Operands) -> Result:
         wide = torch.promote_types(operands.q.dtype, torch.float32)
@@ -64,6 +68,5 @@ class Reference:
         log_sum_exp = None
         if "log_sum_exp" in problem.want:
             log_sum_exp = scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf)  # (batch, heads, q_len)
-        seen = ~hidden.expand(weights.shape)
-        found = observe(problem, operands.grid.keys, [WeightsBlock(operands.grid, weights, seen)])
+        found = observe(problem, operands.grid, weights, ~hidden.expand(weights.shape))
         return Result(output, log_sum_exp, **found)

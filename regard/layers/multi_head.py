@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.caches import GrowingCache
+from regard.caches import Cache, new_cache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.context import ProjectedContext
@@ -17,8 +17,7 @@ from regard.patterns import Explicit, Pattern, as_pattern
 from regard.patterns.algebra import Many, Not
 from regard.positions import Rotary
 from regard.problem import checked_q_start
-
-CACHES = ("dynamic",)
+from regard.stored import Stored
 
 
 class MultiHeadAttention(RecordedLayer):
@@ -103,7 +102,7 @@ class MultiHeadAttention(RecordedLayer):
         pattern: Pattern | str | None = None,
         bias: torch.Tensor | None = None,
         q_start: int | torch.Tensor | None = None,
-        cache: GrowingCache | None = None,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """Self-attention of x, or cross-attention from x to a context.
 
@@ -150,16 +149,41 @@ class MultiHeadAttention(RecordedLayer):
         keys = self._turned(self._split(self.to_k(context), self.kv_heads), 0)
         return ProjectedContext(keys, self._split(self.to_v(context), self.kv_heads))
 
-    def new_cache(self, batch: int, kind: str = "dynamic", dtype: torch.dtype | None = None) -> GrowingCache:
-        """An empty cache for `batch` texts that this layer will continue; "dynamic" grows as they do."""
-        if kind not in CACHES:
-            raise ArgumentError(f"kind={kind!r} is no cache; there are {', '.join(CACHES)}")
+    def new_cache(
+        self,
+        batch: int,
+        kind: str = "dynamic",
+        capacity: int | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> Cache:
+        """An empty cache for `batch` texts that this layer will continue.
+
+        Args:
+            batch: texts continued side by side.
+            kind: "dynamic" grows, "static" has an end, "ring" keeps the last entries.
+            capacity: entries there is room for; a ring's is as far as this layer's pattern looks back by default.
+            dtype: how numbers are kept, that of the weights by default; torch.bfloat16 or "int8" take less room.
+
+        >>> layer = MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)")
+        >>> layer.new_cache(batch=1, kind="ring", dtype="int8")
+        RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
+        """
         weight = self.to_k.weight
-        return GrowingCache(batch, self.kv_heads, self.head_dim, dtype=dtype or weight.dtype, device=weight.device)
+        if kind == "ring" and capacity is None:
+            back = self.pattern.reach().back
+            if back is None:
+                raise ArgumentError(
+                    f"a ring without capacity= keeps as much as the layer's pattern looks back, and {self.pattern} "
+                    f"looks back without end; give a capacity, or the layer a window"
+                )
+            capacity = max(1, back)
+        options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
+        dtype = weight.dtype if dtype is None else dtype
+        return new_cache(kind, batch, self.kv_heads, self.head_dim, dtype=dtype, device=weight.device, **options)
 
     def _with_cache(
         self,
-        cache: GrowingCache,
+        cache: Cache,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -167,13 +191,9 @@ class MultiHeadAttention(RecordedLayer):
         bias: torch.Tensor | None,
         q_start: int | torch.Tensor | None,
     ) -> torch.Tensor:
-        before = cache.length
-        keys, values = cache.append(k, v)
-        try:
+        with cache.unless_refused():
+            keys, values = cache.append(k, v)
             return self._join(self._attend(q, keys, values, pattern, bias, q_start))
-        except BaseException:
-            cache.crop(before)  # a refused call changes nothing
-            raise
 
     def _join(self, heads: torch.Tensor) -> torch.Tensor:
         return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
@@ -181,8 +201,8 @@ class MultiHeadAttention(RecordedLayer):
     def _attend(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
         pattern: Pattern,
         bias: torch.Tensor | None,
         q_start: int | torch.Tensor | None,
@@ -211,9 +231,7 @@ class MultiHeadAttention(RecordedLayer):
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         return joined.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)  # (batch, heads, length, head_dim)
 
-    def _check(
-        self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: GrowingCache | None
-    ) -> None:
+    def _check(self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | None) -> None:
         self._check_vectors("x", x, self.dim)
         if context is None:
             return
@@ -244,14 +262,14 @@ class MultiHeadAttention(RecordedLayer):
                 "without positions for cross-attention, or give q_start"
             )
 
-    def _refuse_rows(self, pattern: Pattern, cache: GrowingCache | None) -> None:
+    def _refuse_rows(self, pattern: Pattern, cache: Cache | None) -> None:
         if cache is not None and _holds_mask(pattern):
             raise UnsupportedError(
                 f"pattern {pattern} holds a mask whose rows are those of one call, and a cache makes many calls of "
                 f"one text; say it by positions (Where, KeySpan, ...)"
             )
 
-    def _refuse_moved(self, q_start: int | torch.Tensor, cache: GrowingCache) -> None:
+    def _refuse_moved(self, q_start: int | torch.Tensor, cache: Cache) -> None:
         if isinstance(q_start, torch.Tensor) or q_start != cache.length:
             raise UnsupportedError(
                 f"q_start={q_start} with a cache of {cache.length} entries: what is appended stands right behind them, "

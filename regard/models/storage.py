@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage_files import (
+from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
     existing_folder,
@@ -21,8 +21,8 @@ from regard.models.storage_files import (
     replace_file,
     write_folder,
 )
-from regard.models.storage_json import read_sealed, render_sealed
-from regard.models.storage_tensors import load_tensor_metadata, load_tensors, save_tensors
+from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.storage.tensors import load_tensors, save_tensors
 
 __all__ = [
     "SavedModel",
@@ -32,9 +32,6 @@ __all__ = [
     "read_checkpoints",
     "write_checkpoints",
     "write_model_files",
-    "save_tensors",
-    "load_tensors",
-    "load_tensor_metadata",
 ]
 
 FORMAT = 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from regard.caches import GrowingCache
+from regard.caches import Cache
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.patterns import Pattern
 
@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
         live: Pattern | None,
         context_live: Pattern | None,
         context_q_start: int | None,
-        cache: GrowingCache | None = None,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """x: (batch, length, dim); context: (batch, context_length, dim) or its keys and values."""
         x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live, cache=cache))

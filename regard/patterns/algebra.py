@@ -49,9 +49,20 @@ class Many(Pattern):
         return any(part.varies_by_row for part in self.parts)
 
     @property
+    def by_length(self) -> bool:  # type: ignore[override]
+        return any(part.by_length for part in self.parts)
+
+    @property
+    def batch_rows(self) -> int:
+        return max(part.batch_rows for part in self.parts)
+
+    @property
     def period(self) -> int | None:
-        periods = [part.period for part in self.parts]
-        return None if None in periods else lcm(*(period for period in periods if period))
+        return _together([part.period for part in self.parts])
+
+    @property
+    def key_period(self) -> int | None:
+        return _together([part.key_period for part in self.parts])
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         join = both if isinstance(self, Both) else either
@@ -203,8 +214,20 @@ class Not(Pattern):
         return self.part.varies_by_row
 
     @property
+    def by_length(self) -> bool:  # type: ignore[override]
+        return self.part.by_length
+
+    @property
+    def batch_rows(self) -> int:
+        return self.part.batch_rows
+
+    @property
     def period(self) -> int | None:
         return self.part.period
+
+    @property
+    def key_period(self) -> int | None:
+        return self.part.key_period
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return negate(change(self.part))
@@ -226,7 +249,7 @@ class Not(Pattern):
         return range(seen[0].start, seen[-1].stop) if seen else range(0)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return covers(self.segments(first, last, max(0, keys.stop)).full, keys)
+        return not self.by_length and covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return ~self.part.allows(q_pos, k_pos)
@@ -257,6 +280,10 @@ class Not(Pattern):
 
     def __str__(self) -> str:
         return f"~({self.part})" if isinstance(self.part, Many) else f"~{self.part}"
+
+
+def _together(periods: list[int | None]) -> int | None:
+    return None if None in periods else lcm(*(period for period in periods if period))
 
 
 NOTHING = Not(Full())

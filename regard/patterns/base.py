@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.patterns.band import Band
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, Segments, covers, union
 from regard.patterns.reach import Reach
 
 if TYPE_CHECKING:
-    from regard.patterns.band import Band
     from regard.patterns.tiles import Tiles
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
@@ -32,6 +32,7 @@ class Pattern:
     compares_positions = True  # needs queries and keys to be counted from one origin
     by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
     structured = True  # `segments` tells what is seen without asking pair by pair
+    by_length = False  # what is seen depends on how many keys there are
     varies_by_head = False
     varies_by_row = False  # of the batch
 
@@ -85,6 +86,20 @@ class Pattern:
             return 1 if band.start is None and band.stop is None else None
         simpler = self.structure()
         return None if simpler is self else simpler.period
+
+    @property
+    def key_period(self) -> int | None:
+        """A shift of the key alone that changes nothing, wherever it stands; None if there is none."""
+        band = self.band()
+        if band is not None:
+            return 1 if band == Band() else None
+        simpler = self.structure()
+        return None if simpler is self else simpler.key_period
+
+    @property
+    def batch_rows(self) -> int:
+        """Batch rows that are told apart; 1 where all are alike."""
+        return 1
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         """The pattern among the positions `residue + stride · n`, counted by n; None where no pattern says it."""
@@ -186,7 +201,11 @@ class Pattern:
         return self._visible_by_asking(grid)
 
     def _visible_by_asking(self, grid: Grid) -> torch.Tensor | None:
-        if self.structured and not (self.varies_by_head or self.varies_by_row or grid.per_batch):
+        if self.structured and self.varies_by_row and not grid.per_batch:
+            from regard.patterns.part import side_by_side
+
+            return side_by_side([self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)], grid, dim=0)
+        if self.structured and not (self.varies_by_head or grid.per_batch):
             from regard.patterns.tiles import seen_keys
 
             return _marked(seen_keys(self, grid), grid)

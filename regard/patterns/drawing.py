@@ -6,39 +6,61 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.patterns.base import Pattern
+from regard.patterns.stacks import learned
 
-MAY_LOOK, MAY_NOT = "■", "·"
+MAY_NOT, LEARNS, MAY_LOOK = "·□■"
 LARGEST = 200
 
 
-def draw(pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None) -> str:
+def draw(pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1) -> str:
     """Lines of squares (may look) and dots (may not), queries down, keys across, with a ruler of positions.
 
+    Through more than one layer, empty squares are the positions that a query learns from by way of others.
     Patterns that differ by batch row or head are drawn for the first of each, and the drawing says so.
 
     >>> from regard.patterns import CausalWindow
-    >>> print(draw(CausalWindow(2), 3, 3))
-    causal_window(2): 5 of 9 pairs
+    >>> print(draw(CausalWindow(2), 3, 3, layers=2))
+    causal_window(2): 5 of 9 pairs, 6 through 2 layers
         0 1 2
       0 ■ · ·
       1 ■ ■ ·
-      2 · ■ ■
+      2 □ ■ ■
     """
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
         raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a terminal; draw 1 to {LARGEST} each way")
-    allowed = pattern.dense(q_len, k_len, q_start=q_start)
-    title = f"{pattern}: {int(allowed.sum())} of {allowed.numel()} pairs"
-    if allowed.dim() == 4:
-        title += ", drawn for the first batch row and head"
-        allowed = allowed[0, 0]
+    marks, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
     first = k_len - q_len if q_start is None else q_start
     margin = max(len(str(position)) for position in (first, first + q_len - 1, k_len - 1)) + 2
     ruler = " " * margin + " " + " ".join(str(key % 10) for key in range(k_len))
-    return "\n".join([title, ruler, *_lines(allowed, first, margin)])
+    return "\n".join([f"{pattern}: {title}", ruler, *_lines(marks, first, margin)])
 
 
-def _lines(allowed: torch.Tensor, first: int, margin: int) -> list[str]:
+def drawn_pairs(
+    pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1
+) -> tuple[torch.Tensor, str]:
+    """What a drawing shows of each pair, and how many pairs there are, in words.
+
+    Returns:
+        (q_len, k_len): 2 for an allowed pair, 1 for one that a stack of layers joins, 0 for neither.
+
+    Raises:
+        ArgumentError: a stack whose queries are not the last positions of its keys.
+    """
+    allowed = pattern.dense(q_len, k_len, q_start=q_start)
+    words = f"{int(allowed.sum()):,} of {allowed.numel():,} pairs"
+    shown = allowed[0, 0] if allowed.dim() == 4 else allowed
+    marks = shown.to(torch.int8) * 2
+    if layers > 1:
+        if q_start not in (None, k_len - q_len):
+            raise ArgumentError(f"a stack's queries are the last positions of its keys; q_start is {q_start}")
+        joined = learned(pattern, q_len, k_len, layers)
+        marks = torch.maximum(marks, joined.to(torch.int8))
+        words += f", {int(joined.sum()):,} through {layers} layers"
+    return marks, words + (", drawn for the first batch row and head" if allowed.dim() == 4 else "")
+
+
+def _lines(marks: torch.Tensor, first: int, margin: int) -> list[str]:
+    signs = (MAY_NOT, LEARNS, MAY_LOOK)
     return [
-        f"{first + row:>{margin}} " + " ".join(MAY_LOOK if seen else MAY_NOT for seen in line)
-        for row, line in enumerate(allowed.tolist())
+        f"{first + row:>{margin}} " + " ".join(signs[mark] for mark in line) for row, line in enumerate(marks.tolist())
     ]

@@ -64,6 +64,10 @@ class Explicit(Pattern):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return self.mask.dim() == 4 and self.mask.shape[0] > 1
 
+    @property
+    def batch_rows(self) -> int:
+        return self.mask.shape[0] if self.mask.dim() == 4 else 1
+
     def for_head(self, head: int) -> Pattern:
         return Explicit(self.mask[:, head : head + 1]) if self.varies_by_head else self
 

@@ -60,6 +60,10 @@ class KeySpan(Pattern):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return bool(self.serial)
 
+    @property
+    def batch_rows(self) -> int:
+        return max((len(end) for end in self._tensors().values()), default=1)
+
     def for_row(self, row: int) -> Pattern:
         return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.serial else self
 

@@ -40,6 +40,10 @@ class Lattice(Part):
     def period(self) -> int:
         return 1
 
+    @property
+    def key_period(self) -> int:
+        return self.stride
+
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Neighbouring queries see one run of keys in each stride; a single query sees it whole."""
         if self.stride == 1:

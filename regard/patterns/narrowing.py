@@ -50,7 +50,8 @@ class Blocks:
         left = narrowed(self.pattern, first, first + len(rows) - 1, keys, self.grid.k_len)
         if not left.by_value or left.period is None:
             return None
-        return left, len(rows), keys.start - first, len(keys), first % left.period
+        away = keys.start - first if left.key_period is None else (keys.start - first) % left.key_period
+        return left, len(rows), away, len(keys), first % left.period
 
     def allowed(self, rows: range, keys: range) -> torch.Tensor:
         """Which pairs are allowed, (rows, keys)."""

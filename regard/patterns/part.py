@@ -22,7 +22,7 @@ class Part(Pattern):
         return range(seen[0].start, seen[-1].stop) if seen else range(0)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return covers(self.segments(first, last, max(0, keys.stop)).full, keys)
+        return not self.by_length and covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
 
 def everything(k_len: int) -> Ranges:

@@ -68,6 +68,14 @@ class PerHead(Pattern):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return any(part.varies_by_row for part in self.parts)
 
+    @property
+    def by_length(self) -> bool:  # type: ignore[override]
+        return any(part.by_length for part in self.parts)
+
+    @property
+    def batch_rows(self) -> int:
+        return max(part.batch_rows for part in self.parts)
+
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return PerHead(change(part) for part in self.parts)
 

@@ -63,8 +63,9 @@ class RandomBlocks(Part):
         seen = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
         return Segments(reduce(common, seen) if seen else (), union(keys for one in seen for keys in one))
 
-    def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return not keys or (self.past and super().sees_all(first, last, keys))  # else it depends on k_len
+    @property
+    def by_length(self) -> bool:  # type: ignore[override]
+        return not self.past
 
     def reach(self, layers: int = 1) -> Reach:
         return Reach(None, self.block - 1 if self.past else None)

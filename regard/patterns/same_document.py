@@ -11,8 +11,7 @@ import torch
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.base import Pattern, next_serial
-from regard.patterns.grid import Grid
-from regard.patterns.part import Part, side_by_side
+from regard.patterns.part import Part
 from regard.patterns.ranges import Ranges, Segments, common, union
 
 
@@ -54,6 +53,10 @@ class SameDocument(Part):
     def rows(self) -> tuple[SameDocument, ...]:
         """One pattern for each batch row; this one itself where all rows are alike."""
         return self._rows if self.varies_by_row else (self,)
+
+    @property
+    def batch_rows(self) -> int:
+        return len(self.rows)
 
     def for_row(self, row: int) -> Pattern:
         return self.rows[row if self.varies_by_row else 0]
@@ -97,11 +100,6 @@ class SameDocument(Part):
         some = common(union(run for one in touched for run in places[one]), keys)
         alike = len(touched) == 1 and (low, high) == (first, last)
         return Segments(some if alike else (), some)
-
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        if not self.varies_by_row or grid.per_batch:
-            return super().visible_keys(grid)
-        return side_by_side([row.visible_keys(grid) for row in self.rows], grid, dim=0)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         if residue >= self.ids.shape[-1]:

@@ -45,6 +45,10 @@ class Summary(Part):
     def period(self) -> int:
         return self.stride
 
+    @property
+    def key_period(self) -> int:
+        return self.stride
+
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         seen = _last_keys(self.stride, self.last, k_len)
         return Segments(seen, seen)

@@ -194,7 +194,7 @@ class _Reader:
     def value(self) -> int | bool | None:
         word = self._peek()
         if word not in WORDS:
-            return self.number()
+            return self.number("a whole number, all, true or false")
         self.at += 1
         return WORDS[word]
 
@@ -205,10 +205,10 @@ class _Reader:
             raise self._error(f"{first}..{last} is no span of positions from 0")
         return range(first, last + 1)
 
-    def number(self) -> int:
+    def number(self, wanted: str = "a whole number") -> int:
         word = self._peek()
         if not _NUMBER.fullmatch(word) or len(word.lstrip("-")) > DIGITS:
-            raise self._error("a whole number is missing")
+            raise self._error(f"{wanted} is missing")
         self.at += 1
         return int(word)
 

@@ -13,8 +13,10 @@ from functools import lru_cache
 import torch
 
 from regard.errors import ArgumentError, UnsupportedError
+from regard.patterns.algebra import NOTHING
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
+from regard.patterns.lattices import off_lattices, simplified
 from regard.patterns.narrowing import Blocks
 from regard.patterns.ranges import Ranges, covers, size, union, without
 
@@ -101,11 +103,26 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
 
 def count(pattern: Pattern, grid: Grid) -> int:
     """Allowed pairs of a structured pattern that is alike for all batch rows and heads."""
-    blocks = Blocks(pattern, grid)
-    total = 0
-    for strip in strips(pattern, grid):
+    rest, on_lattices = off_lattices(simplified(pattern))
+    total = sum(_count_on(there, stride, grid) for stride, there in on_lattices)
+    blocks = Blocks(rest, grid)
+    for strip in strips(rest, grid) if rest != NOTHING else ():
         total += len(strip.rows) * size(strip.full)
         total += sum(int(blocks.allowed(strip.rows, keys).sum()) for keys in strip.partial)
+    return total
+
+
+def _count_on(pattern: Pattern, stride: int, grid: Grid) -> int:
+    """Allowed pairs that lie on a lattice, residue by residue."""
+    assert isinstance(grid.q_start, int)
+    total = 0
+    for row in range(min(stride, grid.q_len)):
+        residue = (grid.q_start + row) % stride
+        there = pattern.on_lattice(stride, residue)
+        assert there is not None
+        q_len, k_len = -((row - grid.q_len) // stride), -((residue - grid.k_len) // stride)
+        if k_len > 0:
+            total += there.canonical().count(q_len, k_len, q_start=(grid.q_start + row - residue) // stride)
     return total
 
 
@@ -126,6 +143,7 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
 
 def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
     """Keys of the grid that some query of it sees; remembered for patterns that compare by value."""
+    assert isinstance(grid.q_start, int)
     look = _remembered if pattern.by_value else _seen_keys
     return look(pattern, grid.q_start, grid.q_len, grid.k_len, grid.rows, grid.keys)
 

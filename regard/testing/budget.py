@@ -22,7 +22,9 @@ class Budget:
         output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
         dv  L R max|grad|       dk  2 L D |scale| Q R        dbias  2 L D R
 
-    where eps(computing) is that of float32 for half types and the dtype's own otherwise.
+    where eps(computing) is that of float32 for half types and the dtype's own otherwise. Machines that multiply
+    bfloat16 themselves round the weights, and the bias, to it before they use them: the same once more with
+    eps(bfloat16) and L = 1 + B.
 
     >>> q = torch.ones(1, 1, 1, 4)
     >>> Budget.of(q, q, q, torch.float32, scale=0.5).bound("output", np.ones(1)) == 4 * torch.finfo(torch.float32).eps
@@ -49,7 +51,10 @@ class Budget:
         """The budget of a call; gradients need the oracle's answer. Kept weights grow by 1 / (1 - dropout)."""
         grown = 1 / (1 - dropout)
         largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
-        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(_computing(dtype)).eps
+        computing = torch.promote_types(dtype, torch.float32)
+        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(computing).eps
+        if dtype == torch.bfloat16:
+            score += (1 + largest_bias) * torch.finfo(dtype).eps
         units = {"output": score * _largest(v) * grown, "log_sum_exp": score}
         if grad_output is not None and answer is not None:
             repeated = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).double()
@@ -78,10 +83,6 @@ class Budget:
             return 0.0
         gap = np.abs(got[~equal] - expected[~equal]).max()
         return float(gap / self.bound(name, expected)) if np.isfinite(gap) else float("inf")
-
-
-def _computing(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _norm(x: torch.Tensor) -> float:

@@ -16,14 +16,13 @@ from regard.errors import CheckpointError
 from regard.models.storage import (
     Checkpoints,
     load_model,
-    load_tensors,
     read_checkpoints,
-    save_tensors,
     write_checkpoints,
     write_model_files,
 )
-from regard.models.storage_files import replace_file, write_folder
-from regard.models.storage_json import read_sealed, render_sealed
+from regard.storage import load_tensors, save_tensors
+from regard.storage.files import replace_file, write_folder
+from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.training.config import TrainingConfig
 
 FORMAT = 1

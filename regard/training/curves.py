@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, MissingPackageError
-from regard.models.storage_files import replace_file
+from regard.storage.files import replace_file
 from regard.training.log import read_log
 
 

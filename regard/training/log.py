@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.models.storage_files import open_plain, replace_file, sync
-from regard.models.storage_json import parse_json
+from regard.storage.files import open_plain, replace_file, sync
+from regard.storage.sealed_json import parse_json
 
 
 class Log:

@@ -11,8 +11,9 @@ import regard as rg
 from regard import patterns as p
 from regard.bias import Bias
 from regard.kernels.tiled import backend as tiled_backend
-from regard.kernels.tiled import lowering
-from regard.kernels.tiled.lowering import Program, lower
+from regard.kernels.tiled import residues as residues_room
+from regard.kernels.tiled.lowering import lower
+from regard.kernels.tiled.program import Program, Terms
 from regard.patterns import Grid
 from regard.testing import make_qkv
 
@@ -41,7 +42,9 @@ PATTERNS: dict[str, p.Pattern] = {
     "stride or global, causal": (p.Strided(6) | p.GlobalTokens([3, 50])) & p.Causal(),
     "documents": p.SameDocument(DOCUMENTS) & p.Causal(),
     "padding by row": p.SlidingWindow(6) & p.KeySpan(torch.tensor([3, 0]), torch.tensor([80, 33])),
-    "by head": p.PerHead([p.CausalWindow(3), p.Strided(5), p.SlidingWindow(4), p.CausalWindow(3), p.Fixed(8), p.Full()]),
+    "by head": p.PerHead(
+        [p.CausalWindow(3), p.Strided(5), p.SlidingWindow(4), p.CausalWindow(3), p.Fixed(8), p.Full()]
+    ),
 }
 LENGTHS = {"equal": (97, 97, None), "keys": (31, 131, None), "queries": (131, 31, None), "shifted": (67, 101, 13)}
 
@@ -78,7 +81,7 @@ def test_every_pattern_equals_the_reference_with_its_gradients(
     name: str, lengths: str, residues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if residues == "nested":
-        monkeypatch.setattr(lowering, "RESIDUE_PAIRS", 0)
+        monkeypatch.setattr(residues_room, "RESIDUE_PAIRS", 0)
     q_len, k_len, q_start = LENGTHS[lengths]
     qkv = make_qkv(q_len=q_len, k_len=k_len, dtype=torch.float64)
     options = {"pattern": PATTERNS[name], "q_start": q_start}
@@ -96,8 +99,17 @@ def test_a_bias_by_distance_reaches_every_call(name: str, heads: tuple[int, int]
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
+def test_strips_whose_masks_cannot_be_compared_never_share_one() -> None:
+    changing = p.SameDocument(torch.arange(400) ** 2 // 900)  # documents that get shorter and shorter
+    qkv = make_qkv(q_len=400, k_len=400, dtype=torch.float64)
+    pattern = changing & p.SlidingWindow(64)
+    options = {"pattern": pattern}
+    for found, expected in zip(answers("tiled", qkv, **options), answers("reference", qkv, **options), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def program(pattern: p.Pattern, length: int, rows: int = 64) -> Program:
-    return lower(pattern, Grid.whole(length, length), rows)
+    return lower(pattern, Grid.whole(length, length), Terms(rows))
 
 
 def test_a_window_is_one_call_and_its_edges() -> None:
@@ -119,7 +131,7 @@ def test_a_strided_pattern_is_a_window_and_one_call_for_all_residues() -> None:
 def test_global_rows_are_computed_alone_and_without_a_mask() -> None:
     found = program(p.SlidingWindow(64) | p.GlobalTokens([0, 1, 1000]), 4096)
     (rows,) = found.apart
-    assert rows.rows == (range(0, 2), range(1000, 1001))
+    assert rows.rows == (range(2), range(1000, 1001))
     assert rows.sure
     assert rows.keys == (range(4096),)
 

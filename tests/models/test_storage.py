@@ -18,7 +18,7 @@ from regard.models.storage import (
     save_model,
     write_checkpoints,
 )
-from regard.models.storage_json import read_sealed, render_sealed
+from regard.storage.sealed_json import read_sealed, render_sealed
 
 TOKENISER = '{"words": ["das", "Tier", "überquerte"]}'
 

@@ -102,5 +102,3 @@ def pairs(pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor 
     allowed = pattern.allows(rows, torch.arange(k_len))
     shape = torch.broadcast_shapes(allowed.shape, (1, 1, q_len, k_len))
     return allowed.expand(shape)
-
-

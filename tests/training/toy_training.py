@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from regard.models.storage import read_checkpoints
-from regard.models.storage_json import read_sealed
+from regard.storage.sealed_json import read_sealed
 from regard.training import Event, StepDone, TrainingConfig, TrainingResult, train
 
 WORDS = 11

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from regard.errors import CheckpointError
-from regard.models.storage_json import parse_json
+from regard.storage.sealed_json import parse_json
 
 HEADER_LIMIT = 16 * 2**20  # bytes; a thousand tensors need about 0.2 MiB
 DTYPES = {

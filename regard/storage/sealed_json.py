@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage_files import TEXT_LIMIT, read_bytes
+from regard.storage.files import TEXT_LIMIT, read_bytes
 
 _SEAL = "sha256"
 

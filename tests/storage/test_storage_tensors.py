@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage import load_tensor_metadata, load_tensors, save_tensors
-from regard.models.storage_header import DTYPES
+from regard.storage import load_tensor_metadata, load_tensors, save_tensors
+from regard.storage.header import DTYPES
 
 OPENING = '{"__metadata__":{"regard_seal":"'
 

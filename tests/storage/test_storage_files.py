@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage_files import check_name, existing_folder, read_bytes, replace_file, write_folder
-from regard.models.storage_json import parse_json, read_sealed, render_sealed
+from regard.storage.files import check_name, existing_folder, read_bytes, replace_file, write_folder
+from regard.storage.sealed_json import parse_json, read_sealed, render_sealed
 
 
 def writes(text: str):

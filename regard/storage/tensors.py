@@ -2,7 +2,7 @@
 
 Every tool that reads safetensors reads it. It is written here rather than by the `safetensors` package for three
 reasons: that format has no checksums (one flipped bit loads silently), the same content must give the same bytes,
-and loading a model needs torch alone. What covers which byte is told in `storage_header`.
+and loading a model needs torch alone. What covers which byte is told in `header`.
 """
 
 import errno
@@ -13,8 +13,8 @@ from typing import BinaryIO
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.models.storage_files import open_plain, replace_file
-from regard.models.storage_header import DTYPES, HEADER_LIMIT, SEAL_LENGTH, Entry, read_header, render_header
+from regard.storage.files import open_plain, replace_file
+from regard.storage.header import DTYPES, HEADER_LIMIT, SEAL_LENGTH, Entry, read_header, render_header
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 

@@ -1,0 +1,184 @@
+"""The cases: what is measured against whom, and what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from regard.bench.case import Case, Contender, Contest
+from regard.bench.ours import PLAN_RUN, REGARD, TWICE_AS_LONG, with_statistic
+from regard.bench.peers.flex import FLEX
+from regard.bench.peers.hugging_face import HF_BIG_BIRD, LONGFORMER
+from regard.bench.peers.local_attention import LOCAL_ATTENTION
+from regard.bench.peers.torch_sdpa import SDPA, SDPA_GROUPED, SDPA_MASK, SDPA_REPEATED
+from regard.bench.peers.xformers import XFORMERS
+from regard.bench.promises import Promise
+from regard.bench.subjects import BIG_BIRD, CAUSAL, FULL, STRIDED, WINDOW
+from regard.bench.work import Work
+from regard.errors import ArgumentError
+from regard.patterns import Pattern
+from regard.statistics import top_keys
+from regard.testing import LAYOUTS
+
+ENTROPY, RECEIVED, SUM, TOP = (with_statistic(want) for want in ("entropy", "received", "log_sum_exp", top_keys(8)))
+WINDOW_PEERS = (SDPA_MASK, FLEX, LOCAL_ATTENTION, LONGFORMER)
+
+
+def _contest(
+    label: str,
+    work: Work,
+    peers: Iterable[Contender],
+    faster: dict[Contender, float] | None = None,
+) -> Contest:
+    """regard against peers; `faster` says how many times as fast it is to be."""
+    promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items())
+    return Contest(label, work, (REGARD, *peers), promises)
+
+
+def _square(pattern: Pattern, length: int, heads: int, **options: Any) -> Work:
+    return Work(length, heads=heads, pattern=pattern, **options)
+
+
+def _plain(pattern: Pattern, length: int, heads: int, **options: bool | str) -> Contest:
+    work = _square(pattern, length, heads, **options)
+    words = [f"{pattern}, n={length}", *(str(value) for key, value in options.items() if key == "layout")]
+    words += ["forward + backward"] if work.backward else []
+    return _contest(", ".join(words), work, (SDPA, XFORMERS), {SDPA: 0.97})
+
+
+def _windows(
+    length: int, heads: int, faster: dict[Contender, float] | None = None, *, backward: bool = False
+) -> Contest:
+    work = _square(WINDOW, length, heads, backward=backward)
+    peers = tuple(peer for peer in WINDOW_PEERS if not (backward and peer is SDPA_MASK and length > 4096))
+    return _contest(f"n={length}", work, peers, faster)
+
+
+def _decoding(label: str, k_len: int, faster: dict[Contender, float], cache_dtype: str | None = None) -> Contest:
+    work = Work(1, k_len, heads=8, kv_heads=2, cache_dtype=cache_dtype)
+    return _contest(label, work, (SDPA_GROUPED, SDPA_REPEATED), faster)
+
+
+def _statistics(length: int) -> Contest:
+    bounds = {SUM: 1.05, ENTROPY: 2.0, RECEIVED: 1.9, TOP: 3.5}
+    promises = (Promise("dearer", one.name, REGARD.name, bound) for one, bound in bounds.items())
+    return Contest(f"n={length}", _square(FULL, length, 1), (REGARD, *bounds), tuple(promises))
+
+
+def _long_window(length: int, peers: tuple[Contender, ...] = ()) -> Contest:
+    promises = (
+        Promise("extra memory", REGARD.name, "", 1.5),
+        Promise("more memory", TWICE_AS_LONG.name, REGARD.name, 2.2),
+    )
+    contenders = (REGARD, TWICE_AS_LONG, *peers)
+    names = tuple(one.name for one in contenders)
+    return Contest(f"n={length}", _square(WINDOW, length, 1), contenders, promises, timed=False, memory=names)
+
+
+def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
+    slow = (
+        ("v_dim 32", {"v_dim": 32}, 2.0),
+        ("a bias that learns, forward + backward", {"learned_bias": True, "backward": True}, 2.0),
+        ("dropout 0.1", {"dropout": 0.1}, 1.5),
+        ("dropout 0.1, forward + backward", {"dropout": 0.1, "backward": True}, 1.5),
+    )
+    return tuple(
+        _contest(f"{label}, n={length}", _square(FULL, length, heads, **options), (SDPA,), {SDPA: bound})
+        for label, options, bound in slow
+    )
+
+
+def _unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
+    """The same as a look at smaller sizes, of which nothing is promised."""
+    return tuple(replace(contest, promises=()) for contest in contests)
+
+
+_TINY = Contest(
+    "16 queries, 4 heads", Work(16, heads=4), (REGARD, PLAN_RUN, SDPA),
+    (Promise("slower by", REGARD.name, SDPA.name, 60), Promise("slower by", PLAN_RUN.name, SDPA.name, 25)),
+)  # fmt: skip
+_DECODING = (
+    _decoding("16,384 keys", 16384, {SDPA_GROUPED: 2.5, SDPA_REPEATED: 8}),
+    _decoding("16,384 keys in bfloat16", 16384, {SDPA_GROUPED: 8}, "bfloat16"),
+)
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "plain", "Full and causal attention in any layout",
+            (
+                *(_plain(pattern, n, 2) for pattern in (FULL, CAUSAL) for n in (512, 2048, 8192)),
+                *(_plain(CAUSAL, 2048, 2, layout=layout) for layout in LAYOUTS if layout != "contiguous"),
+                *(_plain(pattern, 2048, 2, backward=True) for pattern in (FULL, CAUSAL)),
+            ),
+            tuple(_plain(pattern, 1024, 2) for pattern in (FULL, CAUSAL)),
+        ),
+        Case("cliffs", "Where SDPA leaves its fast path", _cliffs(2048, 4), _unpromised(_cliffs(512, 4))),
+        Case(
+            "decode", "One query against a long cache, 8 heads over 2",
+            (_decoding("4,096 keys", 4096, {}), *_DECODING, _decoding("32,768 keys", 32768, {})),
+            _DECODING,
+        ),
+        Case(
+            "window", "A sliding window of 512, forward",
+            (
+                *(_windows(n, 2) for n in (2048, 4096, 8192)),
+                _windows(16384, 2, {FLEX: 2.3, LOCAL_ATTENTION: 4, LONGFORMER: 7, SDPA_MASK: 25}),
+            ),
+            (_windows(2048, 2), _windows(4096, 2)),
+        ),
+        Case(
+            "window-backward", "A sliding window of 512, forward and backward",
+            (
+                _windows(4096, 2, {SDPA_MASK: 4}, backward=True),
+                _windows(16384, 2, {LOCAL_ATTENTION: 2.2, LONGFORMER: 6}, backward=True),
+            ),
+            (_windows(2048, 2, backward=True),),
+        ),
+        Case(
+            "big-bird", "A window, global tokens and random blocks, forward",
+            (
+                _contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD), {SDPA_MASK: 2.8}),
+                _contest("n=16384", _square(BIG_BIRD, 16384, 2), (SDPA_MASK, FLEX), {SDPA_MASK: 18, FLEX: 1.2}),
+            ),
+            (_contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD)),),
+        ),
+        Case(
+            "strided", "The Sparse Transformer's strided pattern, forward",
+            (
+                *(_contest(f"n={n}", _square(STRIDED, n, 4), (SDPA_MASK, FLEX)) for n in (1024, 2048)),
+                _contest("n=4096", _square(STRIDED, 4096, 4), (SDPA_MASK, FLEX), {SDPA_MASK: 8}),
+            ),
+            (_contest("n=2048", _square(STRIDED, 2048, 2), (SDPA_MASK, FLEX)),),
+        ),
+        Case("statistics", "Statistics beside the output", (_statistics(8192),), _unpromised([_statistics(2048)])),
+        Case(
+            "memory", "Memory of a window beside q, k and v",
+            (_long_window(65536, (LOCAL_ATTENTION,)),),
+            _unpromised([_long_window(16384)]),
+        ),
+        Case("overhead", "The price of a call on tiny tensors", (_TINY,), (_TINY,)),
+    )
+}  # fmt: skip
+
+
+def contests_of(case: Case, *, quick: bool, device: str) -> tuple[Contest, ...]:
+    """The contests of a case on a device."""
+    contests = case.quick if quick else case.contests
+    return tuple(replace(contest, work=replace(contest.work, device=device)) for contest in contests)
+
+
+def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
+    """A contest by the names of its case and itself.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    if case not in CASES:
+        raise ArgumentError(f"no case is called {case!r}; there are {', '.join(CASES)}")
+    for contest in contests_of(CASES[case], quick=quick, device=device):
+        if contest.label == label:
+            return contest
+    raise ArgumentError(f"case {case!r} has no contest {label!r}")

@@ -1,0 +1,133 @@
+"""Is a contender right? Some rows of its answer, and every gradient that they send, against the oracle in float64.
+
+Rows of attention are independent, and a gradient of the output that is zero outside of some rows makes dk and dv
+the sums over those rows alone: so a few rows judge a call of any length exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.bench.case import Contender, Contest
+from regard.bench.ours import DROPOUT_SEED, WHOLE
+from regard.bench.subjects import allowed_pairs
+from regard.bench.work import Tensors, Work, make_tensors
+from regard.testing import Answer, Budget, answer, kept_weights
+
+ROWS = 24
+SUMS = ("received",)  # statistics over all rows
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The largest error in units of the bound that rounding has, by the name of what was compared."""
+
+    errors: dict[str, float]
+
+    @property
+    def right(self) -> bool:
+        """Is every error within its bound?"""
+        return all(share <= 1 for share in self.errors.values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {share:.3g}" for name, share in self.errors.items())
+
+
+def judge(contest: Contest, contender: Contender) -> Verdict:
+    """Compare what a contender answers in a contest with the oracle."""
+    work = contender.works_on(contest.work)
+    if contender.judged_at is not None:
+        work = work.as_long_as(min(contender.judged_at, work.q_len))
+    if contender.own_dropout:
+        work = replace(work, dropout=0.0)
+    rows = chosen_rows(work.q_len)
+    tensors = _only_rows(make_tensors(work), rows)
+    found = answered(work, contender.prepare(work, tensors), tensors)
+    if contender.own_pattern is None:
+        allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
+    else:
+        allowed = contender.own_pattern(work, rows).numpy()
+    expected = _oracle(work, tensors, rows, allowed)
+    budget = _budget(work, tensors, expected, rows)
+    return Verdict({name: _error(budget, name, x, expected, rows) for name, x in found.items()})
+
+
+def answered(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Output, statistics, and gradients if the work has them, by name."""
+    found = attend()
+    found = found if isinstance(found, dict) else {"output": found}
+    if not work.backward:
+        return found
+    gradients = torch.autograd.grad(found["output"], list(tensors.leaves.values()), tensors.grad)
+    return found | dict(zip(tensors.leaves, gradients, strict=True))
+
+
+def chosen_rows(q_len: int) -> list[int]:
+    """All rows of a short call; of a long one the first and last, some at the edges of blocks, and some by lot."""
+    if q_len <= WHOLE:
+        return list(range(q_len))
+    edges = {0, 1, q_len // 2 - 1, q_len // 2, q_len - 2, q_len - 1, 63, 64, 255, 256}
+    drawn = torch.randperm(q_len, generator=torch.Generator().manual_seed(0)).tolist()
+    return sorted(edges | set(drawn[: ROWS - len(edges)]))
+
+
+def _only_rows(tensors: Tensors, rows: list[int]) -> Tensors:
+    grad = torch.zeros_like(tensors.grad)
+    grad[:, :, rows] = tensors.grad[:, :, rows]
+    return replace(tensors, grad=grad)
+
+
+def _oracle(work: Work, tensors: Tensors, rows: list[int], allowed: Any) -> Answer:
+    q, k, v, grad = (_array(x) for x in (tensors.q[:, :, rows], tensors.k, tensors.v, tensors.grad[:, :, rows]))
+    bias = None if tensors.bias is None else _array(tensors.bias[:, :, rows])
+    factors = None
+    if work.dropout:
+        places = np.asarray(rows) + (work.k_len - work.q_len)
+        kept = kept_weights(work.dropout, DROPOUT_SEED, work.batch, work.heads, places, np.arange(work.k_len))
+        factors = kept / (1 - work.dropout)
+    backward: dict[str, Any] = {"grad_output": grad} if work.backward else {}
+    return answer(q, k, v, allowed, scale=work.scale, bias=bias, factors=factors, **backward)
+
+
+def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> Budget:
+    """Rounding of the output is that of the cache's dtype, in which some contenders compute."""
+    dtype = torch.float32 if work.cache_dtype is None else getattr(torch, work.cache_dtype)
+    bias = None if tensors.bias is None else tensors.bias.detach()[:, :, rows]
+    backward: dict[str, Any] = (
+        {"grad_output": tensors.grad[:, :, rows].cpu(), "answer": expected} if work.backward else {}
+    )
+    q, k, v = (x.detach().cpu() for x in (tensors.q, tensors.k, tensors.v))
+    budget = Budget.of(
+        q, k, v, dtype, scale=work.scale, bias=None if bias is None else bias.cpu(), dropout=work.dropout, **backward
+    )
+    score = budget.units["log_sum_exp"]
+    largest = float(np.abs(np.log(np.maximum(expected.weights, np.finfo(np.float64).tiny))).max())
+    statistics = {"received": score * expected.weights.sum(2).max(), "top_weights": score, "entropy": score * largest}
+    return replace(budget, units=budget.units | statistics)
+
+
+def _error(budget: Budget, name: str, found: torch.Tensor, expected: Answer, rows: list[int]) -> float:
+    wanted = _expected(name, found, expected)
+    found = found.detach().cpu()
+    if name in ("dk", "dv") or name in SUMS:
+        return budget.share(name, found, wanted)
+    return budget.share(name, found[:, :, rows], wanted)
+
+
+def _expected(name: str, found: torch.Tensor, expected: Answer) -> np.ndarray:
+    weights = expected.weights
+    if name == "entropy":
+        return -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
+    if name == "received":
+        return weights.sum(2)
+    if name == "top_weights":
+        return -np.sort(-weights, axis=-1)[..., : found.shape[-1]]
+    return getattr(expected, name)
+
+
+def _array(x: torch.Tensor) -> np.ndarray:
+    return x.detach().double().cpu().numpy()

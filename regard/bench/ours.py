@@ -1,0 +1,85 @@
+"""regard as a contender, through its public calls alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from regard.bench.case import Attend, Contender
+from regard.bench.work import Tensors, Work
+from regard.functional import attention, attention_detail, plan_attention
+from regard.plan import Plan
+from regard.statistics import Want
+from regard.stored import Stored
+
+DROPOUT_SEED = 11
+WHOLE = 512  # up to this length every row is judged
+
+
+def options(work: Work, tensors: Tensors) -> dict[str, Any]:
+    """The keywords of a work, as `attention` takes them."""
+    found: dict[str, Any] = {"pattern": work.pattern}
+    if work.dropout:
+        found |= {"dropout": work.dropout, "dropout_seed": DROPOUT_SEED}
+    return found | ({} if tensors.bias is None else {"bias": tensors.bias})
+
+
+def keys_and_values(work: Work, tensors: Tensors) -> tuple[Any, Any]:
+    """k and v as the work's cache keeps them."""
+    if work.cache_dtype is None:
+        return tensors.k, tensors.v
+    dtype = getattr(torch, work.cache_dtype)
+    return Stored(tensors.k.to(dtype)), Stored(tensors.v.to(dtype))
+
+
+def plan_of(work: Work, tensors: Tensors, want: tuple[Want, ...] = ()) -> Plan:
+    """The plan that the work is computed by."""
+    k, v = keys_and_values(work, tensors)
+    return plan_attention(tensors.q, k, v, want=want, **options(work, tensors))
+
+
+def _by_attention(work: Work, tensors: Tensors) -> Attend:
+    k, v = keys_and_values(work, tensors)
+    given = options(work, tensors)
+    return lambda: attention(tensors.q, k, v, **given)
+
+
+def _by_plan(work: Work, tensors: Tensors) -> Attend:
+    k, v = keys_and_values(work, tensors)
+    plan = plan_of(work, tensors)
+    if tensors.bias is None and not work.dropout:
+        return lambda: plan.run(tensors.q, k, v)
+    return lambda: plan.run(tensors.q, k, v, bias=tensors.bias, dropout_seed=DROPOUT_SEED)
+
+
+def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
+    """Attention and one statistic; `top_keys` are judged by their weights, since equal weights may change places."""
+    name = want if isinstance(want, str) else "top_weights"
+
+    def prepare(work: Work, tensors: Tensors) -> Attend:
+        given = options(work, tensors)
+
+        def attend() -> dict[str, torch.Tensor]:
+            detail = attention_detail(tensors.q, tensors.k, tensors.v, want=want, **given)
+            found = detail.top_keys.weights if name == "top_weights" else getattr(detail, name)
+            return {"output": detail.output, name: found}
+
+        return attend
+
+    return prepare
+
+
+REGARD = Contender("regard", _by_attention, plan=plan_of)
+PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
+TWICE_AS_LONG = replace(REGARD, name="regard, twice as long", works_on=lambda work: work.as_long_as(2 * work.q_len))
+
+
+def with_statistic(want: Want) -> Contender:
+    """regard asked for a statistic besides its output."""
+    return Contender(
+        f"regard + {want}", _with(want), judged_at=WHOLE if want == "received" else None,
+        plan=lambda work, tensors: plan_of(work, tensors, (want,)),
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""PyTorch's own scaled_dot_product_attention: without a mask where it can, and with one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.bench.case import Attend, Contender
+from regard.bench.work import Tensors, Work
+from regard.errors import UnsupportedError
+from regard.patterns import Causal, Full
+
+
+def _best(work: Work, tensors: Tensors) -> Attend:
+    """Without a mask: its fast path. A learned bias is its float mask."""
+    q, k, v = _numbers(work, tensors)
+    causal = _is_causal(work) and tensors.bias is None
+    return partial(
+        scaled_dot_product_attention, q, k, v, attn_mask=tensors.bias, dropout_p=work.dropout, is_causal=causal,
+        enable_gqa=work.group > 1,
+    )  # fmt: skip
+
+
+def _masked(work: Work, tensors: Tensors) -> Attend:
+    """With the pattern as a boolean mask, made beforehand."""
+    mask = work.pattern.dense(work.q_len, work.k_len).to(work.device)
+    options: dict[str, Any] = {"dropout_p": work.dropout, "enable_gqa": work.group > 1}
+    return partial(scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options)
+
+
+def _repeated(work: Work, tensors: Tensors) -> Attend:
+    """Keys and values repeated for each query head, as Hugging Face models do."""
+    q, k, v = _numbers(work, tensors)
+    causal = _is_causal(work)
+
+    def attend() -> torch.Tensor:
+        for_each_head = [x.repeat_interleave(work.group, dim=1) for x in (k, v)]
+        return scaled_dot_product_attention(q, for_each_head[0], for_each_head[1], is_causal=causal)
+
+    return attend
+
+
+def _numbers(work: Work, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In the dtype of the cache: one call takes one dtype, and widening a cache each time costs more."""
+    q, k, v = tensors.q, tensors.k, tensors.v
+    if work.cache_dtype is None:
+        return q, k, v
+    dtype = getattr(torch, work.cache_dtype)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _is_causal(work: Work) -> bool:
+    square = work.pattern == Causal() and work.q_len == work.k_len
+    if not square and work.pattern != Full():
+        raise UnsupportedError(f"without a mask it computes full and square causal attention, not {work.pattern}")
+    return square
+
+
+SDPA = Contender("SDPA", _best, own_dropout=True)
+SDPA_GROUPED = Contender("SDPA enable_gqa", _best)
+SDPA_REPEATED = Contender("SDPA repeat_interleave", _repeated)
+SDPA_MASK = Contender("SDPA bool mask", _masked)

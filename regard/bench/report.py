@@ -1,0 +1,148 @@
+"""Results and findings as people read them: lines of text, or a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regard.bench.health import Findings, Health
+from regard.bench.machine import PACKAGES
+from regard.bench.results import Results
+from regard.storage.files import replace_file
+
+FILE = "bench.md"
+HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "the first is faster by", "")
+
+
+def describe_results(results: Results) -> list[str]:
+    """The results in lines of text."""
+    lines = []
+    for name, case in results.cases.items():
+        lines += ["", f"{case['title']} ({name})"]
+        for contest in case["contests"]:
+            lines.append(f"  {contest['work']}")
+            rows = [HEAD, *_rows(contest)]
+            widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD) - 1)]
+            for row in rows:
+                cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+                lines.append(f"    {'  '.join([*cells, row[-1]])}".rstrip())
+            lines += [f"    {promise['text']}" for promise in contest["promises"]]
+    return [*lines, "", *_summary(results)]
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """Write `bench.md`: where it was measured, and a table a contest."""
+    here = results.environment
+    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
+    lines = [
+        "# regard bench", "", f"`{results.command}`", "",
+        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}.",
+        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads.",
+        "",
+        "Every contender met the float64 oracle before it was timed. Times are medians of samples taken in turns, with",
+        "their extremes: CPU time of the process on 1 thread, and wall time on all threads, which a busy machine",
+        "disturbs. Memory is the peak of a process of its own beside q, k and v.", "",
+        *_summary(results),
+    ]  # fmt: skip
+    for name, case in results.cases.items():
+        lines += ["", f"## {case['title']} ({name})"]
+        for contest in case["contests"]:
+            lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
+            lines += [_line(HEAD), _line(("---",) * len(HEAD))]
+            lines += [_line(row) for row in _rows(contest)]
+            lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
+    replace_file(folder / FILE, ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def describe_health(health: Health) -> list[str]:
+    """What an examination found, in lines of text."""
+    here = health.environment
+    lines = [
+        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
+        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads",
+        "",
+        "backends, against the oracle in float64; errors in units of what rounding may do",
+    ]
+    for found in health.findings:
+        lines.append(f"  {found.backend} on {found.device}: {_state(found)}")
+        lines += [f"      WRONG {probe}: {reason}" for probe, reason in found.wrong.items()]
+        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(found.refused)]
+    lines += ["", "optional packages"]
+    for name, version in health.packages.items():
+        extra, purpose = PACKAGES[name]
+        way = f"pip install 'regard[{extra}]'" if extra else f"pip install {name}"
+        lines.append(f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}")
+    if not health.compiler:
+        lines.append("  a C++ compiler is missing (torch.compile and FlexAttention on the CPU)")
+    return lines
+
+
+def _state(found: Findings) -> str:
+    if found.status == "refused":
+        return "refused every problem"
+    right = len(found.errors) - len(found.wrong.keys() & found.errors.keys())
+    tried, refused = len(found.errors.keys() | found.wrong.keys()), len(found.refused)
+    words = f"{right} of {tried} problems right, {len(found.gradients)} with gradients, {refused} refused"
+    largest = max(found.errors.values(), default=0.0)
+    return f"{'WRONG' if found.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
+
+
+def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:
+    """Problems refused for the same reason, together."""
+    probes: dict[str, list[str]] = {}
+    for probe, reason in refused.items():
+        probes.setdefault(reason, []).append(probe)
+    return [(", ".join(names), reason) for reason, names in probes.items()]
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
+    ('12.3 µs', '45.6 ms', '3.21 s')
+    """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if value * factor < 999.5:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One row a contender: name, CPU time, wall time, memory, how much faster ours is, and remarks."""
+    ours = contest["contenders"][contest["ours"]]
+    for name, answer in contest["contenders"].items():
+        shown = f"{name} ({answer['backend']})" if "backend" in answer else name
+        memory = f"{answer['memory_bytes'] / 2**20:.1f} MiB" if "memory_bytes" in answer else ""
+        faster = ""
+        if "cpu" in answer and "cpu" in ours and answer is not ours:
+            faster = f"{answer['cpu']['median'] / ours['cpu']['median']:.2f}x"
+        remarks = [*answer.get("notes", []), answer.get("memory_reason", "")]
+        if answer["status"] != "measured":
+            remarks = [f"{answer['status']}: {answer['reason']}"]
+        yield shown, _time(answer, "cpu"), _time(answer, "wall"), memory, faster, "; ".join(filter(None, remarks))
+
+
+def _time(answer: dict[str, Any], clock: str) -> str:
+    if clock not in answer:
+        return ""
+    times = answer[clock]
+    return f"{seconds(times['median'])} ({seconds(times['low'])} to {seconds(times['high'])})"
+
+
+def _summary(results: Results) -> list[str]:
+    promises = [
+        (f"{name}, {contest['label']}", promise)
+        for name, case in results.cases.items()
+        for contest in case["contests"]
+        for promise in contest["promises"]
+    ]
+    kept, missed = ([one for one in promises if one[1]["kept"] is answer] for answer in (True, False))
+    unknown = len(promises) - len(kept) - len(missed)
+    lines = [f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."]
+    lines += [f"missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
+    return lines + [f"wrong: {mistake}" for mistake in results.our_mistakes]
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"

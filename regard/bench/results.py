@@ -1,0 +1,83 @@
+"""What was measured, as one JSON file: written after every case, so that an interrupted run loses one at most."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError, DataError
+from regard.storage.files import replace_file
+
+FILE = "bench.json"
+
+
+@dataclass
+class Results:
+    """Records of cases by name: their title and contests; `environment` says where they were measured."""
+
+    environment: dict[str, Any]
+    quick: bool
+    command: str
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def contests(self) -> list[dict[str, Any]]:
+        """The records of all contests."""
+        return [contest for case in self.cases.values() for contest in case["contests"]]
+
+    @property
+    def our_mistakes(self) -> list[str]:
+        """Contests in which regard itself answered wrongly or not at all."""
+        return [
+            f"{contest['label']}: {name} {answer['status']}: {answer['reason']}"
+            for contest in self.contests
+            for name, answer in contest["contenders"].items()
+            if name.startswith(contest["ours"]) and answer["status"] != "measured"
+        ]
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json.dumps(
+            {
+                "environment": self.environment,
+                "quick": self.quick,
+                "command": self.command,
+                "cases": self.cases,
+                "our_mistakes": self.our_mistakes,
+            },
+            indent=1,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write `bench.json`, whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / FILE, (self.to_json() + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Results:
+        """What `save` wrote.
+
+        Raises:
+            DataError: no such file, or one that is something else.
+        """
+        path = folder / FILE
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return cls(found["environment"], found["quick"], found["command"], found["cases"])
+        except FileNotFoundError:
+            raise DataError(f"{path} does not exist; measure without --resume first") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} does not hold results of regard bench: {error!r}") from error
+
+    def check_continues(self, environment: dict[str, Any], quick: bool) -> None:
+        """Raise an ArgumentError if what is to be measured now does not belong beside what was measured then."""
+        differing = [name for name in environment if environment[name] != self.environment.get(name)]
+        if self.quick != quick:
+            differing.append("quick")
+        if differing:
+            raise ArgumentError(
+                f"these results were measured with another {', '.join(differing)}; measure anew without --resume, or "
+                f"into another folder"
+            )

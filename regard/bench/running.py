@@ -1,0 +1,87 @@
+"""A whole run: case after case, each written as soon as it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from regard.bench.cases import CASES, contests_of
+from regard.bench.contest import hold
+from regard.bench.curves import draw_curves
+from regard.bench.machine import environment
+from regard.bench.report import write_report
+from regard.bench.results import Results
+from regard.errors import ArgumentError, DataError, UnsupportedError
+
+
+def run_bench(
+    names: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Results:
+    """Measure cases, and write after each what is known: `bench.json`, `bench.md` and a curve for each case.
+
+    Args:
+        names: of `CASES`; all of them if none is given.
+        quick: smaller sizes and fewer rounds, and nobody who compiles.
+        out: where results are written; None for nowhere.
+        resume: go on with what `out` holds.
+        device: "cpu" or "cuda".
+        tell: told what is being done.
+
+    Returns:
+        The results, those of earlier runs included if `resume`.
+
+    Raises:
+        ArgumentError: an unknown case, or results that were measured elsewhere.
+        UnsupportedError: no such device here.
+        DataError: there is nothing to resume.
+    """
+    chosen = _chosen(names)
+    if device not in ("cpu", "cuda"):
+        raise ArgumentError(f"device {device!r} is not measured on; there are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("device 'cuda' is not here: PyTorch finds no CUDA device")
+    results = _begun(out, quick, resume, device, chosen)
+    for name in chosen:
+        if name in results.cases:
+            tell(f"{name}: measured before")
+            continue
+        case = CASES[name]
+        contests = [
+            hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick, device=device)
+        ]
+        results.cases[name] = {"title": case.title, "contests": contests}
+        if out is not None:
+            results.save(out)
+            write_report(results, out)
+            draw_curves(name, results.cases[name], out)
+    return results
+
+
+def _chosen(names: Iterable[str]) -> list[str]:
+    chosen = list(names) or list(CASES)
+    for name in chosen:
+        if name not in CASES:
+            raise ArgumentError(f"no case is called {name!r}; there are {', '.join(CASES)}")
+    return chosen
+
+
+def _begun(out: Path | None, quick: bool, resume: bool, device: str, chosen: list[str]) -> Results:
+    here = environment(device)
+    if resume:
+        if out is None:
+            raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
+        results = Results.load(out)
+        results.check_continues(here, quick)
+        return results
+    if out is not None and out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; results need a folder")
+    options = [*([] if set(chosen) == set(CASES) else chosen), *(["--quick"] if quick else [])]
+    return Results(here, quick, " ".join(["regard bench", *options]))

@@ -1,0 +1,132 @@
+"""What a contest computes: sizes, pattern and options as a value, and tensors made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.bench.subjects import FULL
+from regard.patterns import Pattern
+from regard.testing import make_qkv
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attention call to be measured.
+
+    Args:
+        q_len: queries.
+        k_len: keys; as many as queries unless given.
+        heads: query heads.
+        kv_heads: key/value heads; as many as query heads unless given.
+        head_dim: of queries and keys.
+        v_dim: of values; head_dim unless given.
+        batch: texts.
+        pattern: who may look at whom.
+        backward: gradients of q, k and v (and of a learned bias) too.
+        layout: one of `regard.testing.LAYOUTS`.
+        dropout: share of the weights dropped.
+        learned_bias: a bias for each head and pair that needs a gradient.
+        cache_dtype: the dtype in which a cache keeps k and v, where it is not float32.
+        device: where.
+
+    >>> print(Work(1024, heads=2, backward=True))
+    1,024 queries by 1,024 keys, 1 x 2 heads, head_dim 64, full, forward + backward
+    """
+
+    q_len: int
+    k_len: int = 0
+    heads: int = 8
+    kv_heads: int = 0
+    head_dim: int = 64
+    v_dim: int = 0
+    batch: int = 1
+    pattern: Pattern = FULL
+    backward: bool = False
+    layout: str = "contiguous"
+    dropout: float = 0.0
+    learned_bias: bool = False
+    cache_dtype: str | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
+            if not getattr(self, name):
+                object.__setattr__(self, name, same)
+
+    @property
+    def scale(self) -> float:
+        """What the dot products are multiplied with."""
+        return self.head_dim**-0.5
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of q, k, v and the output together, in float32."""
+        queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
+        keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
+        return 4 * self.batch * (queries + keys)
+
+    def as_long_as(self, length: int) -> Work:
+        """The same over other lengths."""
+        return replace(self, q_len=length, k_len=length)
+
+    @property
+    def family(self) -> str:
+        """In words, without the lengths: works of one family lie on one curve."""
+        heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
+        words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
+        words += [self.layout] if self.layout != "contiguous" else []
+        words += [f"dropout {self.dropout}"] if self.dropout else []
+        words += ["a bias that learns"] if self.learned_bias else []
+        words += [f"a cache in {self.cache_dtype}"] if self.cache_dtype else []
+        return ", ".join([*words, "forward + backward" if self.backward else "forward"])
+
+    def __str__(self) -> str:
+        return f"{self.q_len:,} queries by {self.k_len:,} keys, {self.family}"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """q (batch, heads, q_len, head_dim), k and v with kv_heads, the gradient of the output, and the bias if any.
+
+    Numbers are float32; those of a narrower cache are exact in it, and so is q, so that every contender gets the same.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    grad: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    @property
+    def leaves(self) -> dict[str, torch.Tensor]:
+        """What gradients are taken of, by the name of the gradient."""
+        named = {"dq": self.q, "dk": self.k, "dv": self.v, "dbias": self.bias}
+        return {name: x for name, x in named.items() if x is not None and x.requires_grad}
+
+
+def make_tensors(work: Work, seed: int = 0) -> Tensors:
+    """The tensors of a work; the same for every contender.
+
+    >>> make_tensors(Work(4, heads=2)).q.shape
+    torch.Size([1, 2, 4, 64])
+    """
+    q, k, v = make_qkv(
+        batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
+        head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout,
+    )  # fmt: skip
+    if work.cache_dtype is not None:
+        q, k, v = (x.to(getattr(torch, work.cache_dtype)).float() for x in (q, k, v))
+    generator = torch.Generator().manual_seed(seed + 1)
+    grad = torch.randn(work.batch, work.heads, work.q_len, work.v_dim, generator=generator)
+    bias = torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator) if work.learned_bias else None
+    q, k, v = (x.to(work.device).requires_grad_(work.backward) for x in (q, k, v))
+    bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
+    return Tensors(q, k, v, grad.to(work.device), bias)

@@ -1,0 +1,238 @@
+"""`attention` inside torch.compile and torch.export: one operation that a compiler keeps whole.
+
+While a graph is traced there are no numbers and perhaps no sizes, so nothing can be planned yet. The graph holds the
+operation `regard::attention`, which is handed tensors and plain values: a pattern as its text, a bias by distance as
+its table. When it runs it plans and computes as outside, so every backend works in it and every length is right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from operator import index
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from regard.bias import Bias
+from regard.errors import ArgumentError, UnsupportedError
+from regard.mechanisms import Mechanism, Softmax
+from regard.operands import checked_seed
+from regard.patterns import Pattern, as_pattern, parse
+from regard.planned import planned
+from regard.problem import checked_q_start
+from regard.stored import Stored
+
+# `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
+# `learns`, `bias_learns`: do q, k and v, does the bias need a gradient?
+_CALL = (
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? q_start, Tensor? dropout_seed, *, str pattern, "
+    "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
+    "bool learns, bool bias_learns"
+)
+torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
+torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
+_operation: Any = torch.ops.regard
+_SOFTMAX = Softmax()
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function into which no compiler looks: it is refused inside a graph and runs beside one as it is."""
+    apart: list[Callable[Given, Found]] = []
+
+    @wraps(function)
+    def call(*args: Given.args, **options: Given.kwargs) -> Found:
+        if torch.compiler.is_compiling():
+            name = getattr(function, "__name__", "this")
+            raise UnsupportedError(f"{name} is not compiled, only attention itself is; call it outside")
+        if "torch._dynamo" not in sys.modules:  # asking for the compiler would load it, which takes seconds
+            return function(*args, **options)
+        if not apart:
+            apart.append(torch.compiler.disable(function))
+        return apart[0](*args, **options)
+
+    return call
+
+
+def traced_attention(
+    q: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
+    *,
+    pattern: Pattern | str | None,
+    mechanism: Mechanism | None,
+    bias: torch.Tensor | Bias | None,
+    dropout: float,
+    dropout_seed: int | None,
+    q_start: int | torch.Tensor | None,
+    **options: Any,
+) -> torch.Tensor:
+    """`attention` as a compiler traces it; arguments are the same.
+
+    Raises:
+        UnsupportedError: what cannot be written into a graph. The compiler then leaves this call out of its graph or,
+            with fullgraph=True, stops and quotes the sentence. What other calls refuse, the operation refuses as it
+            runs.
+    """
+    if isinstance(k, Stored) or isinstance(v, Stored):
+        raise UnsupportedError("keys and values as a cache stores them are not compiled; call attention outside")
+    if mechanism is not None and mechanism != _SOFTMAX:
+        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; call attention outside")
+    text = _text(pattern)
+    start = None if q_start is None else checked_q_start(q_start, q.shape[0])
+    rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
+    lowest = None
+    if isinstance(bias, Bias):
+        if rows is not None:
+            raise UnsupportedError(
+                "a bias by distance together with a tensor of q_start is not compiled: which distances there are is "
+                "known when it runs; give q_start as a number, or call attention outside"
+            )
+        bias, lowest = _tabled(bias, q, k, first)
+    asked = torch.is_grad_enabled()
+    return _operation.attention(
+        q, k, v, bias, rows, _drawn(dropout, dropout_seed),
+        pattern=text, first=first, lowest=lowest, dropout=dropout,
+        learns=asked and (q.requires_grad or k.requires_grad or v.requires_grad),
+        bias_learns=asked and isinstance(bias, torch.Tensor) and bias.requires_grad, **options,
+    )  # fmt: skip
+
+
+def _text(pattern: Pattern | str | None) -> str:
+    if isinstance(pattern, str):
+        return pattern
+    given = as_pattern(pattern)
+    if not given.by_value:
+        raise UnsupportedError(
+            f"pattern {given!s} holds a tensor or a function, and a compiled call knows a pattern by its text; "
+            f"use a pattern of numbers, or call attention outside"
+        )
+    return str(_steady(given))
+
+
+def _steady(value: Any) -> Any:
+    """The same pattern in constant numbers: a compiler takes numbers that change between calls for sizes, which have
+    no text."""
+    if isinstance(value, Pattern):
+        same = object.__new__(type(value))
+        for name in getattr(value, "__dataclass_fields__", ()):
+            object.__setattr__(same, name, _steady(getattr(value, name)))
+        return same
+    if isinstance(value, tuple):
+        return tuple([_steady(one) for one in value])
+    return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> tuple[torch.Tensor, int]:
+    """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
+    bias.check(q.shape[1])
+    start = k.shape[2] - q.shape[2] if first is None else first
+    lowest = -start - max(0, q.shape[2] - 1)
+    highest = max(lowest, k.shape[2] - 1 - start)
+    return bias.by_distance(torch.arange(lowest, highest + 1, device=q.device), q.shape[1]), lowest
+
+
+def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
+    """The seed as a tensor: the graph draws one whenever it runs, and its backward pass meets the same one."""
+    if seed is None:
+        return torch.randint(2**62, ()) if dropout > 0 else None
+    seed = checked_seed(seed)
+    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the last 64 bits count
+    return torch.full((), folded, dtype=torch.int64)
+
+
+class _Table(Bias):
+    """A bias by distance, read from a table."""
+
+    def __init__(self, table: torch.Tensor, lowest: int) -> None:
+        self.table, self.lowest = table, lowest
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        return self.table[:, distances - self.lowest]
+
+    @property
+    def learns(self) -> bool:
+        return self.table.requires_grad
+
+
+@torch.library.impl("regard::attention", "CompositeExplicitAutograd")
+def _forward(*tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> torch.Tensor:
+    leaves, _ = _leaves(tensors[:4], learns, bias_learns)
+    return _answer(*leaves, *tensors[4:], with_graph=False, **call).contiguous()
+
+
+@torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
+def _backward(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> list[torch.Tensor]:
+    """Gradients of q, k, v and bias, of those that learn. The forward is done again, which any backend allows."""
+    leaves, learning = _leaves(tensors[:4], learns, bias_learns)
+    output = _answer(*leaves, *tensors[4:], with_graph=True, **call)
+    return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
+
+
+def _leaves(tensors: tuple[Any, ...], learns: bool, bias_learns: bool) -> tuple[list[Any], list[torch.Tensor]]:
+    """q, k, v and bias without their past, and those of them that learn."""
+    needs = (learns, learns, learns, bias_learns)
+    pairs = zip(tensors, needs, strict=True)
+    leaves = [
+        x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x for x, need in pairs
+    ]
+    return leaves, [leaf for leaf, need in zip(leaves, needs, strict=True) if need]
+
+
+def _answer(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    q_start: torch.Tensor | None,
+    dropout_seed: torch.Tensor | None,
+    *,
+    first: int | None,
+    lowest: int | None,
+    with_graph: bool,
+    **options: Any,
+) -> torch.Tensor:
+    added = bias if bias is None or lowest is None else _Table(bias, lowest)
+    seed = None if dropout_seed is None else int(dropout_seed.item())
+    with torch.enable_grad():  # so that the plan is that of the call outside a graph
+        plan = planned(q, k, v, bias=added, q_start=first if q_start is None else q_start, **options)
+    with torch.set_grad_enabled(with_graph):
+        return plan.run(q, k, v, bias=added, q_start=q_start, dropout_seed=seed)
+
+
+@torch.library.register_fake("regard::attention")
+def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pattern: str, **__: Any) -> torch.Tensor:
+    try:
+        parse(pattern)
+    except ArgumentError as reason:
+        raise UnsupportedError(f"pattern {pattern!r} is not compiled, for its text says nothing: {reason}") from reason
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+@torch.library.register_fake("regard::attention_backward")
+def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **_: Any) -> list[torch.Tensor]:
+    learning = (*(tensors[:3] if learns else ()), *(tensors[3:4] if bias_learns else ()))
+    return [_laid_out(torch.empty_like(x)) for x in learning]
+
+
+def _laid_out(x: torch.Tensor) -> torch.Tensor:
+    """The vectors of a position side by side, as fused operations write gradients; the compiler was told so."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous()
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.call = keyword_only_inputs
+
+
+def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    found = iter(_operation.attention_backward(grad, *ctx.saved_tensors, **ctx.call))
+    vectors = [next(found) if ctx.call["learns"] else None for _ in range(3)]
+    return *vectors, next(found) if ctx.call["bias_learns"] else None, None, None
+
+
+torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

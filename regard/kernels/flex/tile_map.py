@@ -1,0 +1,147 @@
+"""A pattern as tiles: which are seen whole, and bit by bit those that are seen in part; equal ones are kept once.
+
+A kernel that reads bits is the same for every pattern, so that another window or stride compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from regard.patterns import Grid, Pattern
+from regard.patterns.narrowing import Blocks
+from regard.patterns.ranges import Ranges, covers, union
+from regard.patterns.tiles import strips
+
+TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
+EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; those seen in part are numbered from 2
+
+
+@dataclass(frozen=True, eq=False)
+class TileMap:
+    """Which kind of tile stands where, counted from the first query and the first reachable key.
+
+    kinds: (batch or 1, heads or 1, rows of tiles, columns of tiles) int32.
+    bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
+    lonely: (batch or 1, heads or 1, q_len, 1), True = this query sees no key; None where every query sees one.
+    pairs, kept: of all batch rows and heads, the pairs in tiles that are not empty and the allowed ones among them.
+    """
+
+    kinds: torch.Tensor
+    bits: torch.Tensor
+    lonely: torch.Tensor | None
+    pairs: int
+    kept: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables on a device: the kinds, the bits, and FlexAttention's eight orders of tiles."""
+        return 9 * self.kinds.nbytes + self.bits.nbytes
+
+
+@lru_cache(maxsize=32)
+def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
+    """The tiles of a structured pattern; remembered, so that layers with one pattern ask once.
+
+    Args:
+        pattern: may differ by batch row and head.
+        grid: all queries, and the keys that any of them can reach.
+        batch: batch rows.
+        heads: query heads.
+    """
+    kinds = _Kinds()
+    sheets: dict[Pattern, _Sheet] = {}
+    found: list[list[_Sheet]] = []
+    for row in range(batch if pattern.varies_by_row else 1):
+        here = pattern.for_row(row)
+        found.append([])
+        for head in range(heads if pattern.varies_by_head else 1):
+            one = here.for_head(head).canonical()
+            if one not in sheets:
+                sheets[one] = _sheet(one, grid, kinds)
+            found[-1].append(sheets[one])
+    lonely = torch.stack([torch.stack([~sheet.alive for sheet in line]) for line in found])[..., None]
+    times = batch * heads // (len(found) * len(found[0]))
+    return TileMap(
+        kinds=torch.stack([torch.stack([sheet.kinds for sheet in line]) for line in found]),
+        bits=torch.stack(kinds.bits),
+        lonely=lonely if lonely.any() else None,
+        pairs=times * sum(sheet.pairs for line in found for sheet in line),
+        kept=times * sum(sheet.kept for line in found for sheet in line),
+    )
+
+
+@dataclass
+class _Kinds:
+    """Every kind of tile met so far: its bits, the rows that see a key in it, and how many pairs it allows."""
+
+    bits: list[torch.Tensor] = field(default_factory=list)
+    alive: list[torch.Tensor] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    _numbers: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for whole in (torch.zeros(TILE, TILE, dtype=torch.bool), torch.ones(TILE, TILE, dtype=torch.bool)):
+            self.number(whole)
+
+    def number(self, allowed: torch.Tensor) -> int:
+        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); beyond an end nobody sees anybody."""
+        allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
+        bits = (allowed.unflatten(-1, (-1, 8)) * (1 << torch.arange(8))).sum(-1).to(torch.uint8)
+        name = bits.numpy().tobytes()
+        if name not in self._numbers:
+            self._numbers[name] = len(self.bits)
+            self.bits.append(bits)
+            self.alive.append(allowed.any(-1))
+            self.kept.append(int(allowed.sum()))
+        return self._numbers[name]
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The tiles of one pattern: kinds (rows of tiles, columns), which queries see a key, and pairs as in TileMap."""
+
+    kinds: torch.Tensor
+    alive: torch.Tensor
+    pairs: int
+    kept: int
+
+
+def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
+    blocks = Blocks(pattern, grid)
+    numbers: dict[Hashable, int] = {}  # of blocks that the pattern cannot tell apart
+    lines, alive = [], []
+    pairs = kept = 0
+    for strip in strips(pattern, grid, TILE):
+        line = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32)
+        seeing = torch.zeros(TILE, dtype=torch.bool)
+        for column in _columns((*strip.full, *strip.partial), grid.keys):
+            keys = grid.keys[column * TILE : (column + 1) * TILE]
+            place = strip.rows, keys
+            if len(strip.rows) == len(keys) == TILE and covers(strip.full, keys):
+                kind = FULL
+            else:
+                allowed = blocks.allowed(*place)
+                name = blocks.names[place]
+                kind = numbers[name] if name in numbers else kinds.number(allowed)
+                if name is not None:
+                    numbers[name] = kind
+            if kind != EMPTY:
+                line[column] = kind
+                seeing |= kinds.alive[kind]
+                pairs += len(strip.rows) * len(keys)
+                kept += kinds.kept[kind]
+        lines.append(line)
+        alive.append(seeing[: len(strip.rows)])
+    return _Sheet(torch.stack(lines), torch.cat(alive), pairs, kept)
+
+
+def _columns(some: Ranges, keys: range) -> list[int]:
+    """Columns of tiles in which a key of these ranges lies."""
+    inside = (range(max(one.start, keys.start), min(one.stop, keys.stop)) for one in some)
+    touched = union(range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one)
+    return [column for run in touched for column in run]

@@ -1,0 +1,88 @@
+"""What the gradient of the scores sends to queries, keys and bias, block by block."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.kernels.diagonals import summed
+from regard.kernels.scores import Block, Scores
+from regard.kernels.strips import Strip
+from regard.operands import Relative
+
+
+class ScoreGradients:
+    """Sums of what the blocks send: `dq` and `dk` of the operands' shapes, `dbias` of the bias' or its table's.
+
+    Everything is summed in the dtype of the scores.
+    """
+
+    def __init__(self, scores: Scores, bias_learns: bool) -> None:
+        problem = scores.problem
+        self.scores = scores
+        self.dq = torch.zeros(
+            problem.batch, problem.heads, problem.q_len, problem.head_dim, dtype=scores.dtype, device=scores.grid.device
+        )
+        self.dk = torch.zeros(scores.k.shape, dtype=scores.dtype, device=scores.grid.device)
+        bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
+        self._dk = scores.split(self.dk)
+        self.dbias: torch.Tensor | None = None
+        if bias is not None and bias_learns:
+            self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=scores.grid.device)
+        whole = *self.dq.shape[:3], self.dk.shape[2]
+        self._met_once = self.dbias is not None and self.dbias.shape == whole
+        if self.dbias is not None and not self._met_once:
+            self.dbias.zero_()
+        # scores = factor q·k, or cap tanh(factor q·k): the queries at hand carry the factor already
+        self._for_keys = problem.scale / scores.factor if scores.factor else 0.0
+
+    def open(self, strip: Strip, queries: torch.Tensor) -> None:
+        """Begin a strip; `queries` are those that its scores are computed from."""
+        self._strip = torch.zeros_like(queries)
+        self._parts = self.scores.split(self._strip)
+        self._queries = self.scores.split(queries)
+        if self.dbias is not None and self._met_once:
+            self._clear_between(strip)
+
+    def send(self, block: Block, gradient: torch.Tensor, slope: torch.Tensor | None) -> None:
+        """Add what one block sends; `gradient` (units, lines, keys), by the scores as they are compared, is used up."""
+        if self.dbias is not None:
+            self._to_bias(block, gradient.view(block.shape))
+        if slope is not None:
+            gradient.mul_(slope)
+        k = self.scores.keys[block.number][:, block.columns]
+        self._parts[block.number].baddbmm_(gradient, k, alpha=self.scores.problem.scale)
+        dk = self._dk[block.number][:, block.columns]
+        dk.baddbmm_(gradient.mT, self._queries[block.number], alpha=self._for_keys)
+
+    def close(self, rows: range) -> None:
+        """End a strip."""
+        self.dq[:, :, rows.start : rows.stop] = self._strip.view(*self.dq.shape[:2], len(rows), -1)
+
+    def _to_bias(self, block: Block, gradient: torch.Tensor) -> None:
+        assert self.dbias is not None
+        if isinstance(self.scores.bias, Relative):
+            self._to_table(block, gradient)
+            return
+        place = self.dbias[block.place(tuple(self.dbias.shape))]
+        if self._met_once:
+            place.copy_(gradient)
+            return
+        repeated = [axis for axis, size in enumerate(place.shape) if size == 1 and gradient.shape[axis] > 1]
+        place.add_(gradient.sum(repeated, keepdim=True) if repeated else gradient)
+
+    def _clear_between(self, strip: Strip) -> None:
+        """Zeros for the keys that the strip does not look at, so that fresh memory is written once."""
+        assert self.dbias is not None
+        here, rows = self.scores.grid.keys, slice(strip.rows.start, strip.rows.stop)
+        ends = [here.start, *(end for tile in strip.tiles for end in (tile.keys.start, tile.keys.stop)), here.stop]
+        for start, stop in zip(ends[::2], ends[1::2], strict=True):
+            self.dbias[:, :, rows, start - here.start : stop - here.start] = 0
+
+    def _to_table(self, block: Block, gradient: torch.Tensor) -> None:
+        assert self.dbias is not None
+        starts = self.scores.distances(block)
+        by_start = gradient if len(starts) > 1 else gradient.sum(0, keepdim=True)
+        for at, one in zip(starts, by_start, strict=True):
+            place = self.dbias if self.dbias.shape[0] == 1 else self.dbias[block.heads]
+            sums = summed(one if self.dbias.shape[0] > 1 else one.sum(0, keepdim=True))
+            place[:, at : at + sums.shape[1]] += sums

@@ -1,0 +1,189 @@
+"""Statistics from queries, keys and log-sum-exp: a second pass over the scores, in memory that grows with the length.
+
+Every backend that has output and log-sum-exp in hand tells them by `tell`. They carry gradients: the pass has a
+backward that computes the blocks again, and what it sends to the log-sum-exp goes on through the backend's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from regard.detail import TopKeysFound
+from regard.kernels.collectors import KINDS, Collector, Top
+from regard.kernels.score_gradients import ScoreGradients
+from regard.kernels.scores import LOG2E, Scores
+from regard.kernels.strips import Layout, Strip, lay_out
+from regard.operands import Operands, Relative
+from regard.plan import Cost
+from regard.problem import Problem
+from regard.statistics import TopKeys, WeightsOf, asked_for
+
+PAIR = 80  # floating-point operations that take as long as what the pass does with a score, beside computing it
+
+
+def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
+    """The statistics that a problem wants, by the names they have in `Result`; all but the log-sum-exp itself.
+
+    Args:
+        problem: the call.
+        operands: its tensors.
+        log_sum_exp: of every row over the keys it sees, (batch, heads, q_len), -inf where there is none.
+    """
+    layout = _layout(problem)
+    if layout is None:
+        return {}
+    learned = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    chosen = asked_for(WeightsOf, problem.want)
+    if chosen is not None:
+        chosen.check(problem.heads, problem.q_len)
+    names = [kind.name for kind in KINDS if kind.wanted(problem)]
+    *found, indices = _Pass.apply(operands.q, operands.k, learned, log_sum_exp, layout, operands)
+    told: dict[str, Any] = dict(zip(names, found, strict=True))
+    if indices is not None:
+        told["top_keys"] = TopKeysFound(indices, told["top_keys"])
+    return told
+
+
+def with_statistics(cost: Cost, problem: Problem) -> Cost:
+    """The cost of a backend that tells its statistics by this pass, from that of the output alone."""
+    layout = _layout(problem)
+    if layout is None or problem.empty:
+        return cost
+    pairs, blocks = layout.size()
+    times = 3 if problem.needs_grad or problem.bias_learns else 1
+    return replace(
+        cost,
+        flops=cost.flops + times * pairs * (2 * problem.head_dim + PAIR),
+        peak_bytes=cost.peak_bytes + 16 * layout.largest + _asked_bytes(problem),
+        calls=cost.calls + times * 4 * blocks,
+    )
+
+
+def _asked_bytes(problem: Problem) -> int:
+    return 4 * problem.pairs if "weights" in problem.want else 0
+
+
+def _layout(problem: Problem) -> Layout | None:
+    """How the pass cuts a problem; None if it has nothing to tell."""
+    if not set(problem.want) - {"log_sum_exp"}:
+        return None
+    return lay_out(problem, wide=asked_for(TopKeys, problem.want) is not None)
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        learned: torch.Tensor | None,
+        log_sum_exp: torch.Tensor,
+        layout: Layout,
+        operands: Operands,
+    ) -> Any:
+        scores = Scores(layout, operands)
+        collectors = [kind(scores) for kind in KINDS if kind.wanted(layout.problem)]
+        _collect(scores, log_sum_exp, collectors)
+        indices = next((one.indices for one in collectors if isinstance(one, Top)), None)
+        ctx.save_for_backward(q, k, learned, log_sum_exp, indices)
+        ctx.lowered = layout, operands
+        ctx.set_materialize_grads(False)
+        if indices is not None:
+            ctx.mark_non_differentiable(indices)
+        return *(one.found for one in collectors), indices
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, learned, log_sum_exp, indices = ctx.saved_tensors
+        layout, operands = ctx.lowered
+        sent = ScoreGradients(Scores(layout, operands), ctx.needs_input_grad[2])
+        used = []
+        for kind, grad in zip((kind for kind in KINDS if kind.wanted(layout.problem)), grads[:-1], strict=True):
+            if grad is not None:
+                used.append((kind(sent.scores), grad))
+        for collector, _ in used:
+            if isinstance(collector, Top):
+                collector.indices = indices
+        to_log_sum_exp = _send(sent, log_sum_exp, used)
+        dbias = None if sent.dbias is None else sent.dbias.to(learned.dtype)
+        return sent.dq.to(q.dtype), sent.dk.to(k.dtype), dbias, to_log_sum_exp.to(log_sum_exp.dtype), None, None
+
+
+def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:
+    for collector in collectors:
+        collector.begin()
+    room, other = scores.workspace(), scores.workspace()
+    for strip, whole, highest in _strips(scores, log_sum_exp):
+        queries = scores.split(whole)
+        for block in scores.blocks(strip):
+            looking = [one for one in collectors if one.looks_at(block)]
+            if looking:
+                logs = scores.compute(block, queries, room).sub_(highest[block.number]).view(block.shape)
+                weights = _weights(logs, {one.reads for one in looking}, other.shaped(block.shape))
+                for one in looking:
+                    one.collect(block, logs, weights)
+    for collector in collectors:
+        collector.finish()
+
+
+def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.Tensor:
+    """The weights, as far as someone reads them: in place of logarithms that nobody needs."""
+    if reads == {"weights"}:
+        return logs.exp2_()
+    return logs if reads == {"logs"} else torch.exp2(logs, out=room)
+
+
+def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]) -> torch.Tensor:
+    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient by the weights; w G is sent on.
+
+    A weight is w = exp(score - log_sum_exp), so that both turn it by w.
+    """
+    scores = sent.scores
+    to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
+    room, other, third = scores.workspace(), scores.workspace(), scores.workspace()
+    slope = scores.workspace() if scores.problem.softcap is not None else None
+    for strip, whole, highest in _strips(scores, log_sum_exp):
+        sent.open(strip, whole)
+        queries = scores.split(whole)
+        for block in scores.blocks(strip):
+            looking = [(one, grad) for one, grad in used if one.looks_at(block)]
+            if looking:
+                logs = scores.compute(block, queries, room, slope).sub_(highest[block.number]).view(block.shape)
+                weights = torch.exp2(logs, out=other.shaped(block.shape))
+                gradient = third.shaped(block.shape).zero_()
+                for one, grad in looking:
+                    one.send(block, logs, grad, gradient)
+                to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
+                sent.send(block, gradient.view(block.units), None if slope is None else slope.shaped(block.units))
+        sent.close(strip.rows)
+    return to_log_sum_exp
+
+
+def _strips(scores: Scores, log_sum_exp: torch.Tensor) -> Iterator[tuple[Strip, torch.Tensor, list[torch.Tensor]]]:
+    """Strips with their queries and what their scores are compared with: +inf where a row sees no key."""
+    lonely = log_sum_exp == -math.inf
+    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(lonely, math.inf)
+    for strip in scores.strips(_rows_asked(scores.problem)):
+        rows = slice(strip.rows.start, strip.rows.stop)
+        queries = scores.queries(strip.rows, lonely[:, :, rows])
+        yield strip, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
+
+
+def _rows_asked(problem: Problem) -> list[range] | None:
+    """Runs of rows outside which nobody looks; None for all rows."""
+    chosen = asked_for(WeightsOf, problem.want)
+    if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
+        return None
+    runs: list[range] = []
+    for row in sorted(chosen.rows):
+        if runs and runs[-1].stop == row:
+            runs[-1] = range(runs[-1].start, row + 1)
+        else:
+            runs.append(range(row, row + 1))
+    return runs

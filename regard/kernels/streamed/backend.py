@@ -1,0 +1,63 @@
+"""What streaming costs, and when it is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from regard.detail import Result
+from regard.kernels import dropout
+from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.streamed.function import stream
+from regard.kernels.strips import Layout, lay_out
+from regard.mechanisms import Softmax
+from regard.operands import Operands
+from regard.plan import Cost, Offer, Refusal
+from regard.problem import Problem
+
+# Measured on CPU in float32, as the floating-point operations that take as long:
+PAIR = 70  # for each pair forward: its maximum, difference, exponential and sum
+PAIR_BACKWARD = 130  # and backward: the exponential again and the products around it
+STARTING, BLOCK = 10, 5  # calls: small operations cost less than `Cost.calls` counts
+
+
+class Streamed:
+    """Softmax over dot products with every option."""
+
+    name = "streamed"
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if not isinstance(problem.mechanism, Softmax):
+            return Refusal(f"it computes softmax attention, not {problem.mechanism}")
+        if problem.empty:
+            return Refusal("there is nothing to compute")
+        layout = lay_out(problem)
+        pairs, blocks = layout.size()
+        if problem.strict and (reason := layout.reason_against_strict(pairs)) is not None:
+            return Refusal(reason)
+        return Offer(with_statistics(_cost(layout, pairs, blocks), problem), partial(self.run, layout))
+
+    def run(self, layout: Layout, operands: Operands) -> Result:
+        problem = layout.problem
+        output, log_sum_exp = stream(layout, operands)
+        told = tell(problem, operands, log_sum_exp)
+        return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **told)
+
+
+def _cost(layout: Layout, pairs: int, blocks: int) -> Cost:
+    problem = layout.problem
+    learning = problem.needs_grad or problem.bias_learns
+    width = torch.promote_types(problem.dtype, torch.float32).itemsize
+    by_pair = PAIR + 2 * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
+    by_pair += PAIR_BACKWARD if learning else 0
+    by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
+    strips = pairs // (problem.batch * problem.heads * layout.rows)  # times the keys of each
+    vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * strips)
+    return Cost(
+        flops=pairs * by_pair * width / 4,
+        bytes=width * vectors * (problem.head_dim + problem.v_dim),
+        peak_bytes=width * layout.largest * 4,
+        pairs=pairs,
+        calls=round((STARTING + BLOCK * blocks) * (2.5 if learning else 1)),
+    )

@@ -1,0 +1,99 @@
+"""Neighbouring queries over the runs of keys that they see; strips that are alike become one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+from regard.kernels.tiled.program import Look, Strips, Terms
+from regard.patterns import Full, Grid, Pattern
+from regard.patterns.algebra import NOTHING
+from regard.patterns.narrowing import Blocks
+from regard.patterns.ranges import Ranges, size, without
+
+
+def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
+    """The rows of a grid in strips, those that are alike together."""
+    pattern, grid, rows = blocks.pattern, blocks.grid, terms.rows
+    if pattern == NOTHING:
+        return ()
+    done: list[Strips] = []
+    pools: dict[tuple[Hashable, ...], list[Look]] = {}
+    run: list[Look] = []
+    run_name: tuple[Hashable, ...] = ()
+    skip = _skipper(pattern, grid, rows)
+
+    def close(more: int = 0) -> None:
+        nonlocal run
+        if len(run) + more >= 2:
+            done.append(Strips(run[0], len(run) + more))
+        elif run:
+            pools.setdefault(run_name, []).append(run[0])
+        run = []
+
+    at = 0
+    while at < grid.q_len:
+        strip = range(at, min(at + rows, grid.q_len))
+        look, name = _looked(blocks, strip, terms.by_distance)
+        at = strip.stop
+        if not look.keys:
+            close()
+            continue
+        if len(look.keys) > 1:
+            close()
+            pools.setdefault(name, []).append(look)
+            continue
+        if run and not (name == run_name and look.keys[0].start == run[-1].keys[0].start + rows):
+            close()
+        run_name = name
+        run.append(look)
+        if len(run) == 2 and (more := skip(look)):
+            at += more * rows
+            close(more)
+    close()
+    return (*done, *(_pooled(looks, grid) for looks in pools.values()))
+
+
+def _pooled(looks: list[Look], grid: Grid) -> Strips:
+    """Strips that stand anywhere; a single one over one run of keys needs no gathering."""
+    if len(looks) == 1 and len(looks[0].keys) == 1:
+        return Strips(looks[0], 1)
+    rows = torch.stack([numbers(look.rows) for look in looks])
+    keys = torch.stack([numbers(look.keys) for look in looks])
+    return Strips(looks[0], len(looks), rows, keys - grid.keys.start)
+
+
+def numbers(ranges: Ranges) -> torch.Tensor:
+    """The positions themselves."""
+    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32) for one in ranges])
+
+
+def _looked(blocks: Blocks, strip: range, by_distance: bool) -> tuple[Look, tuple[Hashable, ...]]:
+    """The keys of a strip, and a name that equal strips share; what equals nothing has an object of its own in it."""
+    grid = blocks.grid
+    assert isinstance(grid.q_start, int)
+    seen = blocks.pattern.segments(grid.q_start + strip.start, grid.q_start + strip.stop - 1, grid.k_len)
+    partial = without(seen.some, seen.full)
+    one_run = len(seen.some) == 1
+    parts = (*seen.full, *partial)  # gathered keys may stand in any order: those that need no mask come first
+    name: list[Hashable] = [len(strip), one_run, size(seen.full)]
+    for part in sorted(parts, key=lambda part: part.start) if one_run or by_distance else partial:
+        name.append(len(part))
+        name.append((blocks.identity(strip, part) or object()) if part in partial else Full())
+        name.append(part.start - strip.start if by_distance else 0)
+    return Look((strip,), seen.some if one_run else parts, not partial), tuple(name)
+
+
+def _skipper(pattern: Pattern, grid: Grid, rows: int) -> Callable[[Look], int]:
+    """How many strips after a steady one are steady too, where the pattern says so without a look."""
+    band = pattern.band()
+    if band is None and (pattern.period is None or rows % pattern.period):
+        return lambda look: 0
+    end = grid.keys.stop if band is None or band.stop is None else min(grid.keys.stop, band.stop)
+
+    def skip(look: Look) -> int:
+        keys = (end - look.keys[-1].stop) // rows
+        return max(0, min(keys, (grid.q_len - look.rows[0].stop) // rows))
+
+    return skip

@@ -1,0 +1,74 @@
+"""A pattern taken apart: its leaves, and what depends on residues beside what does not."""
+
+from __future__ import annotations
+
+from regard.patterns.algebra import NOTHING, Many, Not
+from regard.patterns.base import Pattern
+from regard.patterns.full import Full
+from regard.patterns.lattice import Lattice
+
+
+def simplified(pattern: Pattern) -> Pattern:
+    """The pattern in terms of its simplest parts.
+
+    >>> from regard.patterns import parse
+    >>> print(simplified(parse("causal & strided(4)")))
+    causal & (lattice(4) | sliding_window(6))
+    """
+    simpler = pattern.structure()
+    while simpler is not pattern:
+        pattern, simpler = simpler, simpler.structure()
+    return pattern.canonical()
+
+
+def leaves(pattern: Pattern) -> list[Pattern]:
+    """The parts that `&`, `|` and `~` join."""
+    if isinstance(pattern, Many):
+        return [leaf for part in pattern.parts for leaf in leaves(part)]
+    return leaves(pattern.part) if isinstance(pattern, Not) else [pattern]
+
+
+def replaced(pattern: Pattern, kind: type[Pattern], by: Pattern, stride: int | None = None) -> Pattern:
+    """The pattern with the leaves of a kind (lattices: of one stride) replaced."""
+
+    def change(part: Pattern) -> Pattern:
+        if isinstance(part, Many | Not):
+            return part.mapped(change)
+        if isinstance(part, kind) and stride in (None, getattr(part, "stride", None)):
+            return by
+        return part
+
+    return change(pattern)
+
+
+def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
+    """The pattern as disjoint patterns: one without lattices, and for each stride the rest, which lies on its lattice.
+
+    Lattices that take pairs away, or that the pattern cannot be told on, stay in the first.
+    """
+    on: list[tuple[int, Pattern]] = []
+    for stride in _strides(pattern):
+        off = replaced(pattern, Lattice, NOTHING, stride).canonical()
+        there = replaced(pattern, Lattice, Full(), stride) & ~off
+        if there.on_lattice(stride, 0) is not None:
+            on.append((stride, there))
+            pattern = off
+    return pattern, on
+
+
+def _strides(pattern: Pattern) -> list[int]:
+    """Of the lattices that only ever add pairs."""
+    added: set[int] = set()
+    taken: set[int] = set()
+
+    def look(part: Pattern, negated: bool) -> None:
+        if isinstance(part, Many):
+            for one in part.parts:
+                look(one, negated)
+        elif isinstance(part, Not):
+            look(part.part, not negated)
+        elif isinstance(part, Lattice) and part.stride > 1:
+            (taken if negated else added).add(part.stride)
+
+    look(pattern, False)
+    return sorted(added - taken)

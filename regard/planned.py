@@ -1,0 +1,76 @@
+"""Plans by value: what one call was told, every equal call knows.
+
+A call is first looked up by what can be seen at a glance; only an unknown one is checked, posed as a problem and
+planned. Two ways of posing one problem share its plan.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from regard.bias import Bias
+from regard.kernels import BACKENDS
+from regard.mechanisms import Mechanism
+from regard.patterns import Pattern
+from regard.plan import Plan, make_plan
+from regard.problem import make_problem
+from regard.statistics import Want
+from regard.stored import Stored
+
+PLANS_KEPT = 512
+_plans: OrderedDict[Hashable, Plan] = OrderedDict()  # by problem and backend
+_calls: OrderedDict[Hashable, Plan] = OrderedDict()  # by what a call looks like
+
+
+def planned(
+    q: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
+    *,
+    pattern: Pattern | str | None = None,
+    mechanism: Mechanism | None = None,
+    bias: torch.Tensor | Bias | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    q_start: int | torch.Tensor | None = None,
+    want: tuple[Want, ...] = (),
+    strict: bool = False,
+    backend: str = "auto",
+) -> Plan:
+    """The plan of a call; arguments and errors are those of `attention` and `make_problem`."""
+    options = (pattern, mechanism, softcap, scale, dropout, q_start, want, strict, backend)
+    try:
+        look = (*_looks(q), *_looks(k), *_looks(v), torch.is_grad_enabled(), options, *map(type, options))
+        plan = _calls.get(look) if bias is None else None
+    except (AttributeError, TypeError):  # something is no tensor, or not hashable: the checks below say what
+        look = plan = None
+    if plan is not None:
+        return plan
+    problem = make_problem(
+        q, k, v, pattern=pattern, mechanism=mechanism, bias=bias, softcap=softcap, scale=scale, dropout=dropout,
+        q_start=q_start, want=want, strict=strict,
+    )  # fmt: skip
+    if not problem.pattern.by_value:  # equal only to itself: its plan is not worth keeping
+        return make_plan(problem, BACKENDS, backend)
+    plan = _plans.get((problem, backend))
+    if plan is None:
+        plan = _kept(_plans, (problem, backend), make_plan(problem, BACKENDS, backend))
+    if look is not None and bias is None and not isinstance(q_start, torch.Tensor):
+        _kept(_calls, look, plan)
+    return plan
+
+
+def _looks(x: torch.Tensor | Stored) -> tuple[Any, ...]:
+    return type(x), x.shape, x.dtype, x.device, getattr(x, "layout", None), x.requires_grad
+
+
+def _kept(plans: OrderedDict[Hashable, Plan], name: Hashable, plan: Plan) -> Plan:
+    plans[name] = plan
+    if len(plans) > PLANS_KEPT:
+        plans.popitem(last=False)
+    return plan

@@ -1,0 +1,78 @@
+"""A cache in a file comes back as it was, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard as rg
+from regard.caches import GrowingCache, RingCache, StaticCache, load_cache
+from regard.storage import load_tensors, save_tensors
+
+
+@pytest.fixture
+def ring(tmp_path):
+    cache = RingCache(2, 2, 3, dtype="int8", capacity=4)
+    cache.append(torch.randn(2, 2, 7, 3), torch.randn(2, 2, 7, 3))
+    cache.save(tmp_path / "ring")
+    return cache
+
+
+def test_every_changed_byte_is_refused(ring, tmp_path):
+    whole = (tmp_path / "ring").read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        (tmp_path / "damaged").write_bytes(damaged)
+        with pytest.raises(rg.errors.CheckpointError):
+            load_cache(tmp_path / "damaged")
+
+
+@pytest.mark.parametrize("length", [0, 7, 100, -1])
+def test_a_file_cut_short_is_refused(ring, tmp_path, length):
+    (tmp_path / "short").write_bytes((tmp_path / "ring").read_bytes()[:length])
+    with pytest.raises(rg.errors.CheckpointError):
+        load_cache(tmp_path / "short")
+
+
+def test_a_file_of_another_kind_is_refused(ring, tmp_path):
+    with pytest.raises(rg.errors.CheckpointError, match="'ring' in format '1'; read here are static"):
+        StaticCache.load(tmp_path / "ring")
+    save_tensors(tmp_path / "weights", {"k": torch.zeros(1, 1, 1, 1)})
+    with pytest.raises(rg.errors.CheckpointError, match="holds a cache of kind None"):
+        load_cache(tmp_path / "weights")
+
+
+def planes(**changes) -> dict[str, torch.Tensor]:
+    found = {"k": torch.zeros(1, 2, 3, 4), "v": torch.zeros(1, 2, 3, 5)} | changes
+    return {name: x for name, x in found.items() if x is not None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "tensors", "reason"),
+    [
+        ("dynamic", {"first": "x"}, planes(), "first is 'x'"),
+        ("dynamic", {"first": "-1"}, planes(), "first is '-1'"),
+        ("ring", {"first": "9" * 30, "capacity": "4"}, planes(), "not a whole number"),
+        ("static", {"first": "0"}, planes(), "capacity is ''"),
+        ("static", {"first": "0", "capacity": "2"}, planes(), "3 entries from 0 on, which a static"),
+        ("static", {"first": "1", "capacity": "9"}, planes(), "3 entries from 1 on, which a static"),
+        ("dynamic", {"first": "0"}, planes(v=None), "not the keys and values"),
+        ("dynamic", {"first": "0"}, planes(v=torch.zeros(1, 2, 2, 5)), "not the keys and values"),
+        ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3)), "not the keys and values"),
+        ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3, 4, dtype=torch.int8)), "not the keys and values"),
+        ("dynamic", {"first": "0"}, planes(k_scales=torch.zeros(1, 2, 3, 1)), "not the keys and values"),
+        ("dynamic", {"first": "0"}, {n: x.int() for n, x in planes().items()}, "not the keys and values"),
+    ],
+)
+def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(tmp_path, kind, words, tensors, reason):
+    save_tensors(tmp_path / "forged", tensors, {"cache": kind, "format": "1", **words})
+    with pytest.raises(rg.errors.CheckpointError, match=reason):
+        load_cache(tmp_path / "forged")
+
+
+def test_only_what_is_held_is_written(tmp_path):
+    cache = GrowingCache(1, 1, 4)
+    cache.append(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
+    cache.save(tmp_path / "cache")
+    assert load_tensors(tmp_path / "cache")["k"].shape == (1, 1, 3, 4)

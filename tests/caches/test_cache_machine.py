@@ -1,0 +1,151 @@
+"""Every kind of cache in every dtype is a list of entries, whatever is appended, cropped, reordered or refused."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import regard as rg
+from regard.caches import load_cache, new_cache
+from regard.caches.numbers import DTYPES
+from regard.stored import Stored
+
+KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
+
+
+def off_by(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """How far a number kept in a dtype may be from x (.., dim): the bound that `Cache` states."""
+    if dtype == torch.int8:
+        largest = x.abs().amax(-1, keepdim=True)
+        return (largest / 254 + largest * 2**-24).expand(x.shape)
+    return {
+        torch.bfloat16: x.abs() / 256,
+        torch.float16: (x.abs() / 2048).clamp_min(2**-25),
+    }.get(dtype, torch.zeros_like(x))
+
+
+def wide(x: torch.Tensor | Stored) -> torch.Tensor:
+    """The entries held, in float64."""
+    return x.widened(torch.float64) if isinstance(x, Stored) else x.double()
+
+
+class CacheIsAList(RuleBasedStateMachine):
+    """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held."""
+
+    kind, dtype = "dynamic", "float32"
+
+    @initialize(capacity=st.integers(1, 9))
+    def start(self, capacity):
+        self.capacity = None if self.kind == "dynamic" else capacity
+        options = {} if self.capacity is None else {"capacity": capacity}
+        self.cache = new_cache(self.kind, 2, KV_HEADS, HEAD_DIM, v_dim=V_DIM, dtype=self.dtype, **options)
+        self.rows: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[], []]
+        self.first = 0
+        self.appended = 0
+
+    def fresh(self, added: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.appended)
+        self.appended += 1
+        given = torch.float64 if self.dtype == "float64" else torch.float32
+        sizes = ((len(self.rows), KV_HEADS, added, HEAD_DIM), (len(self.rows), KV_HEADS, added, V_DIM))
+        k, v = (torch.randn(size, generator=generator, dtype=torch.float64).to(given) for size in sizes)
+        return k, v
+
+    @property
+    def left(self) -> int:
+        return self.capacity - len(self.rows[0]) if self.kind == "static" else 20
+
+    @rule(added=st.integers(0, 20), recorded=st.booleans(), grad=st.booleans())
+    def append(self, added, recorded, grad):
+        added = min(added, self.left)
+        k, v = (x.requires_grad_(recorded and self.dtype != "int8") for x in self.fresh(added))
+        with torch.set_grad_enabled(grad):
+            keys, values = self.cache.append(k, v)
+        for row, entries in enumerate(self.rows):
+            entries += [(k[row, :, at].detach().clone(), v[row, :, at].detach().clone()) for at in range(added)]
+        self.holds(keys, values, self.first)
+        assert isinstance(keys, torch.Tensor) == (not self.first and keys.dtype == k.dtype)
+        if self.kind == "ring":
+            self.first = max(self.first, len(self.rows[0]) - self.capacity)
+
+    @precondition(lambda self: self.left < 20)
+    @rule(more=st.integers(1, 3))
+    def one_more_than_the_capacity_is_refused(self, more):
+        with pytest.raises(rg.ArgumentError, match="more entries do not fit"):
+            self.cache.append(*self.fresh(self.left + more))
+
+    @rule(data=st.data())
+    def crop(self, data):
+        length = data.draw(st.integers(0, len(self.rows[0])))
+        if 0 < length <= self.first:
+            with pytest.raises(rg.ArgumentError, match="are gone"):
+                self.cache.crop(length)
+            return
+        self.cache.crop(length)
+        self.rows = [entries[:length] for entries in self.rows]
+        self.first = self.first if length else 0
+
+    @rule(data=st.data())
+    def reorder(self, data):
+        index = data.draw(st.lists(st.integers(0, len(self.rows) - 1), min_size=1, max_size=4))
+        self.cache.reorder(torch.tensor(index))
+        self.rows = [list(self.rows[row]) for row in index]
+
+    @rule()
+    def save_and_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.cache.save(f"{folder}/cache.safetensors")
+            loaded = load_cache(f"{folder}/cache.safetensors")
+        assert repr(loaded) == repr(self.cache)
+        self.cache = loaded
+
+    @rule(added=st.integers(0, 20))
+    def what_is_refused_later_is_forgotten(self, added):
+        with suppress(KeyboardInterrupt), self.cache.unless_refused():
+            self.cache.append(*self.fresh(min(added, self.left)))
+            raise KeyboardInterrupt
+
+    @rule(wrong=st.sampled_from(["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder"]))
+    def refuse(self, wrong):
+        k, v = self.fresh(2)
+        calls = {
+            "rank": lambda: self.cache.append(k[0], v),
+            "heads": lambda: self.cache.append(k[:, :1], v[:, :1]),
+            "dim": lambda: self.cache.append(k, v[..., :4]),
+            "integers": lambda: self.cache.append(k.int(), v.int()),
+            "pairs": lambda: self.cache.append(k, v[:, :, :1]),
+            "crop": lambda: self.cache.crop(self.cache.length + 1),
+            "crop below": lambda: self.cache.crop(-1),
+            "reorder": lambda: self.cache.reorder(torch.tensor([len(self.rows)])),
+        }
+        with pytest.raises(rg.RegardError):
+            calls[wrong]()
+
+    @invariant()
+    def holds_what_the_list_holds(self):
+        assert self.cache.batch == len(self.rows)
+        assert self.cache.length == len(self.rows[0])
+        self.holds(self.cache.keys, self.cache.values, self.first)
+
+    def holds(self, keys, values, first):
+        length = len(self.rows[0])
+        assert keys.shape == (len(self.rows), KV_HEADS, length, HEAD_DIM)
+        assert (keys.first if isinstance(keys, Stored) else 0) == first
+        for found, part in ((wide(keys), 0), (wide(values), 1)):
+            if found.numel():
+                wanted = torch.stack([torch.stack([entry[part] for entry in row[first:]], 1) for row in self.rows])
+                assert ((found - wanted).abs() <= off_by(wanted.double(), DTYPES[self.dtype])).all()
+
+
+for _kind, _dtype in product(("dynamic", "static", "ring"), DTYPES):
+    machine = type(f"{_kind}_{_dtype}", (CacheIsAList,), {"kind": _kind, "dtype": _dtype})
+    machine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
+    globals()[f"Test_{_kind}_{_dtype}"] = machine.TestCase
+del machine, CacheIsAList

@@ -1,0 +1,77 @@
+"""`regard plan` says what `plan_attention` decides, for calls far too large to be made."""
+
+import json
+import time
+
+import pytest
+import torch
+from test_commands import regard
+
+import regard as rg
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shapes", "options"),
+    [
+        (["--q-len", "7"], ((1, 8, 7, 64), (1, 8, 7, 64), (1, 8, 7, 64)), {}),
+        (
+            ["--q-len", "7", "--k-len", "11", "--heads", "6", "--kv-heads", "3", "--head-dim", "5", "--v-dim", "13",
+             "--batch", "2", "--pattern", "causal & causal_window(4)", "--want", "entropy", "--want", "top_keys(3)",
+             "--want", "weights_of(rows=[0, 5], heads=[2])"],
+            ((2, 6, 7, 5), (2, 3, 11, 5), (2, 3, 11, 13)),
+            {"pattern": "causal & causal_window(4)",
+             "want": ["entropy", rg.top_keys(3), rg.statistics.weights_of(rows=[0, 5], heads=[2])]},
+        ),
+        (
+            ["--q-len", "9", "--softcap", "30", "--dropout", "0.25", "--dtype", "bfloat16", "--backend", "reference"],
+            ((1, 8, 9, 64),) * 3,
+            {"softcap": 30.0, "dropout": 0.25, "dtype": torch.bfloat16, "backend": "reference"},
+        ),
+        (["--q-len", "9", "--grad"], ((1, 8, 9, 64),) * 3, {"requires_grad": True}),
+    ],
+)  # fmt: skip
+def test_json_is_that_of_plan_attention(arguments, shapes, options):
+    made = {name: options.pop(name) for name in ("dtype", "requires_grad") if name in options}
+    q, k, v = (torch.zeros(shape, **made) for shape in shapes)
+    answer = regard("plan", *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.decode().strip() == rg.plan_attention(q, k, v, **options).to_json()
+
+
+def test_a_million_queries_are_planned_without_being_made():
+    began = time.process_time()
+    answer = regard("plan", "--q-len", "1000000", "--pattern", "causal & causal_window(512)", "--heads", "4")
+    assert answer.returncode == 0, answer.stderr
+    assert "1000000 queries by 1000000 keys" in answer.stdout.decode()
+    assert time.process_time() - began < 2
+
+
+def test_a_plan_for_a_device_that_is_not_here():
+    record = json.loads(regard("plan", "--q-len", "64", "--device", "cuda", "--json").stdout)
+    assert "on cuda" in record["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--pattern", "caual"], 2, "'caual' is no pattern"),
+        (["--dtype", "int8"], 2, "dtype 'int8' is not attended; there are float16"),
+        (["--device", "tpu"], 2, "device 'tpu' is not planned for; there are cpu, cuda"),
+        (["--want", "nonsense"], 2, "want='nonsense' is no statistic"),
+        (["--want", "weights_of(rows=[a])"], 2, "rows and heads are whole numbers"),
+        (["--dropout", "2"], 2, "dropout is 2.0"),
+        (["--backend", "magic"], 2, "backend 'magic' does not exist"),
+        (["--heads", "8", "--kv-heads", "3"], 1, "heads must be a multiple of kv_heads"),
+        (["--softcap", "30", "--backend", "fused"], 1, "have no softcap"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, code, words):
+    answer = regard("plan", "--q-len", "10", *arguments)
+    assert answer.returncode == code
+    assert not answer.stdout
+    assert answer.stderr.count(b"\n") == 1
+    assert words in answer.stderr.decode()
+
+
+def test_the_queries_must_be_counted():
+    assert regard("plan").returncode == 2

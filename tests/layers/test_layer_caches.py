@@ -1,0 +1,162 @@
+"""A layer that continues a text through any cache says what it would say of the whole text at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard.caches import new_cache
+from regard.layers import MultiHeadAttention
+from regard.patterns import KeySpan
+from regard.positions import Rotary
+
+WINDOW = 6
+KINDS = {"dynamic": None, "static": 24, "ring": WINDOW - 1}
+
+
+def layer_of(dtype: torch.dtype = torch.float64, pattern: str = f"causal_window({WINDOW})") -> MultiHeadAttention:
+    """Its output is the joined heads themselves, so that an error of attention is seen as it is."""
+    torch.manual_seed(3)
+    layer = MultiHeadAttention(dim=24, heads=4, kv_heads=2, pattern=pattern, positions=Rotary()).to(dtype).eval()
+    with torch.no_grad():
+        layer.to_output.weight.copy_(torch.eye(24))
+        layer.to_output.bias.zero_()
+    return layer
+
+
+def continued(layer, x, cuts, cache, **options) -> torch.Tensor:
+    return torch.cat([layer(x[:, one:two], cache=cache, **options) for one, two in pairwise(cuts)], 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_continuing_equals_the_whole_at_once(kind, data):
+    layer, length = layer_of(), data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(1, length - 1)))), length]
+    x = torch.randn(2, length, 24, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    with torch.no_grad():
+        cache = layer.new_cache(2, kind, capacity=KINDS[kind])
+        assert (continued(layer, x, cuts, cache) - layer(x)).abs().max() <= 1e-12
+    assert cache.length == length
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("cuts", [range(25), (0, 7, 8, 20, 24), (0, 24)])
+def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
+    """With every score moved by at most d, a weight moves by a factor of at most e^(2 d)."""
+    layer = layer_of()
+    x = torch.randn(2, 24, 24, dtype=torch.float64)
+    with torch.no_grad():
+        whole = layer(x)
+        q, k = (layer._turned(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
+        v = layer._split(layer.to_v(x), 2)
+        found = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
+    part = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
+    moved = 6**-0.5 * q.abs().sum(-1).max() * k.abs().max() * part
+    bound = v.abs().max() * (part + torch.expm1(2 * moved))
+    assert 0 < (found - whole).abs().max() <= bound
+    assert (found - whole).abs().max() <= 40 * part  # and no excuse for anything but rounding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_a_refused_call_leaves_the_cache_as_it_was(kind, dtype):
+    layer = layer_of()
+    x = torch.randn(1, 20, 24, dtype=torch.float64)
+    with torch.no_grad():
+        caches = [layer.new_cache(1, kind, KINDS[kind], dtype) for _ in range(2)]
+        first, second = (continued(layer, x, range(13), cache) for cache in caches)
+        for _ in range(8):  # as many as make a ring move
+            with pytest.raises(rg.ShapeError, match="does not broadcast"):
+                layer(x[:, 12:17], cache=caches[0], bias=torch.zeros(3, 3, dtype=torch.float64))
+        first, second = (continued(layer, x, range(12, 21), cache) for cache in caches)
+    assert torch.equal(first, second)
+
+
+def test_a_ring_refuses_what_looks_further_back_than_it_holds():
+    layer = layer_of(pattern="causal")
+    x = torch.randn(1, 9, 24, dtype=torch.float64)
+    cache = layer.new_cache(1, "ring", capacity=4)
+    with torch.no_grad():
+        continued(layer, x, range(6), cache)
+        with pytest.raises(
+            rg.ArgumentError, match="keys from position 0 on are needed, and this cache holds those from 1"
+        ):
+            layer(x[:, 5:6], cache=cache)
+        assert cache.length == 5
+        layer(x[:, 5:6], cache=cache, pattern="causal_window(5)")
+
+
+def test_a_ring_is_as_long_as_the_layer_looks_back():
+    assert layer_of().new_cache(1, "ring").capacity == WINDOW - 1
+    with pytest.raises(rg.ArgumentError, match="looks back without end"):
+        layer_of(pattern="causal").new_cache(1, "ring")
+
+
+def test_a_full_static_cache_refuses_and_goes_on_after_a_crop():
+    layer = layer_of()
+    x = torch.randn(1, 5, 24, dtype=torch.float64)
+    cache = layer.new_cache(1, "static", capacity=4)
+    with torch.no_grad():
+        whole = layer(x)
+        layer(x[:, :4], cache=cache)
+        with pytest.raises(rg.ArgumentError, match="1 more entries do not fit"):
+            layer(x[:, 4:], cache=cache)
+        cache.crop(3)
+        assert torch.allclose(layer(x[:, 3:4], cache=cache), whole[:, 3:4], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_left_padding_is_a_pattern_that_every_cache_carries(kind):
+    layer = layer_of()
+    x = torch.randn(2, 20, 24, dtype=torch.float64)
+    live = KeySpan(torch.tensor([0, 4]))
+    with torch.no_grad():
+        whole = layer(x, pattern=live)
+        found = continued(layer, x, (0, 9, 10, 11, 20), layer.new_cache(2, kind, KINDS[kind]), pattern=live)
+    assert (found - whole).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_autocast_goes_through_a_cache_of_another_dtype(kind, dtype):
+    layer = layer_of(torch.float32)
+    x = torch.randn(1, 12, 24)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        whole = layer(x)
+        found = continued(layer, x, range(13), layer.new_cache(1, kind, KINDS[kind], dtype))
+    assert found.dtype == whole.dtype
+    assert torch.allclose(found.float(), whole.float(), rtol=0, atol=2**-7 * float(whole.abs().max()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
+    layer = layer_of()
+    x = torch.randn(1, 14, 24, dtype=torch.float64)
+    found = []
+    for run in (layer, lambda x: continued(layer, x, (0, 5, 6, 13, 14), layer.new_cache(1, kind, KINDS[kind]))):
+        layer.zero_grad()
+        run(x).square().sum().backward()
+        found.append([weight.grad.clone() for weight in layer.parameters()])
+    assert all(torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True))
+
+
+def test_an_int8_cache_does_not_train_and_says_so():
+    layer = layer_of()
+    x = torch.randn(1, 3, 24, dtype=torch.float64)
+    with pytest.raises(rg.UnsupportedError, match="rounding to int8 has none"):
+        layer(x, cache=layer.new_cache(1, dtype="int8"))
+
+
+def test_a_cache_made_by_hand_serves_as_well():
+    layer = layer_of(torch.float32)
+    cache = new_cache("static", 1, 2, 6, capacity=3)
+    with torch.no_grad():
+        assert layer(torch.zeros(1, 3, 24), cache=cache).shape == (1, 3, 24)

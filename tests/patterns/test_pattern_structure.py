@@ -1,0 +1,175 @@
+"""What a pattern knows about itself, for random expressions of all leaves, against every pair asked one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pattern_expressions import HEADS, ROWS, alike, anything, lengths, local, pairs
+
+from regard.patterns import Full, Pattern, RandomBlocks, parse
+from regard.patterns.ranges import Ranges
+
+many = settings(max_examples=100, deadline=None)
+where = st.integers(-6, 14)
+somebody = st.integers(1, 9)
+
+
+def marked(ranges: Ranges, length: int) -> torch.Tensor:
+    """The ranges as booleans, after a look at their form: sorted, apart, not empty, within 0 .. length."""
+    marks = torch.zeros(length, dtype=torch.bool)
+    end = -1
+    for one in ranges:
+        assert end < one.start < one.stop <= length
+        marks[one.start : one.stop] = True
+        end = one.stop
+    return marks
+
+
+def same(one: Pattern, other: Pattern, q_len: int = 9, k_len: int = 11) -> bool:
+    return all(
+        bool((pairs(one, q_len, k_len, q_start) == pairs(other, q_len, k_len, q_start)).all()) for q_start in (-3, 0, 5)
+    )
+
+
+@many
+@given(anything, somebody, lengths, where)
+def test_segments_are_sound(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start).flatten(0, 1)  # (anyone, q_len, k_len)
+    found = pattern.segments(q_start, q_start + q_len - 1, k_len)
+    full, some = marked(found.full, k_len), marked(found.some, k_len)
+    assert not (full & ~truth.all(0).all(0)).any()
+    assert not (truth.any(0).any(0) & ~some).any()
+
+
+@many
+@given(anything, somebody, somebody, where, st.data())
+def test_what_is_seen_for_certain_is_seen(pattern, q_len, k_len, q_start, data):
+    low = data.draw(st.integers(0, k_len - 1))
+    high = data.draw(st.integers(low, k_len))
+    if pattern.sees_all(q_start, q_start + q_len - 1, range(low, high)):
+        assert pairs(pattern, q_len, k_len, q_start)[..., low:high].all()
+
+
+@pytest.mark.parametrize("negated", [False, True])
+def test_a_draw_that_depends_on_the_number_of_keys_is_never_certain_without_it(negated):
+    for seed in range(5):
+        drawn = RandomBlocks(1, block=1, seed=seed)
+        pattern = ~drawn if negated else drawn
+        for key in range(6):
+            seen = pattern.sees_all(0, 0, range(key, key + 1))
+            assert not seen or all(pattern.dense(1, length, q_start=0)[0, key] for length in range(key + 1, 9))
+
+
+@many
+@given(alike, lengths, lengths, where, st.integers(1, 5))
+def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile):
+    truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
+    states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
+    rows, columns = -(-q_len // tile), -(-k_len // tile)
+    assert tuple(states.shape) == (rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            block = truth[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
+            assert states[row, column] == (2 if block.all() else int(block.any()))
+
+
+@many
+@given(alike, lengths, lengths, where)
+def test_empty_rows_see_no_key(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
+    assert torch.equal(marked(pattern.empty_rows(q_len, k_len, q_start=q_start), q_len), ~truth.any(-1))
+
+
+@many
+@given(anything)
+def test_canonical_forms_mean_the_same_and_stay(pattern):
+    found = pattern.canonical()
+    assert same(found, pattern)
+    assert found.canonical() == found
+
+
+@many
+@given(alike, alike, alike)
+def test_canonical_forms_forget_order_and_grouping(a, b, c):
+    for one, other in (((a & b) & c, c & (b & a)), ((a | b) | c, c | (b | a)), (~(a & b), ~b | ~a)):
+        assert one.canonical() == other.canonical()
+        assert str(one.canonical()) == str(other.canonical())
+
+
+def test_canonical_forms_drop_what_is_implied_and_cut_what_is_cut():
+    for text, fewest in (
+        ("causal & causal_window(512)", "causal_window(512)"),
+        ("sliding_window(8) & ~(~causal)", "causal_window(5)"),
+        ("strided(4) | (strided(4) & global_tokens(0))", "strided(4)"),
+        ("strided(4) & (strided(4) | global_tokens(0))", "strided(4)"),
+        ("sliding_window(8) | sliding_window(4)", "sliding_window(8)"),
+        ("causal & ~causal", "~full"),
+        ("dilated_window(7, 1)", "sliding_window(6)"),
+        ("prefix(3) & key_span(1)", "key_span(1, 3)"),
+        ("lattice(1) | strided(5)", "full"),
+    ):
+        assert str(parse(text).canonical()) == fewest
+
+
+@many
+@given(anything)
+def test_structure_means_the_same(pattern):
+    assert same(pattern.structure(), pattern)
+
+
+@many
+@given(anything, st.integers(1, 4), where)
+def test_shifting_by_the_period_changes_nothing(pattern, q_len, q_start):
+    period = pattern.period
+    assume(period is not None)
+    rows, keys = torch.arange(q_len)[:, None] + q_start, torch.arange(9)
+    assert bool((pattern.allows(rows, keys) == pattern.allows(rows + period, keys + period)).all())
+
+
+@many
+@given(local)
+def test_what_is_told_by_distance_and_block_has_a_period(pattern):
+    assert pattern.period is not None
+
+
+@many
+@given(alike, st.integers(1, 5), st.data())
+def test_on_a_lattice_it_is_the_pattern_of_every_so_manieth_position(pattern, stride, data):
+    residue = data.draw(st.integers(0, stride - 1))
+    found = pattern.on_lattice(stride, residue)
+    assume(found is not None)
+    rows, keys = torch.arange(-2, 5)[:, None], torch.arange(6)
+    there = pattern.allows(rows * stride + residue, keys * stride + residue)
+    assert bool((found.allows(rows, keys) == there).all())
+
+
+@many
+@given(anything, lengths, lengths, where)
+def test_one_head_and_one_row_see_what_is_theirs(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start).expand(ROWS, HEADS, q_len, k_len)
+    for row in range(ROWS):
+        for head in range(HEADS):
+            alone = pattern.for_row(row).for_head(head)
+            assert not alone.varies_by_row
+            assert not alone.varies_by_head
+            assert torch.equal(pairs(alone, q_len, k_len, q_start)[0, 0], truth[row, head])
+
+
+@many
+@given(anything, st.integers(1, 3))
+def test_a_stack_learns_from_nothing_beyond_its_reach(pattern, layers):
+    positions = 14
+    seen = pairs(pattern, positions, positions, 0).flatten(0, 1).any(0) | torch.eye(positions, dtype=torch.bool)
+    learns = torch.eye(positions, dtype=torch.bool)
+    for _ in range(layers):
+        learns = (seen.float() @ learns.float()) > 0
+    reach = pattern.reach(layers)
+    ahead = torch.arange(positions) - torch.arange(positions)[:, None]
+    assert reach.back is None or not learns[ahead < -reach.back].any()
+    assert reach.ahead is None or not learns[ahead > reach.ahead].any()
+
+
+def test_everything_is_certain_of_full():
+    assert Full().segments(0, 3, 5).full == Full().segments(0, 3, 5).some == (range(5),)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from regard import patterns as p
+from regard.errors import ArgumentError
+from regard.patterns import parse
+from regard.patterns.text import READABLE
+
+SPELLINGS = {
+    "strided(64)": p.Strided(64),
+    "strided(64, local=false)": p.Strided(64, local=False),
+    "fixed(8)": p.Fixed(8),
+    "fixed(8, summary=2)": p.Fixed(8, 2),
+    "fixed(8, local=false)": p.Fixed(8, local=False),
+    "fixed(8, summary=2, local=false)": p.Fixed(8, 2, False),
+    "dilated_window(8, 2)": p.DilatedWindow(8, 2),
+    "global_tokens(0, 3)": p.GlobalTokens([3, 0]),
+    "global_tokens(0..127)": p.GlobalTokens(range(128)),
+    "global_tokens(0, 1, 5..9)": p.GlobalTokens([0, 1, *range(5, 10)]),
+    "global_tokens()": p.GlobalTokens([]),
+    "random_blocks(3, block=64, seed=0)": p.RandomBlocks(3),
+    "random_blocks(3, block=1, seed=-4, past=true)": p.RandomBlocks(3, 1, -4, past=True),
+    "prefix(5)": p.Prefix(5),
+    "key_span(2)": p.KeySpan(2),
+    "key_span(0, 9)": p.KeySpan(0, 9),
+    "per_head(causal, full & ~causal, prefix(1) | causal)": p.PerHead(
+        [p.Causal(), ~p.Causal(), p.Prefix(1) | p.Causal()]
+    ),
+    "diagonals(all, 0)": p.Diagonals(None, 0),
+    "diagonals(-1, all)": p.Diagonals(-1),
+    "lattice(4)": p.Lattice(4),
+    "same_block(4)": p.SameBlock(4),
+    "summary(4, 2)": p.Summary(4, 2),
+    "key_set(1, 3..5)": p.KeySet((range(1, 2), range(3, 6))),
+    "query_set(1)": p.QuerySet((range(1, 2),)),
+}
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_a_text_is_its_pattern_and_back(text):
+    assert parse(text) == SPELLINGS[text]
+    assert parse(str(SPELLINGS[text])) == SPELLINGS[text]
+    if "full &" not in text:
+        assert str(SPELLINGS[text]) == text
+
+
+def test_every_name_has_a_spelling_above():
+    used = " ".join(SPELLINGS)
+    simple = {"full", "causal", "sliding_window", "causal_window"}
+    assert {name for name in READABLE if f"{name}(" in used} == set(READABLE) - simple
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("strided(stride=64, local=true)", "strided(64)"),
+        ("fixed(8, 2, false)", "fixed(8, local=false, summary=2)"),
+        ("random_blocks(3, seed=5)", "random_blocks(3, 64, 5)"),
+        ("random_blocks(count=3)", "random_blocks(3)"),
+        ("global_tokens(5..7, 0, 6)", "global_tokens(0, 5, 6, 7)"),
+        ("key_span(0, all)", "key_span()"),
+        ("causal&strided( 64 )", "strided(64) & causal"),
+    ],
+)
+def test_a_pattern_has_several_spellings(one, other):
+    assert parse(one) == parse(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("strided()", r"strided takes \(stride, local\)"),
+        ("strided(4, 5, 6)", r"strided takes \(stride, local\)"),
+        ("strided(4, nearby=true)", r"strided takes \(stride, local\)"),
+        ("strided(4, stride=4)", r"strided takes \(stride, local\)"),
+        ("strided(stride=4, 5)", "by place first"),
+        ("fixed(4, summary=1, summary=2)", "each name once"),
+        ("strided(4, true=1)", "strided takes"),
+        ("strided(true)", "stride is True"),
+        ("strided(all)", "stride is None"),
+        ("strided(causal)", "a whole number, all, true or false is missing at character 9"),
+        ("global_tokens(7..3)", r"7\.\.3 is no span of positions"),
+        ("global_tokens(-1)", "is no span of positions"),
+        ("global_tokens(0..)", "a whole number is missing"),
+        ("global_tokens(0..999999999999)", "more than 1000000 positions"),
+        ("global_tokens(indices=0)", "a whole number is missing"),
+        ("per_head()", "PerHead needs patterns"),
+        ("per_head(causal", "',' is missing"),
+        ("per_head(4)", "'4' is no pattern"),
+        ("fixed(4, 9)", "the last 9 keys"),
+        ("same_document(4)", "'same_document' is no pattern"),
+        ("random_blocks(3, past=maybe)", "true or false is missing at character 23"),
+        ("per_head(" * 100 + "full" + ")" * 100, "more than 64 levels"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_place(text, words):
+    with pytest.raises(ArgumentError, match=words):
+        parse(text)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns import (
+    Causal,
+    CausalWindow,
+    Explicit,
+    Full,
+    GlobalTokens,
+    Grid,
+    KeySpan,
+    PerHead,
+    Prefix,
+    Strided,
+    Where,
+)
+
+
+def test_head_h_sees_what_the_h_th_pattern_shows():
+    parts = [CausalWindow(2), Strided(3), GlobalTokens([1]), Full()]
+    pattern = PerHead(parts)
+    found = pattern.dense(5, 7, q_start=1)
+    assert tuple(found.shape) == (1, 4, 5, 7)
+    for head, part in enumerate(parts):
+        assert torch.equal(found[0, head], part.dense(5, 7, q_start=1))
+        assert pattern.for_head(head) == part
+
+
+def test_it_joins_with_other_patterns():
+    pattern = PerHead([Full(), CausalWindow(1)]) & Causal()
+    assert pattern.varies_by_head
+    assert str(pattern.for_head(0)) == "causal"
+    assert str(pattern.for_head(1).canonical()) == "causal_window(1)"
+    assert pattern.count(3, 3) == 6 + 3
+    assert str((~pattern).for_head(0)) == "~causal"
+
+
+def test_parts_may_differ_by_row_and_head_themselves():
+    lengths = KeySpan(0, torch.tensor([1, 3]))
+    mask = Explicit(torch.arange(2 * 9).view(1, 2, 3, 3) % 4 == 0)
+    pattern = PerHead([lengths, mask])
+    found = pattern.dense(3, 3)
+    assert tuple(found.shape) == (2, 2, 3, 3)
+    assert torch.equal(found[:, 0], lengths.dense(3, 3)[:, 0].expand(2, 3, 3))
+    assert torch.equal(found[:, 1], mask.dense(3, 3)[:, 1].expand(2, 3, 3))
+    assert str(pattern.for_row(1).for_head(0)) == "key_span(0, 3)"
+    assert pattern.varies_by_row
+    assert not pattern.by_value
+
+
+def test_hidden_keys_are_told_for_each_head():
+    pattern = PerHead([Prefix(2), Full(), KeySpan(0, torch.tensor([1, 3]))])
+    shown = pattern.visible_keys(Grid.whole(4, 4))
+    assert shown.int().tolist() == [
+        [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]],
+        [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]],
+    ]
+    assert PerHead([Full(), Causal()]).visible_keys(Grid.whole(4, 4)) is None
+
+
+def test_it_says_of_itself_what_its_parts_say():
+    assert PerHead([Prefix(1), KeySpan(2)]).query_free
+    assert not PerHead([Prefix(1), Causal()]).query_free
+    assert not PerHead([Prefix(1), KeySpan(2)]).compares_positions
+    assert PerHead([Prefix(1), Causal()]).compares_positions
+    assert not PerHead([Causal(), Where(lambda i, j: i == j)]).structured
+    assert str(PerHead([CausalWindow(3), CausalWindow(5)]).reach(2)) == "8 back, 0 ahead"
+    assert PerHead([CausalWindow(3), Prefix(1)]).keys(5, 6, 9) == range(7)
+
+
+def test_it_needs_a_pattern_for_each_head():
+    PerHead([Causal(), Full()]).check(1, 2, 3, 3)
+    with pytest.raises(ShapeError, match="2 patterns but the call has 4 query heads"):
+        PerHead([Causal(), Full()]).check(1, 4, 3, 3)
+    with pytest.raises(ShapeError, match="KeySpan's stop holds 2 numbers"):
+        PerHead([Causal(), KeySpan(0, torch.tensor([1, 2]))]).check(3, 2, 3, 3)
+
+
+@pytest.mark.parametrize("patterns", [[], [Causal(), "full"], "full", Causal(), None])
+def test_what_is_no_list_of_patterns_is_refused(patterns):
+    with pytest.raises(ArgumentError, match="PerHead needs patterns, one for each query head"):
+        PerHead(patterns)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from regard.patterns import Causal, Grid, RandomBlocks
+
+
+def drawn(pattern: RandomBlocks, query: int, k_len: int) -> list[int]:
+    """The blocks of keys that the query at this position sees."""
+    seen = pattern.dense(1, k_len, q_start=query)[0]
+    return sorted(set((seen.nonzero().flatten() // pattern.block).tolist()))
+
+
+# As first drawn. A change here changes the meaning of every model that was trained with random blocks.
+GOLDEN = [
+    (RandomBlocks(3, block=64, seed=0), 4096, {0: [0, 25, 52], 63: [0, 25, 52], 64: [17, 41, 63], 4095: [22, 33, 42]}),
+    (RandomBlocks(3, block=64, seed=0), 4096, {-1: [1, 4, 54]}),
+    (RandomBlocks(2, block=16, seed=7, past=True), 640, {0: [0], 16: [0, 1], 40: [0, 2], 639: [18, 27], -1: []}),
+    (RandomBlocks(4, block=1, seed=-5), 1000, {0: [52, 398, 662, 800], 999: [274, 281, 461, 648]}),
+]
+
+
+@pytest.mark.parametrize(("pattern", "k_len", "blocks"), GOLDEN)
+def test_the_draws_are_frozen(pattern, k_len, blocks):
+    assert {query: drawn(pattern, query, k_len) for query in blocks} == blocks
+
+
+@pytest.mark.parametrize("k_len", [1, 7, 24, 25, 100])
+@pytest.mark.parametrize(("count", "block"), [(1, 1), (3, 4), (5, 8), (40, 2)])
+def test_every_query_block_sees_count_distinct_blocks_or_all_there_are(count, block, k_len):
+    pattern = RandomBlocks(count, block=block, seed=3)
+    there_are = -(-k_len // block)
+    for query in (-9, 0, block, 77):
+        assert len(drawn(pattern, query, k_len)) == min(count, there_are)
+    seen = pattern.dense(3 * block, k_len, q_start=0)
+    assert torch.equal(seen, seen[::block].repeat_interleave(block, dim=0))
+
+
+def test_every_choice_of_blocks_is_equally_likely():
+    for pattern in (RandomBlocks(2, block=1, seed=1), RandomBlocks(2, block=1, seed=2)):
+        rows = pattern.dense(20_000, 5, q_start=0)
+        found = Counter(tuple(row) for row in rows.int().tolist())
+        assert len(found) == 10
+        assert sum((number - 2000) ** 2 / 2000 for number in found.values()) < 28  # chi-square, 9 degrees: p = 0.001
+
+
+def test_draws_of_neighbouring_blocks_and_seeds_have_nothing_in_common():
+    length = 2000
+    one, other = (RandomBlocks(1, block=1, seed=seed).dense(length, 50, q_start=0).int().argmax(-1) for seed in (0, 1))
+    for first, second in ((one, other), (one[1:], one[:-1]), (one[1:], other[:-1])):
+        agreeing = int((first == second).sum())
+        assert abs(agreeing - length / 50) < 4 * (length / 50) ** 0.5
+
+
+def test_a_draw_from_the_past_does_not_depend_on_the_number_of_keys():
+    pattern = RandomBlocks(3, block=4, seed=9, past=True)
+    whole = pattern.dense(60, 60, q_start=0)
+    for length in (1, 6, 31, 60):
+        assert torch.equal(pattern.dense(60, length, q_start=0), whole[:, :length])
+    for query in range(60):
+        assert drawn(pattern, query, 60)[-1] <= query // 4
+        assert len(drawn(pattern, query, 60)) == min(3, query // 4 + 1)
+    assert not pattern.dense(3, 8, q_start=-3).any()
+
+
+def test_a_draw_among_all_keys_depends_on_how_many_blocks_there_are_and_on_nothing_more():
+    pattern = RandomBlocks(2, block=8, seed=4)
+    assert torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 80, q_start=0)[:, :73])
+    assert not torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 88, q_start=0)[:, :73])
+
+
+def test_a_block_of_the_grid_is_part_of_the_whole():
+    pattern = RandomBlocks(2, block=4, seed=1) & Causal()
+    grid = Grid.whole(30, 40)
+    part = pattern.evaluate(grid.block(range(5, 19), range(3, 22)))
+    assert torch.equal(part, pattern.dense(30, 40)[5:19, 3:22])
+
+
+def test_rows_that_start_apart_draw_by_their_own_positions():
+    pattern = RandomBlocks(2, block=4, seed=1)
+    both = pattern.dense(6, 32, q_start=torch.tensor([0, 13]))
+    assert torch.equal(both[0, 0], pattern.dense(6, 32, q_start=0))
+    assert torch.equal(both[1, 0], pattern.dense(6, 32, q_start=13))
+
+
+def test_segments_of_a_long_text_name_the_drawn_blocks_and_no_more():
+    pattern = RandomBlocks(3, block=64, seed=0)
+    found = pattern.segments(640_000, 640_063, 1_000_000)
+    assert found.full == found.some
+    assert sum(map(len, found.some)) == 3 * 64
+    assert {one.start % 64 for one in found.some} == {0}
+
+
+def test_it_answers_alike_whatever_the_number_of_blocks_it_could_be_asked_for():
+    assert RandomBlocks(10**15, block=10**15, past=True).count(4, 4) == 16
+    assert RandomBlocks(10**15).count(4, 200) == 800
+    assert RandomBlocks(2, past=True).reach(3).ahead == 63
+    assert RandomBlocks(2).reach().ahead is None

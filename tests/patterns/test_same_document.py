@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pattern_expressions import pairs
+
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns import Causal, Grid, SameDocument
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(-1, 3), min_size=1, max_size=12), st.integers(0, 9), st.integers(0, 14), st.integers(-5, 14)
+)
+def test_equal_ids_see_each_other_and_positions_without_an_id_see_nobody(ids, q_len, k_len, q_start):
+    named = dict(enumerate(ids))
+    truth = [
+        [query in named and key in named and named[query] == named[key] for key in range(k_len)]
+        for query in range(q_start, q_start + q_len)
+    ]
+    found = SameDocument(torch.tensor(ids)).dense(q_len, k_len, q_start=q_start)
+    assert found.tolist() == truth
+
+
+def test_a_document_may_return():
+    pattern = SameDocument(torch.tensor([5, 5, 2, 5, 2]))
+    assert pattern.segments(0, 1, 5).full == (range(2), range(3, 4))
+    assert pattern.segments(2, 3, 5) == type(pattern.segments(2, 3, 5))((), (range(5),))
+    assert pattern.segments(4, 4, 4).full == (range(2, 3),)
+    assert pattern.segments(4, 5, 5).full == ()
+    assert pattern.segments(5, 9, 5).some == ()
+
+
+class TestRowsWithTheirOwnDocuments:
+    ids = torch.tensor([[0, 0, 1, 1, 1], [2, 3, 3, 3, 2]])
+
+    def test_each_row_sees_its_own(self):
+        pattern = SameDocument(self.ids)
+        found = pattern.dense(5, 5)
+        assert tuple(found.shape) == (2, 1, 5, 5)
+        for row, ids in enumerate(self.ids):
+            assert torch.equal(found[row, 0], ids[:, None] == ids)
+            assert torch.equal(pattern.for_row(row).dense(5, 5), found[row, 0])
+
+    def test_a_row_asked_for_twice_is_the_same_pattern(self):
+        pattern = SameDocument(self.ids)
+        assert pattern.for_row(1) == pattern.for_row(1) != pattern.for_row(0)
+        assert pattern.on_lattice(2, 1) == pattern.on_lattice(2, 1)
+
+    def test_rows_that_start_apart(self):
+        pattern, starts = SameDocument(self.ids), torch.tensor([1, 3])
+        found = pattern.dense(2, 5, q_start=starts)
+        for row, start in enumerate(starts.tolist()):
+            assert torch.equal(found[row], pattern.for_row(row).dense(2, 5, q_start=start)[None])
+
+    def test_visible_keys_are_told_for_each_row(self):
+        pattern = SameDocument(self.ids)
+        grid = Grid.whole(2, 5, 0)
+        assert torch.equal(pattern.visible_keys(grid), pairs(pattern, 2, 5, 0).any(-2))
+        assert pattern.visible_keys(Grid.whole(5, 5)) is None
+
+    def test_a_single_row_is_for_every_row(self):
+        pattern = SameDocument(self.ids[:1])
+        pattern.check(7, 4, 5, 5)
+        assert not pattern.varies_by_row
+        assert tuple(pattern.dense(5, 5).shape) == (5, 5)
+
+
+def test_it_copies_the_ids_and_is_equal_only_to_itself():
+    ids = torch.tensor([0, 0, 1])
+    one, other = SameDocument(ids), SameDocument(ids)
+    ids.zero_()
+    assert one.count(3, 3) == 5
+    assert one == one != other
+    assert len({one, other, one & Causal(), other & Causal()}) == 4
+    assert not one.by_value
+
+
+@pytest.mark.parametrize("ids", [[0, 1], torch.tensor([0.0]), torch.tensor([True])])
+def test_ids_that_are_no_numbers_are_refused(ids):
+    with pytest.raises(ArgumentError, match="whole numbers"):
+        SameDocument(ids)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1, 1, 3)])
+def test_ids_of_another_shape_are_refused(shape):
+    with pytest.raises(ShapeError, match="needs \\(length,\\) or \\(batch, length\\)"):
+        SameDocument(torch.zeros(shape, dtype=torch.int64))
+
+
+def test_a_call_that_the_ids_do_not_cover_is_refused():
+    with pytest.raises(ShapeError, match="5 positions and the call has 6 keys"):
+        SameDocument(torch.zeros(5, dtype=torch.int64)).check(1, 1, 6, 6)
+    with pytest.raises(ShapeError, match="2 rows but the batch has 3"):
+        (Causal() & SameDocument(torch.zeros(2, 5, dtype=torch.int64))).check(3, 1, 5, 5)
+    (Causal() & SameDocument(torch.zeros(2, 5, dtype=torch.int64))).check(2, 1, 5, 5)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError
+from regard.patterns import Causal, CausalWindow, DilatedWindow, Full, PerHead, Prefix, SameBlock, SlidingWindow
+from regard.patterns.drawing import draw
+from regard.patterns.stacks import learned
+
+
+def reached(pattern, layers, length=40):
+    return learned(pattern, 1, length, layers)[0].nonzero().flatten().tolist()
+
+
+def test_a_window_reaches_further_with_each_layer_until_the_text_ends():
+    assert reached(CausalWindow(4), 1) == [36, 37, 38, 39]
+    assert reached(CausalWindow(4), 3) == list(range(30, 40))
+    assert reached(CausalWindow(4), 99) == list(range(40))
+    assert reached(DilatedWindow(2, 5), 2) == [29, 34, 39]
+    assert reached(SameBlock(8), 9) == list(range(32, 40))
+
+
+def test_a_layer_hands_on_the_position_itself():
+    assert reached(Prefix(1), 2) == [0, 39]
+    assert reached(~Full(), 5) == [39]
+
+
+def test_the_heads_of_a_layer_feed_each_other():
+    pattern = PerHead([CausalWindow(2), DilatedWindow(2, 3) & Causal()])
+    assert reached(pattern, 2) == [33, 35, 36, 37, 38, 39]
+
+
+def test_the_last_queries_are_rows_of_the_whole():
+    whole = learned(SlidingWindow(2), 9, 9, 2)
+    assert torch.equal(learned(SlidingWindow(2), 4, 9, 2), whole[5:])
+
+
+def test_a_stack_without_layers_or_with_queries_before_the_text_is_refused():
+    with pytest.raises(ArgumentError, match="0 layers"):
+        learned(Full(), 1, 1, 0)
+    with pytest.raises(ArgumentError, match="9 queries of a text of 4 positions"):
+        learned(Full(), 9, 4, 2)
+    with pytest.raises(ArgumentError, match="q_start is 3"):
+        draw(Full(), 2, 4, q_start=3, layers=2)
+
+
+def test_a_drawing_marks_what_comes_through_the_stack():
+    assert draw(CausalWindow(2), 2, 5, layers=3).splitlines() == [
+        "causal_window(2): 4 of 10 pairs, 8 through 3 layers",
+        "    0 1 2 3 4",
+        "  3 □ □ ■ ■ ·",
+        "  4 · □ □ ■ ■",
+    ]

@@ -1,0 +1,273 @@
+"""Inside torch.compile attention is what it is outside, bit for bit, or says by name why it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import regard as rg
+from regard import bias as b
+from regard import patterns as p
+from regard.positions import Rotary
+from regard.stored import Stored
+from regard.testing import make_qkv
+
+LENGTHS = (16, 1, 63, 64, 65, 127, 128, 129)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], backend: Any = "aot_eager") -> Callable[..., Any]:
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+def answers(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The output and the gradients of all tensors, after the same random numbers."""
+    torch.manual_seed(1)
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    output = function(*leaves)
+    return [output, *torch.autograd.grad(output.square().sum(), leaves)]
+
+
+def assert_same(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, backend: str = "aot_eager") -> None:
+    wanted, found = answers(function, *tensors), answers(compiled(function, backend), *tensors)
+    assert [x.shape for x in found] == [x.shape for x in wanted]
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def refusal(function: Callable[..., Any], *tensors: torch.Tensor) -> str:
+    """What stops the compiler."""
+    with pytest.raises(Unsupported) as raised:
+        compiled(function)(*tensors)
+    return str(raised.value)
+
+
+PATTERNS = (
+    "causal & causal_window(4)",
+    p.Causal(),
+    p.SlidingWindow(4),
+    p.SlidingWindow(6),
+    p.DilatedWindow(4, 2),
+    p.GlobalTokens([0, 5]) | p.CausalWindow(2),
+    p.RandomBlocks(1, block=2, seed=3),
+    p.Causal() & p.Strided(3),
+    p.Fixed(4, summary=2),
+    p.Prefix(3) | p.Causal(),
+    p.KeySpan(2, 9),
+    (p.Causal() & p.CausalWindow(5)) | p.KeySpan(0, 2),
+    ~p.CausalWindow(3),
+    p.Strided(2) & ~(p.Causal() & p.Prefix(3)),
+    p.PerHead([p.Causal(), p.CausalWindow(2), p.Full(), p.Strided(3), p.Prefix(2), ~p.Prefix(2)]),
+    ~p.Full(),
+)
+
+
+def test_one_compiled_function_serves_every_pattern_and_is_exact():
+    """In one function, so that numbers of patterns change from call to call, which the compiler takes for sizes."""
+
+    def function(q, k, v, pattern):
+        return rg.attention(q, k, v, pattern=pattern)
+
+    with torch._dynamo.config.patch(recompile_limit=len(PATTERNS)):
+        inside = compiled(function)
+        for pattern in PATTERNS:
+            wanted = answers(lambda *qkv, pattern=pattern: function(*qkv, pattern), *make_qkv())
+            found = answers(lambda *qkv, pattern=pattern: inside(*qkv, pattern), *make_qkv())
+            assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True)), str(pattern)
+
+
+def test_patterns_made_inside_the_graph_are_exact():
+    assert_same(
+        lambda q, k, v: rg.attention(q, k, v, pattern=(p.Causal() & p.CausalWindow(5)) | p.KeySpan(0, 2)), *make_qkv()
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"softcap": 3.0, "scale": 0.3},
+        {"dropout": 0.3, "dropout_seed": 7},
+        {"dropout": 0.3, "dropout_seed": -(2**70) - 3},
+        {"dropout": 0.3},
+        {"pattern": "causal", "q_start": 2},
+        {"pattern": "causal", "q_start": torch.tensor([1, 3])},
+        {"pattern": "causal", "bias": b.ALiBi()},
+        {"pattern": "causal", "bias": b.ALiBi(), "q_start": 2},
+        {"bias": torch.ones(7, 11).tril()},
+        {"pattern": "causal", "backend": "reference"},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_every_option_is_exact(options):
+    assert_same(lambda q, k, v: rg.attention(q, k, v, **options), *make_qkv())
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 7, 11), (6, 1, 11), (11,)], ids=str)
+def test_a_bias_that_learns_gets_its_exact_gradient(shape):
+    assert_same(lambda q, k, v, bias: rg.attention(q, k, v, bias=bias), *make_qkv(), torch.randn(shape))
+
+
+def test_a_bias_by_distance_learns():
+    q, k, v = make_qkv()
+    bias = b.T5Relative(heads=6)
+    grads = []
+    for function in (rg.attention, compiled(rg.attention)):
+        output = function(q, k, v, pattern="causal", bias=bias)
+        grads += torch.autograd.grad(output.square().sum(), bias.weight)
+    assert torch.equal(*grads)
+    assert grads[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_every_dtype_and_layout_is_exact(dtype):
+    for layout in ("transposed", "sliced", "expanded"):
+        q, k, v = make_qkv(dtype=dtype, layout=layout)
+        with torch.no_grad():
+            wanted = rg.attention(q, k, v, pattern="causal")
+            assert torch.equal(compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted)
+    assert_same(lambda *qkv: rg.attention(*qkv, pattern="causal"), *make_qkv(dtype=dtype))
+
+
+@pytest.mark.parametrize("bias", [None, b.ALiBi()], ids=["plain", "alibi"])
+@pytest.mark.parametrize(("dynamic", "most"), [(None, 3), (True, 3), (False, len(LENGTHS))])
+def test_every_length_is_right_and_eight_of_them_recompile_twice(bias, dynamic, most):
+    def function(q, k, v):
+        return rg.attention(q, k, v, pattern="causal & causal_window(64)", bias=bias)
+
+    counter = CompileCounterWithBackend("aot_eager")
+    inside = torch.compile(function, fullgraph=True, backend=counter, dynamic=dynamic)
+    for length in LENGTHS:
+        q, k, v = make_qkv(q_len=length, k_len=length)
+        assert torch.equal(inside(q, k, v), function(q, k, v)), length
+    assert counter.frame_count <= most
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped, rotated, causal": {"kv_heads": 2, "pattern": "causal & causal_window(4)", "positions": Rotary()},
+    "dropout": {"dropout": 0.2},
+    "window": {"pattern": p.Causal() & p.SlidingWindow(4)},
+}
+
+
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_a_compiled_layer_trains_exactly(options):
+    layer = rg.MultiHeadAttention(dim=32, heads=4, **options)
+    found = []
+    for module in (layer, compiled(layer)):
+        torch.manual_seed(3)
+        output = module(torch.randn(2, 7, 32))
+        found.append([output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_compiled_layer_takes_a_context_and_a_pattern_of_the_call():
+    layer = rg.MultiHeadAttention(dim=32, heads=4, context_dim=24)
+    context = torch.randn(2, 9, 24)
+    assert_same(lambda x: layer(x, context, pattern=p.KeySpan(0, 5)), torch.randn(2, 7, 32))
+
+
+@torch.no_grad()
+def test_a_recording_hears_a_compiled_layer_or_stops_it_and_is_forgotten_afterwards():
+    layer, x = rg.MultiHeadAttention(dim=32, heads=4, pattern="causal"), torch.randn(2, 7, 32)
+    whole, loose = compiled(layer), torch.compile(layer, backend="aot_eager")
+    before = whole(x)
+    with rg.record_attention(layer) as recording:
+        with pytest.raises(Unsupported, match="record the model uncompiled"):
+            whole(x)
+        assert torch.equal(loose(x), before)
+    assert len(recording[""]) == 1
+    assert torch.equal(whole(x), before)
+
+
+UNWRITABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "a mask": ({"pattern": p.Explicit(torch.ones(7, 11).bool())}, "explicit(<7 x 11 booleans>) holds a tensor"),
+    "a padding": ({"pattern": p.KeySpan(0, torch.tensor([3, 4]))}, "key_span(0, <2 numbers>) holds a tensor"),
+    "a function": ({"pattern": p.Where(lambda i, j: i > j)}, "holds a tensor or a function"),
+    "moved rows and distances": ({"bias": b.ALiBi(), "q_start": torch.tensor([1, 2])}, "tensor of q_start is not comp"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_what_has_no_place_in_a_graph_is_refused_by_name_and_computed_beside_it(options, words):
+    def function(q, k, v):
+        return rg.attention(q + 1, k, v, **options)
+
+    assert words in refusal(function, *make_qkv())
+    assert torch.equal(torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv()))
+
+
+def test_stored_keys_plans_and_details_are_refused_by_name():
+    q, k, v = make_qkv()
+    stored = Stored(k.bfloat16()), Stored(v.bfloat16())
+    plan = rg.plan_attention(q, k, v)
+    assert "as a cache stores them are not compiled" in refusal(lambda q: rg.attention(q, *stored), q)
+    assert "attention_detail is not compiled" in refusal(lambda q: rg.attention_detail(q, k, v).output, q)
+    assert "plan_attention is not compiled" in refusal(lambda q: rg.plan_attention(q, k, v).run(q, k, v), q)
+    assert "followed outside a compiled graph" in refusal(lambda q: plan.run(q, k, v), q)
+
+
+def test_a_pattern_of_the_users_own_has_no_text_to_travel_by():
+    class Mine(p.Pattern):
+        def __str__(self) -> str:
+            return "mine"
+
+    assert "'mine' is not compiled, for its text says nothing" in refusal(
+        lambda q, k, v: rg.attention(q, k, v, pattern=Mine()), *make_qkv()
+    )
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "backend": ({"softcap": 2.0, "backend": "fused"}, rg.UnsupportedError, "no softcap"),
+    "truth as scale": ({"scale": True}, rg.ArgumentError, "scale is True"),
+    "dropout": ({"dropout": 2, "dropout_seed": 1}, rg.ArgumentError, "dropout is 2"),
+    "bias": ({"bias": torch.zeros(5)}, rg.ShapeError, "does not broadcast"),
+    "strict": ({"strict": True, "backend": "reference"}, rg.UnsupportedError, "strict=True"),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), WRONG.values(), ids=WRONG)
+def test_a_wrong_call_raises_what_it_raises_outside(options, kind, words):
+    with pytest.raises(kind, match=words):
+        compiled(lambda q, k, v: rg.attention(q, k, v, **options))(*make_qkv())
+
+
+def test_the_operation_keeps_every_promise_to_the_compiler():
+    q, k, v = make_qkv(requires_grad=True, layout="transposed")
+    bias = torch.randn(1, 6, 7, 11, requires_grad=True)
+    call = {
+        "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
+        "strict": False, "backend": "auto", "learns": True, "bias_learns": True,
+    }  # fmt: skip
+    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, None, None), call)
+
+
+def test_an_exported_layer_is_right_at_lengths_it_has_not_seen():
+    layer = rg.MultiHeadAttention(dim=32, heads=4, pattern="causal & causal_window(4)", positions=Rotary())
+    length = torch.export.Dim("length", min=2, max=512)
+    program = torch.export.export(layer, (torch.randn(2, 9, 32),), dynamic_shapes={"x": {1: length}}).module()
+    for unseen in (5, 17, 130):
+        x = torch.randn(2, unseen, 32)
+        assert torch.allclose(program(x), layer(x), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_inductor_is_exact_forward_and_backward():
+    assert_same(
+        lambda q, k, v: rg.attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, pattern="causal"),
+        *make_qkv(),
+        backend="inductor",
+    )
+    layer = rg.MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern="causal & causal_window(4)", dropout=0.1).eval()
+    inside = compiled(layer, "inductor")
+    for length in (9, 30, 1, 64):
+        x = torch.randn(2, length, 32)
+        torch.testing.assert_close(inside(x), layer(x), atol=1e-6, rtol=1e-6)
