@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Where each public name lives; the rooms below it (patterns, models, text, ...) are imported by their own names.
 _HOMES = {
     "regard.functional": ("attention", "plan_attention", "attention_detail", "merge_attention"),
-    "regard.statistics": ("top_keys",),
+    "regard.statistics": ("top_keys", "weights_of"),
     "regard.detail": ("AttentionDetail",),
     "regard.plan": ("Plan",),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
@@ -70,6 +70,7 @@ __all__ = [
     "attention_detail",
     "merge_attention",
     "top_keys",
+    "weights_of",
     "AttentionDetail",
     "Plan",
     "MultiHeadAttention",

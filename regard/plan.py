@@ -18,15 +18,15 @@ from regard.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
+# Floating-point operations while a byte moves, and while a call is launched: measured on CPU, estimated for cuda.
+MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 
 
 @dataclass(frozen=True)
 class Cost:
     """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
 
-    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches; `work` is what
-    backends are compared by, in floating-point operations: as many as a machine does while it moves a byte, or
-    launches a call.
+    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches.
     """
 
     flops: float
@@ -35,9 +35,10 @@ class Cost:
     pairs: int
     calls: int = 1
 
-    @property
-    def work(self) -> float:
-        return self.flops + 8 * self.bytes + 1e6 * self.calls
+    def work_on(self, device: str) -> float:
+        """What backends are compared by, in floating-point operations: so many as the machine does meanwhile."""
+        a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
+        return self.flops + a_byte * self.bytes + a_call * self.calls
 
     def __str__(self) -> str:
         return f"{_short(self.flops)}FLOP, {_short(self.bytes)}B moved, {_short(self.peak_bytes)}B beside the tensors"
@@ -253,7 +254,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         raise UnsupportedError(f"nothing computes {problem}: {reasons}")
     answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
-    dearness = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work)  # noqa: E731
+    dearness = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
     name = min(offers, key=dearness) if backend == "auto" else backend
     cost = offers[name].cost
     if backend == "auto" and cost.peak_bytes > most:

@@ -1,5 +1,7 @@
 """Every test starts from the same random state, and a failing example is found again by running the test again."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -10,7 +12,20 @@ settings.register_profile(
 settings.load_profile("regard")
 torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slower than one
 
+POISONED = {"contracts", "kernels", "caches"}
+
 
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory_is_poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where numbers are computed, memory that nobody has written holds NaN, or the largest integer there is."""
+    if not POISONED & set(request.path.parts):
+        yield
+        return
+    torch.use_deterministic_algorithms(True)  # which fills it; torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -10,7 +10,7 @@ v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
     v_dim = v.shape[-1]
+    if call.scale == 0:  # the operation would multiply what it hides, -inf, by it
+        q, call = q * 0, replace(call, scale=1.0)
     q, k, v = _equal_head_sizes(q, k, v)
     run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
     output, log_sum_exp = run(q, k, v, call)
@@ -79,6 +81,9 @@ def backward(
     the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
     """
     head_dim, v_dim = q.shape[-1], v.shape[-1]
+    if call.scale == 0:
+        dq, dk, dv = backward(grad, grad_log_sum_exp, q * 0, k, v, output, log_sum_exp, replace(call, scale=1.0))
+        return dq * 0, dk, dv
     if call.mask is not None:  # rows without a key: exp(-inf - 0) = 0, and nothing that they hold gets through
         lonely = log_sum_exp == -math.inf
         log_sum_exp, q = log_sum_exp.masked_fill(lonely, 0), q.masked_fill(lonely[..., None], 0)
@@ -128,7 +133,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _forward_cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    return _aten._scaled_dot_product_flash_attention_for_cpu(
+    return torch._scaled_dot_product_flash_attention_for_cpu(  # one of `_aten`, with less on the way to it
         q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
     )
 
@@ -197,6 +202,8 @@ def _equal_head_sizes(
     size = max(q.shape[-1], v.shape[-1])
     if q.is_cuda:
         size = -(-size // 8) * 8
+    elif q.shape[-1] == v.shape[-1] and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        return q, k, v
     return _widened(q, size), _widened(k, size), _widened(v, size)
 
 

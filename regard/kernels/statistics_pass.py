@@ -52,7 +52,7 @@ def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dic
 def with_statistics(cost: Cost, problem: Problem) -> Cost:
     """The cost of a backend that tells its statistics by this pass, from that of the output alone."""
     layout = _layout(problem)
-    if layout is None or problem.empty:
+    if layout is None:
         return cost
     pairs, blocks = layout.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
@@ -69,8 +69,8 @@ def _asked_bytes(problem: Problem) -> int:
 
 
 def _layout(problem: Problem) -> Layout | None:
-    """How the pass cuts a problem; None if it has nothing to tell."""
-    if not set(problem.want) - {"log_sum_exp"}:
+    """How the pass cuts a problem; None if there is nothing to tell."""
+    if problem.empty or not set(problem.want) - {"log_sum_exp"}:
         return None
     return lay_out(problem, wide=asked_for(TopKeys, problem.want) is not None)
 

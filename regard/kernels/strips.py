@@ -55,12 +55,13 @@ class Layout:
     problem: Problem
     rows: int
     keys: int
+    pairs: int  # of a part of a tile, at most, where one head fits
 
     @property
     def parts(self) -> list[Part]:
         """The heads, in lots that fit."""
         problem = self.problem
-        fitting = max(1, _budget(problem) // (self.rows * problem.group * self.keys))
+        fitting = max(1, self.pairs // (self.rows * problem.group * self.keys))
         if fitting >= problem.kv_heads:
             step = fitting // problem.kv_heads
             every = slice(0, problem.kv_heads)
@@ -118,26 +119,27 @@ class Layout:
             return Strip(rows, tuple(_cut([(range(k_len), False)], self.keys)))
         seen = self.problem.pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
         whole = _inner(seen)
-        partial = _joined(without(seen.some, whole))
+        partial = without(_joined(without(seen.some, whole)), whole)
         pieces = [(one, True) for one in common(whole, seen.some)] + [(one, False) for one in partial]
         return Strip(rows, tuple(_cut(sorted(pieces, key=lambda piece: piece[0].start), self.keys)))
 
 
-def lay_out(problem: Problem, wide: bool = False) -> Layout:
-    """Sizes for a problem; `wide` trades rows for keys, which suits work that is done once for each row of a tile."""
+def lay_out(problem: Problem, wide: bool = False, pairs: int | None = None) -> Layout:
+    """Sizes for a problem; `wide` trades rows for keys, which suits work that is done once for each row of a tile.
+
+    A part of a tile has about as many `pairs`; by default so many that they stay in the cache.
+    """
+    if pairs is None:
+        pairs = PAIRS if problem.device == "cpu" else PAIRS_ELSEWHERE
     rows = max(1, (ROWS // 2 if wide else ROWS) // problem.group)
     rows = max(1, min(rows, problem.q_len))
-    keys = max(ALIGNED, _budget(problem) // (rows * problem.group) // ALIGNED * ALIGNED)
-    return Layout(problem, rows, max(1, min(keys, problem.k_len)))
+    keys = max(ALIGNED, pairs // (rows * problem.group) // ALIGNED * ALIGNED)
+    return Layout(problem, rows, max(1, min(keys, problem.k_len)), pairs)
 
 
 def known_starts(problem: Problem) -> tuple[int, int] | None:
     """The least and largest q_start of the batch rows, where the problem knows them."""
     return None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
-
-
-def _budget(problem: Problem) -> int:
-    return PAIRS if problem.device == "cpu" else PAIRS_ELSEWHERE
 
 
 def _inner(seen: Segments) -> Ranges:

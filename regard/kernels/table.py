@@ -1,9 +1,13 @@
 """Every backend, in the order in which a plan lists them."""
 
 from regard.kernels.decode import Decode
+from regard.kernels.flex import Flex
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
+from regard.kernels.streamed import Streamed
 from regard.kernels.tiled import Tiled
 from regard.plan import Backend
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Decode(), Fused(), Tiled(), Reference())}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (Decode(), Fused(), Tiled(), Flex(), Streamed(), Reference())
+}

@@ -6,10 +6,11 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import nn
 
 from regard.detail import AttentionDetail
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.statistics import Want, checked_wants
 
 _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
@@ -18,17 +19,24 @@ _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 class RecordedLayer(nn.Module):
     """A layer that tells the recording that listens, if one does, what its attention did."""
 
+    recordings = 0  # that listen, in any thread; a compiled graph holds for as many as there were
+
 
 class Recording:
     """What the attention layers of a model did, by the layer's name: one AttentionDetail for each time it ran."""
 
     def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:
         self.want = want
-        self._names = {id(module): name for name, module in model.named_modules() if isinstance(module, RecordedLayer)}
-        self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._names.values()}
+        self._layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, RecordedLayer)}
+        self._names = {id(layer): name for name, layer in self._layers.items()}
+        self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._layers}
 
     def listens_to(self, layer: nn.Module) -> bool:
         return id(layer) in self._names
+
+    def count(self, more: int) -> None:
+        for layer in self._layers.values():
+            layer.recordings += more
 
     def add(self, layer: nn.Module, detail: AttentionDetail) -> None:
         self.details[self._names[id(layer)]].append(detail)
@@ -39,8 +47,16 @@ class Recording:
         return self.details[name]
 
 
-def current_recording(layer: nn.Module) -> Recording | None:
-    """The recording that listens to this layer in this thread, if there is one."""
+def current_recording(layer: RecordedLayer) -> Recording | None:
+    """The recording that listens to this layer in this thread, if there is one.
+
+    Raises:
+        UnsupportedError: one listens while the layer is compiled.
+    """
+    if torch.compiler.is_compiling():  # where nothing can be asked about this thread
+        if layer.recordings:
+            raise UnsupportedError("a compiled layer tells nothing to record_attention; record the model uncompiled")
+        return None
     recording = _current.get()
     return recording if recording is not None and recording.listens_to(layer) else None
 
@@ -58,7 +74,6 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     Raises:
         ArgumentError: a model without attention layers.
 
-    >>> import torch
     >>> from regard.layers import MultiHeadAttention
     >>> layer = MultiHeadAttention(dim=8, heads=2)
     >>> with record_attention(layer) as recording:
@@ -70,7 +85,9 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     if not recording.details:
         raise ArgumentError(f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record")
     token = _current.set(recording)
+    recording.count(1)
     try:
         yield recording
     finally:
+        recording.count(-1)
         _current.reset(token)

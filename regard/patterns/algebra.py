@@ -90,7 +90,7 @@ class Many(Pattern):
         return hash((type(self).__name__, frozenset(self.parts)))
 
     def __str__(self) -> str:
-        words = [f"({part})" if isinstance(part, Many) else str(part) for part in self.parts]
+        words = [f"({part!s})" if isinstance(part, Many) else str(part) for part in self.parts]
         return f" {self.sign} ".join(words)
 
 
@@ -279,7 +279,7 @@ class Not(Pattern):
         self.part.check(batch, heads, q_len, k_len)
 
     def __str__(self) -> str:
-        return f"~({self.part})" if isinstance(self.part, Many) else f"~{self.part}"
+        return f"~({self.part!s})" if isinstance(self.part, Many) else f"~{self.part!s}"
 
 
 def _together(periods: list[int | None]) -> int | None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from cells import BATCH, OPTIONS, PATTERNS, Places
+from asking import ask
+from cell_options import OPTIONS, bucket
+from cell_patterns import PATTERNS, Row
+from cells import BATCH, Places
+from refusing import documented
 
 import regard as rg
+from regard.bias import Bias
+from regard.caches.numbers import kept
+from regard.stored import Stored
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 
@@ -29,7 +38,8 @@ class Tally:
 
     def record(self) -> dict[str, float]:
         """Every number by name."""
-        return {**self.cells, **{" ".join(key): round(share, 3) for key, share in sorted(self.worst.items())}}
+        cells = dict(sorted(self.cells.items()))
+        return {**cells, **{" ".join(key): round(share, 3) for key, share in sorted(self.worst.items())}}
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {number}" for name, number in self.record().items())
@@ -37,86 +47,161 @@ class Tally:
 
 @dataclass(frozen=True)
 class Cell:
-    """Everything about one call but its backend and dtype; its numbers are exact in every dtype."""
+    """Everything about one call but its backend. `learning`: its gradients are asked for; without them keys and
+    values may come from a cache that keeps them as `storage`."""
 
     pattern: str
     option: str
     heads: tuple[int, int]
     lengths: tuple[int, int]
-    layout: str
+    dtype: torch.dtype
+    layout: str = "contiguous"
+    dims: tuple[int, int] = (5, 13)
+    learning: bool = True
+    storage: torch.dtype | None = None
     seed: int = 0
     batch: int = BATCH
 
-    def __post_init__(self) -> None:
-        (heads, kv_heads), (q_len, k_len) = self.heads, self.lengths
-        sizes = {"batch": self.batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "k_len": k_len}
-        qkv = make_qkv(**sizes, dtype=torch.bfloat16, seed=self.seed, layout=self.layout)
-        shape = (self.batch, heads, q_len, qkv[2].shape[3])
-        grad = torch.randn(shape, generator=torch.Generator().manual_seed(self.seed + 1)).bfloat16()
-        at = Places.of(self.batch, heads, q_len, k_len)
-        made = OPTIONS[self.option].make(at)
-        start = made.get("q_start")
-        places = Places.of(self.batch, heads, q_len, k_len, start)
-        self.__dict__.update(
-            sizes=sizes, grad=grad, made=made, places=places, model=PATTERNS[self.pattern][0](at),
-            numbers=[x.double() for x in qkv],
-        )  # fmt: skip
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        (heads, kv_heads), (q_len, k_len), (head_dim, v_dim) = self.heads, self.lengths, self.dims
+        lengths = {"q_len": q_len, "k_len": k_len, "head_dim": head_dim, "v_dim": v_dim}
+        return {"batch": self.batch, "heads": heads, "kv_heads": kv_heads, **lengths}
 
-    def expected(self) -> Answer:
-        q, k, v = (x.numpy() for x in self.numbers)
-        made, at = self.made, self.places
-        bias, dropout = made.get("bias"), made.get("dropout", 0.0)
-        factors = None
-        if dropout:
-            rows = at.i.reshape(-1, at.row.size)
-            kept = kept_weights(dropout, made["dropout_seed"], self.batch, self.heads[0], rows, at.j.ravel())
-            factors = kept / (1 - dropout)
-        return answer(
-            q, k, v, PATTERNS[self.pattern][1](at), scale=made.get("scale", q.shape[-1] ** -0.5),
-            softcap=made.get("softcap"), bias=None if bias is None else four_axes(bias).numpy(), factors=factors,
-            grad_output=self.grad.double().numpy(),
-        )  # fmt: skip
+    @property
+    def row(self) -> Row:
+        return PATTERNS[self.pattern]
 
-    def tensors(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    @cached_property
+    def whole(self) -> Places:
+        """With the ends aligned: what an Explicit mask and a bias of pairs are made from."""
+        return Places.of(self.batch, self.heads[0], *self.lengths)
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        return OPTIONS[self.option].make(self.whole)
+
+    @cached_property
+    def places(self) -> Places:
+        return Places.of(self.batch, self.heads[0], *self.lengths, self.made.get("q_start"))
+
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        return self.row.formula(self.places)
+
+    @property
+    def bias_learns(self) -> bool:
+        return OPTIONS[self.option].learns
+
+    @property
+    def scale(self) -> float:
+        return self.made.get("scale", self.dims[0] ** -0.5)
+
+    @cached_property
+    def added(self) -> torch.Tensor | None:
+        """What the oracle adds to the scores, four axes."""
+        option, bias = OPTIONS[self.option], self.made.get("bias")
+        if option.added is not None:
+            return torch.from_numpy(np.broadcast_to(option.added(self.places), self.places.shape).copy())
+        return None if bias is None else bias.detach()[(None,) * (4 - bias.dim())]
+
+    @cached_property
+    def grad(self) -> torch.Tensor:
+        shape = (self.batch, self.heads[0], self.lengths[0], self.dims[1])
+        return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed + 1)).bfloat16()
+
+    @cached_property
+    def tensors(self) -> tuple[Any, Any, Any]:
+        """q, k and v as the call is given them."""
         qkv = make_qkv(**self.sizes, dtype=torch.bfloat16, seed=self.seed, layout=self.layout)
-        if dtype == torch.bfloat16:
-            return tuple(x.requires_grad_() for x in qkv)
-        return tuple(_like(x, dtype).requires_grad_() for x in qkv)
+        q, k, v = (_like(x, self.dtype) for x in qkv)
+        if self.storage is None:
+            return q, k, v
+        return q, Stored(*kept("k", k, self.storage)), Stored(*kept("v", v, self.storage))
 
-    def options(self) -> dict[str, Any]:
-        made = dict(self.made)
-        if "bias" in made:
-            made["bias"] = made["bias"].clone().requires_grad_(OPTIONS[self.option].learns)
+    @cached_property
+    def numbers(self) -> list[torch.Tensor]:
+        """What the tensors stand for."""
+        return [x.widened(torch.float64) if isinstance(x, Stored) else x.double() for x in self.tensors]
+
+    @cached_property
+    def expected(self) -> Answer:
+        made, at = self.made, self.places
+        factors = None
+        if dropout := made.get("dropout", 0.0):
+            rows = at.i.reshape(-1, at.row.size)
+            stays = kept_weights(dropout, made["dropout_seed"], self.batch, self.heads[0], rows, at.j.ravel())
+            factors = stays / (1 - dropout) if dropout < 1 else np.zeros(())
+        return answer(
+            *(x.numpy() for x in self.numbers), self.allowed, scale=self.scale, softcap=made.get("softcap"),
+            bias=None if self.added is None else self.added.numpy(), factors=factors,
+            grad_output=self.grad.double().numpy() if self.learning else None,
+        )  # fmt: skip
+
+    @cached_property
+    def budget(self) -> Budget:
+        dropout = self.made.get("dropout", 0.0)
+        budget = Budget.of(
+            *self.numbers, self.dtype, scale=self.scale, bias=self.added, dropout=dropout if dropout < 1 else 0.0,
+            grad_output=self.grad.double() if self.learning else None, answer=self.expected,
+        )  # fmt: skip
+        if self.learning and self.bias_learns and self._by_distance:
+            received = max(1.0, float(self._in_buckets(self.expected.weights).max()))
+            budget.units["dweight"] = budget.units["dbias"] * received
+        return budget
+
+    def compare(self, backend: str, tally: Tally) -> None:
+        """Raise unless the backend answers within the budget, or refuses in the documented words."""
+        words = documented(backend, self)
+        q, k, v = (self._fresh(x) for x in self.tensors)
+        options = self._options()
+        want = ("log_sum_exp",) if self.seed % 2 else ()
+        call = lambda: ask(backend, q, k, v, pattern=self.row.build(self.whole), want=want, **options)  # noqa: E731
+        with torch.set_grad_enabled(self.learning):
+            if words is not None:
+                with pytest.raises(rg.UnsupportedError, match=words):
+                    call()
+                tally.cells[f"{backend} refused: {words}"] += 1
+                return
+            detail = call()
+        output = detail.output
+        assert output.dtype == self.dtype
+        found = {"output": output} | ({"log_sum_exp": detail.log_sum_exp} if want else {})
+        expected = dict(self.expected.__dict__)
+        if self.learning:
+            output.backward(self.grad.to(self.dtype))
+            found |= {"dq": q.grad, "dk": k.grad, "dv": v.grad}
+            if self.bias_learns and self._by_distance:
+                found["dweight"] = options["bias"].weight.grad
+                expected["dweight"] = self._in_buckets(expected["dbias"])
+            elif self.bias_learns:
+                found["dbias"] = options["bias"].grad
+        assert None not in found.values(), f"{self} on {backend}: a gradient is missing"
+        errors = {name: self.budget.share(name, x, expected[name]) for name, x in found.items()}
+        assert max(errors.values()) <= 1, f"{self} on {backend}: errors over budget {errors}"
+        tally.add(backend, self.dtype, errors)
+
+    def _fresh(self, x: Any) -> Any:
+        """The same tensor, strides and all, as a leaf of its own."""
+        return x.detach().requires_grad_(self.learning) if isinstance(x, torch.Tensor) else x
+
+    @property
+    def _by_distance(self) -> bool:
+        return isinstance(self.made.get("bias"), Bias)
+
+    def _options(self) -> dict[str, Any]:
+        made = OPTIONS[self.option].make(self.whole)
+        if isinstance(made.get("bias"), torch.Tensor):
+            made["bias"].requires_grad_(self.bias_learns)
         return made
 
-    def compare(self, backend: str, dtype: torch.dtype, expected: Answer, tally: Tally) -> None:
-        """Raise unless the backend answers within the budget, or refuses in the documented words."""
-        q, k, v = self.tensors(dtype)
-        options = self.options()
-        words = OPTIONS[self.option].fused_says if backend == "fused" else None
-        if words is not None:
-            with pytest.raises(rg.UnsupportedError, match=words):
-                rg.attention(q, k, v, pattern=self.model, backend=backend, **options)
-            tally.cells[f"{backend} refused: {words}"] += 1
-            return
-        output = rg.attention(q, k, v, pattern=self.model, backend=backend, **options)
-        assert output.dtype == dtype
-        output.backward(self.grad.to(dtype))
-        bias = options.get("bias")
-        learns = bias is not None and bias.requires_grad
-        budget = Budget.of(
-            *self.numbers, dtype, scale=options.get("scale", q.shape[-1] ** -0.5), bias=bias,
-            grad_output=self.grad.double(), dropout=options.get("dropout", 0.0), answer=expected,
-        )  # fmt: skip
-        found = {"output": output, "dq": q.grad, "dk": k.grad, "dv": v.grad} | ({"dbias": bias.grad} if learns else {})
-        assert None not in found.values(), f"{self} on {backend}: a gradient is missing"
-        errors = {name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()}
-        assert max(errors.values()) <= 1, f"{self} on {backend} in {dtype}: errors over budget {errors}"
-        tally.add(backend, dtype, errors)
-
-
-def four_axes(bias: torch.Tensor) -> torch.Tensor:
-    return bias.detach()[(None,) * (4 - bias.dim())]
+    def _in_buckets(self, pairs: np.ndarray) -> np.ndarray:
+        """What stands at each pair, summed over the pairs of a bucket: (buckets, heads)."""
+        places = np.broadcast_to(bucket(self.places, sides=True), self.places.shape)
+        heads = np.broadcast_to(self.places.h, self.places.shape)
+        found = np.zeros((self.made["bias"].buckets, self.heads[0]))
+        np.add.at(found, (places, heads), np.broadcast_to(pairs, self.places.shape))
+        return found
 
 
 def _like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from asking import LEARNING, ask, computing
 
 import regard as rg
 from regard import patterns as p
 from regard.testing import make_qkv
 
-BACKENDS = ("fused", "reference")
 LONELY = {
     "ends align, more queries than keys": ({"q_len": 9, "k_len": 4}, "causal", {}, range(5)),
     "q_start below zero": ({"q_len": 4, "k_len": 6}, "causal", {"q_start": -3}, range(3)),
@@ -26,18 +26,27 @@ LONELY = {
     "bias hides all": (
         {"q_len": 3, "k_len": 5}, None, {"bias": torch.tensor([[0.0], [-math.inf], [0.0]])}, range(1, 2),
     ),
+    "rows apart that see nothing": (
+        {"q_len": 6, "k_len": 2}, "causal_window(5) & global_tokens(0, 7)", {"q_start": 3}, range(2, 6),
+    ),
+    "a global token that is forbidden": ({"q_len": 1, "k_len": 5}, "~global_tokens(4)", {}, range(1)),
     "explicit": ({"q_len": 3, "k_len": 2}, p.Explicit(torch.tensor([[1, 1], [0, 0], [0, 1]]).bool()), {}, range(1, 2)),
 }  # fmt: skip
 WANT = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("name", LONELY)
-def test_a_row_with_no_key_is_zeros_everywhere(name, backend, dtype):
+def test_a_row_with_no_key_is_zeros_everywhere(name, learning, dtype):
     sizes, pattern, options, rows = LONELY[name]
-    q, k, v = make_qkv(**sizes, dtype=dtype, requires_grad=True)
-    detail = rg.attention_detail(q, k, v, pattern=pattern, backend=backend, want=WANT, **options)
+    for backend in computing(*make_qkv(**sizes, dtype=dtype, requires_grad=learning), pattern=pattern, **options):
+        q, k, v = make_qkv(**sizes, dtype=dtype, requires_grad=learning)
+        detail = ask(backend, q, k, v, pattern=pattern, want=WANT, **options)
+        check_lonely(detail, q, k, v, sizes, rows)
+
+
+def check_lonely(detail, q, k, v, sizes: dict[str, int], rows: range) -> None:
     lonely = torch.zeros(sizes["q_len"], dtype=torch.bool)
     lonely[rows.start : rows.stop] = True
     assert torch.equal(detail.log_sum_exp == -math.inf, lonely.expand(2, 6, -1))
@@ -47,30 +56,32 @@ def test_a_row_with_no_key_is_zeros_everywhere(name, backend, dtype):
     assert (detail.top_keys.indices[:, :, lonely] == -1).all()
     assert (detail.top_keys.weights[:, :, lonely] == 0).all()
     torch.testing.assert_close(detail.weights.sum(-1), (~lonely).expand(2, 6, -1).to(detail.weights))
+    if not q.requires_grad:
+        return
     detail.output.sum().backward()
     assert (q.grad[:, :, lonely] == 0).all()
     for x in (q, k, v):
         assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LONELY)
-def test_what_a_lonely_query_holds_reaches_no_gradient(name, backend):
+def test_what_a_lonely_query_holds_reaches_no_gradient(name):
     sizes, pattern, options, rows = LONELY[name]
 
-    def gradients(filling: float) -> list[torch.Tensor]:
+    def gradients(filling: float, backend: str) -> list[torch.Tensor]:
         q, k, v = make_qkv(**sizes)
         q[:, :, rows.start : rows.stop] = filling
         q, k, v = (x.requires_grad_() for x in (q, k, v))
-        output = rg.attention(q, k, v, pattern=pattern, backend=backend, **options)
+        output = ask(backend, q, k, v, pattern=pattern, **options).output
         output.sum().backward()
         return [output, q.grad, k.grad, v.grad]
 
-    for poisoned, clean in zip(gradients(math.nan), gradients(0.0), strict=True):
-        assert torch.equal(poisoned, clean)
+    for backend in computing(*make_qkv(**sizes, requires_grad=True), pattern=pattern, **options):
+        for poisoned, clean in zip(gradients(math.nan, backend), gradients(0.0, backend), strict=True):
+            assert torch.equal(poisoned, clean), backend
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [name for name in LEARNING if name != "tiled"])
 def test_the_gradient_of_the_log_sum_exp_of_an_empty_row_is_zero_even_where_it_arrives_as_nan(backend):
     for pattern, sizes in (("causal", {"q_len": 9, "k_len": 4}), ("causal_window(2)", {"q_len": 300, "k_len": 290})):
         q, k, v = make_qkv(**sizes, requires_grad=True)

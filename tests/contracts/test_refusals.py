@@ -9,6 +9,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
+from regard.kernels import BACKENDS
 
 Q, K, V = torch.zeros(2, 6, 7, 5), torch.zeros(2, 3, 11, 5), torch.zeros(2, 3, 11, 13)
 
@@ -63,9 +64,9 @@ WRONG = {
     "q_start far": (call(q_start=2**70), rg.ArgumentError, ["q_start is 1180591620717411303424"]),
     "q_start shape": (call(q_start=torch.tensor([1, 2, 3])), rg.ShapeError, ["(3,)", "(batch,) = (2,)"]),
     "q_start dtype": (call(q_start=torch.tensor([1, 2]).int()), rg.ShapeError, ["int32", "int64"]),
-    "backend": (call(backend="flash"), rg.ArgumentError, ["'flash'", "auto, fused, reference"]),
+    "backend": (call(backend="flash"), rg.ArgumentError, ["'flash'", f"auto, {', '.join(BACKENDS)}"]),
     "fused softcap": (call(backend="fused", softcap=1.0), rg.UnsupportedError, ["'fused'", "softcap", "'auto'"]),
-    "strict": (call(strict=True, softcap=1.0), rg.UnsupportedError, ["strict=True", "dense", "softcap"]),
+    "strict": (call(strict=True, softcap=1.0, backend="reference"), rg.UnsupportedError, ["strict=True", "dense"]),
     "mechanism": (call(mechanism="linear"), rg.ArgumentError, ["mechanism is 'linear'", "regard.mechanisms"]),
     "window": (lambda: p.SlidingWindow(0), rg.ArgumentError, ["SlidingWindow(size=0)", "1 or more"]),
     "window kind": (lambda: p.CausalWindow(2.0), rg.ArgumentError, ["CausalWindow(size=2.0)"]),

@@ -14,7 +14,7 @@ from regard.problem import make_problem
 
 PATTERNS = (
     "full", "causal", "causal_window(5)", "sliding_window(9)", "key_span(3, 31)", "~causal", "~sliding_window(6)",
-    "causal & (causal_window(3) | key_span(0, 4))", "causal & ~causal",
+    "causal & (causal_window(3) | key_span(0, 4))", "causal & ~causal", "random_blocks(12, block=1, seed=1)",
 )  # fmt: skip
 
 
@@ -30,10 +30,11 @@ def layout(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start
     return lay_out(make_problem(q, k, k, pattern=pattern, q_start=q_start))
 
 
+@pytest.mark.parametrize("kv_heads", [3, 1])
 @pytest.mark.parametrize("q_start", [None, 0, 11, -9])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_tiles_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern, q_start, small):
-    found = layout(pattern, q_start=q_start)
+def test_tiles_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern, q_start, kv_heads, small):
+    found = layout(pattern, q_start=q_start, heads=4 if kv_heads == 1 else 6, kv_heads=kv_heads)
     start = 8 if q_start is None else q_start
     allowed = p.parse(pattern).dense(29, 37, q_start=q_start)
     met = torch.zeros(29, 37, dtype=torch.int64)
@@ -45,7 +46,7 @@ def test_tiles_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern,
             assert len(strip.rows) * len(tile.keys) <= 64
     assert met.max() <= 1
     assert (met[allowed] == 1).all()
-    assert found.size()[0] == int(met.sum()) * 18
+    assert found.size()[0] == int(met.sum()) * 3 * (4 if kv_heads == 1 else 6)
 
 
 def test_starts_that_differ_by_row_are_covered_together(small):

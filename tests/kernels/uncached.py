@@ -18,7 +18,9 @@ from regard.statistics import checked_wants
 BACKENDS = {backend.name: backend for backend in (Fused(), Streamed(), Reference())}
 
 
-def plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "auto", want: Any = "log_sum_exp", **options) -> Plan:
+def plan(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "auto", want: Any = "log_sum_exp", **options
+) -> Plan:
     """What `plan_attention` plans for `attention_detail`."""
     options.pop("dropout_seed", None)
     return make_plan(make_problem(q, k, v, want=checked_wants(want), **options), BACKENDS, backend)

@@ -84,7 +84,7 @@ def _cost(problem: Problem, pieces: tuple[Piece, ...], folds: bool) -> Cost:
     masks = width * max((_mask_size(problem, piece) for piece in pieces if piece.masked), default=0)
     flops = 2 * pairs * dims
     if folds:
-        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(pieces) - 1)
+        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(pieces))
     size = weigh.chunk_size(problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device)
     chunks = -(-keys // size)
     scores = width * pairs

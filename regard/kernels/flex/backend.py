@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.detail import Result
-from regard.kernels.flex.tile_map import TileMap, tile_map
+from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
 from regard.kernels.statistics_pass import tell, with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands, reachable_keys
@@ -45,31 +45,30 @@ class Flex:
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        if not grid.keys:
-            return Refusal(f"no query sees a key of {problem.pattern}, and FlexAttention takes no keys of length 0")
-        tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
-        if problem.strict and tiles.pairs > 2 * tiles.kept:
-            return Refusal(
-                f"strict=True, and it computes {tiles.pairs} pairs where {tiles.kept} are kept, more than twice as many"
-            )
-        return Offer(with_statistics(_cost(problem, tiles), problem), partial(self.run, problem, tiles))
+        if problem.strict:
+            tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
+            if tiles.pairs > 2 * tiles.kept:
+                return Refusal(
+                    f"strict=True, and it computes {tiles.pairs} pairs where {tiles.kept} are kept, "
+                    f"more than twice as many"
+                )
+        return Offer(with_statistics(_cost(problem, grid), problem), partial(self.run, problem, grid))
 
-    def run(self, problem: Problem, tiles: TileMap, operands: Operands) -> Result:
-        output, log_sum_exp = self._attend(problem, tiles, operands)
+    def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
+        output, log_sum_exp = self._attend(problem, grid, operands)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
         if log_sum_exp is not None:
             wanted |= tell(problem, operands, log_sum_exp)
         return Result(output, **wanted)
 
-    def _attend(
-        self, problem: Problem, tiles: TileMap, operands: Operands
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _attend(self, problem: Problem, grid: Grid, operands: Operands) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output, and the log-sum-exp if a statistic needs it."""
-        from torch.nn.attention.flex_attention import AuxRequest  # as are the modules: they load the compiler
+        from torch.nn.attention.flex_attention import AuxRequest  # here, as these modules load the compiler
 
         from regard.kernels.flex.changes import change_of
         from regard.kernels.flex.tables import block_mask
 
+        tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
         q, k, v = operands.q, operands.k, operands.v
         if tiles.lonely is not None:  # what stands in a query that sees no key reaches no gradient
             q = q.masked_fill(tiles.lonely.to(q.device), 0)
@@ -77,7 +76,7 @@ class Flex:
             output, aux = _kernel(self.compiled)(
                 _fitted(q), _fitted(k), _fitted(v),
                 score_mod=change_of(problem, operands),
-                block_mask=block_mask(tiles, problem.q_len, len(operands.grid.keys), q.device),
+                block_mask=block_mask(tiles, problem.q_len, len(grid.keys), q.device),
                 scale=problem.scale,
                 enable_gqa=problem.group > 1,
                 return_aux=AuxRequest(lse=bool(problem.want)),
@@ -117,6 +116,8 @@ def _reason_in(problem: Problem) -> str | None:
         return "q_start is a tensor, so where its queries stand is not known to the plan"
     if not pattern.structured:
         return f"{pattern} tells nothing but pair by pair"
+    if not reachable_keys(problem):
+        return f"no query sees a key of {pattern}, and FlexAttention does not take sizes of 0"
     if _fused_at_once(problem):
         return f"{pattern} leaves no tile out that fused would compute, and fused needs no compiling"
     return None
@@ -135,16 +136,22 @@ def _fused_at_once(problem: Problem) -> bool:
     return square and band is not None and band.right == keys.start - first
 
 
-def _cost(problem: Problem, tiles: TileMap) -> Cost:
+def _cost(problem: Problem, grid: Grid) -> Cost:
+    """What the kernels do with every tile that may hold an allowed pair."""
+    pairs = most_pairs(problem.pattern, grid, problem.batch, problem.heads)
     width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
-    vectors = rows * size + problem.batch * problem.kv_heads * problem.k_len * size
+    vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
+    copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
+        problem.heads if problem.pattern.varies_by_head else 1
+    )
+    tables = 9 * 4 * copies * -(-problem.q_len // TILE) * -(-len(grid.keys) // TILE)  # kinds, and orders to visit them
     back = 4 * rows + width * vectors  # sums for each row, and gradients on their way
     return Cost(
-        flops=2 * tiles.pairs * size * (3.5 if problem.needs_grad else 1),
-        bytes=width * vectors * (2.5 if problem.needs_grad else 1) + tiles.nbytes,
-        peak_bytes=tiles.nbytes + 4 * rows + (back if problem.needs_grad else 0),
-        pairs=tiles.pairs,
+        flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),
+        bytes=width * vectors * (2.5 if problem.needs_grad else 1) + tables,
+        peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
+        pairs=pairs,
         calls=4 if problem.needs_grad else 1,
     )
 

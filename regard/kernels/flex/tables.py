@@ -12,6 +12,7 @@ from regard.kernels.flex.tile_map import FULL, TILE, TileMap
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> BlockMask:
     """The tiles on a device.
 
@@ -22,6 +23,7 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
         device: where the tensors of the call are.
     """
     kinds, bits = tiles.kinds.to(device), tiles.bits.to(device)
+    torch._dynamo.maybe_mark_dynamic(bits, 0)  # patterns differ in how many kinds they have
     kind_at = lookup(kinds)
 
     def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from regard.patterns.ranges import Ranges, covers, union
 from regard.patterns.tiles import strips
 
 TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
+BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
 EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; those seen in part are numbered from 2
 
 
@@ -37,13 +38,9 @@ class TileMap:
     pairs: int
     kept: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables on a device: the kinds, the bits, and FlexAttention's eight orders of tiles."""
-        return 9 * self.kinds.nbytes + self.bits.nbytes
 
-
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     """The tiles of a structured pattern; remembered, so that layers with one pattern ask once.
 
@@ -56,14 +53,11 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
     sheets: dict[Pattern, _Sheet] = {}
     found: list[list[_Sheet]] = []
-    for row in range(batch if pattern.varies_by_row else 1):
-        here = pattern.for_row(row)
-        found.append([])
-        for head in range(heads if pattern.varies_by_head else 1):
-            one = here.for_head(head).canonical()
+    for line in _plain(pattern, batch, heads):
+        for one in line:
             if one not in sheets:
                 sheets[one] = _sheet(one, grid, kinds)
-            found[-1].append(sheets[one])
+        found.append([sheets[one] for one in line])
     lonely = torch.stack([torch.stack([~sheet.alive for sheet in line]) for line in found])[..., None]
     times = batch * heads // (len(found) * len(found[0]))
     return TileMap(
@@ -73,6 +67,25 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
         pairs=times * sum(sheet.pairs for line in found for sheet in line),
         kept=times * sum(sheet.kept for line in found for sheet in line),
     )
+
+
+def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
+    """Pairs of all tiles that may hold an allowed one, of all batch rows and heads; no pair is looked at."""
+    known: dict[Pattern, int] = {}
+    plain = _plain(pattern, batch, heads)
+    for one in {one for line in plain for one in line}:
+        known[one] = sum(
+            len(strip.rows) * len(grid.keys[column * TILE : (column + 1) * TILE])
+            for strip in strips(one, grid, TILE)
+            for column in _columns((*strip.full, *strip.partial), grid.keys)
+        )
+    return batch * heads // (len(plain) * len(plain[0])) * sum(known[one] for line in plain for one in line)
+
+
+def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
+    """The pattern of each batch row and head; one row, one head, where they are alike."""
+    rows = [pattern.for_row(row) for row in range(batch if pattern.varies_by_row else 1)]
+    return [[row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)] for row in rows]
 
 
 @dataclass
@@ -85,13 +98,13 @@ class _Kinds:
     _numbers: dict[bytes, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for whole in (torch.zeros(TILE, TILE, dtype=torch.bool), torch.ones(TILE, TILE, dtype=torch.bool)):
-            self.number(whole)
+        for whole in (False, True):
+            self.number(torch.full((TILE, TILE), whole, device="cpu"))
 
     def number(self, allowed: torch.Tensor) -> int:
         """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); beyond an end nobody sees anybody."""
         allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
-        bits = (allowed.unflatten(-1, (-1, 8)) * (1 << torch.arange(8))).sum(-1).to(torch.uint8)
+        bits = (allowed.unflatten(-1, (-1, 8)) * BIT).sum(-1).to(torch.uint8)
         name = bits.numpy().tobytes()
         if name not in self._numbers:
             self._numbers[name] = len(self.bits)
@@ -117,8 +130,8 @@ def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
     lines, alive = [], []
     pairs = kept = 0
     for strip in strips(pattern, grid, TILE):
-        line = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32)
-        seeing = torch.zeros(TILE, dtype=torch.bool)
+        line = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
+        seeing = torch.zeros(TILE, dtype=torch.bool, device="cpu")
         for column in _columns((*strip.full, *strip.partial), grid.keys):
             keys = grid.keys[column * TILE : (column + 1) * TILE]
             place = strip.rows, keys
@@ -143,5 +156,7 @@ def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
 def _columns(some: Ranges, keys: range) -> list[int]:
     """Columns of tiles in which a key of these ranges lies."""
     inside = (range(max(one.start, keys.start), min(one.stop, keys.stop)) for one in some)
-    touched = union(range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one)
+    touched = union(
+        range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one
+    )
     return [column for run in touched for column in run]

@@ -9,6 +9,7 @@ import torch
 from regard.detail import Result
 from regard.kernels import dropout
 from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
 from regard.kernels.streamed.function import stream
 from regard.kernels.strips import Layout, lay_out
 from regard.mechanisms import Softmax
@@ -57,7 +58,7 @@ def _cost(layout: Layout, pairs: int, blocks: int) -> Cost:
     return Cost(
         flops=pairs * by_pair * width / 4,
         bytes=width * vectors * (problem.head_dim + problem.v_dim),
-        peak_bytes=width * layout.largest * 4,
+        peak_bytes=width * max(4 * layout.largest, 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0),
         pairs=pairs,
         calls=round((STARTING + BLOCK * blocks) * (2.5 if learning else 1)),
     )

@@ -7,7 +7,7 @@ rows of heads are the key/value heads of every batch row.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -85,12 +85,12 @@ def backward(program: Program, saved: Saved, setting: Setting) -> tuple[torch.Te
         torch.zeros_like(saved.v, dtype=wide),
     )
     kept = saved
-    if program.apart:  # exp(score - inf) = 0: the strips add nothing to rows that are computed alone
-        log_sum_exp = saved.log_sum_exp.clone()
-        for look in program.apart:
-            for rows in look.rows:
-                log_sum_exp[:, :, rows.start : rows.stop] = math.inf
-        kept = Saved(**{**saved.__dict__, "log_sum_exp": log_sum_exp})
+    if program.apart:  # exp(0 - inf) = 0: the strips add nothing to rows that are computed alone, whatever they hold
+        q, log_sum_exp = saved.q.clone(), saved.log_sum_exp.clone()
+        for rows in (rows for look in program.apart for rows in look.rows):
+            q[:, :, rows.start : rows.stop] = 0
+            log_sum_exp[:, :, rows.start : rows.stop] = math.inf
+        kept = replace(saved, q=q, log_sum_exp=log_sum_exp)
     for place, call in strip_calls(program, saved.q, saved.k, setting, 4 * COPIED):
         _add(place, grads, kept, call)
     for part in program.lattices:

@@ -10,7 +10,7 @@ from regard.kernels.tiled.program import Look, Strips, Terms
 from regard.patterns import Full, Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.narrowing import Blocks
-from regard.patterns.ranges import Ranges, size, without
+from regard.patterns.ranges import Ranges, common, size, without
 
 
 def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
@@ -74,15 +74,16 @@ def _looked(blocks: Blocks, strip: range, by_distance: bool) -> tuple[Look, tupl
     grid = blocks.grid
     assert isinstance(grid.q_start, int)
     seen = blocks.pattern.segments(grid.q_start + strip.start, grid.q_start + strip.stop - 1, grid.k_len)
-    partial = without(seen.some, seen.full)
-    one_run = len(seen.some) == 1
-    parts = (*seen.full, *partial)  # gathered keys may stand in any order: those that need no mask come first
-    name: list[Hashable] = [len(strip), one_run, size(seen.full)]
+    full, some = (common(keys, (grid.keys,)) for keys in (seen.full, seen.some))  # rows apart may have reached less
+    partial = without(some, full)
+    one_run = len(some) == 1
+    parts = (*full, *partial)  # gathered keys may stand in any order: those that need no mask come first
+    name: list[Hashable] = [len(strip), one_run, size(full)]
     for part in sorted(parts, key=lambda part: part.start) if one_run or by_distance else partial:
         name.append(len(part))
         name.append((blocks.identity(strip, part) or object()) if part in partial else Full())
         name.append(part.start - strip.start if by_distance else 0)
-    return Look((strip,), seen.some if one_run else parts, not partial), tuple(name)
+    return Look((strip,), some if one_run else parts, not partial), tuple(name)
 
 
 def _skipper(pattern: Pattern, grid: Grid, rows: int) -> Callable[[Look], int]:

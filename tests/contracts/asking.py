@@ -1,0 +1,42 @@
+"""Calls to one backend, planned anew each time, so that a test may change the sizes of blocks in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regard.detail import AttentionDetail
+from regard.kernels import BACKENDS
+from regard.plan import Offer, make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
+
+
+HERE = [name for name in BACKENDS if name != "flex"]  # flex computes on cuda alone
+PLAIN = [name for name in HERE if name != "tiled"]  # they compute patterns with nothing to skip
+LEARNING = [name for name in HERE if name != "decode"]  # they have gradients
+
+
+def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> AttentionDetail:
+    """What `attention_detail` answers by this backend, or its refusal."""
+    seed = options.pop("dropout_seed", None)
+    problem = make_problem(q, k, v, want=checked_wants(want), **options)
+    plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
+    start = options.get("q_start")
+    tensors = {"bias": options.get("bias"), "q_start": start if isinstance(start, torch.Tensor) else None}
+    return plan.detail(q, k, v, **tensors, dropout_seed=seed)
+
+
+def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> bool:
+    """Does this backend offer to compute a call? That it offers what it should is what the grid holds."""
+    options.pop("dropout_seed", None)
+    return isinstance(BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options)), Offer)
+
+
+def computing(q: Any, k: Any, v: Any, **options: Any) -> list[str]:
+    """The backends that offer to compute a call; two or more, so that a claim is never about the reference alone."""
+    found = [backend for backend in BACKENDS if computes(backend, q, k, v, **options)]
+    assert "reference" in found
+    assert len(found) > 1, "only the reference computes this"
+    return found

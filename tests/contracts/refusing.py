@@ -1,0 +1,66 @@
+"""What each backend refuses, in which order and in which words; everything else it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.bias import Bias
+
+if TYPE_CHECKING:
+    from comparing import Cell
+
+Rules = tuple[tuple[str, Callable[["Cell"], bool]], ...]
+
+
+def _softcap(cell: Cell) -> bool:
+    return "softcap" in cell.made
+
+
+def _dropout(cell: Cell) -> bool:
+    return "dropout" in cell.made
+
+
+def _learns(cell: Cell) -> bool:
+    return cell.learning and cell.bias_learns
+
+
+def _bias_of_pairs(cell: Cell) -> bool:
+    return "bias" in cell.made and not isinstance(cell.made["bias"], Bias)
+
+
+def _start_by_row(cell: Cell) -> bool:
+    return isinstance(cell.made.get("q_start"), torch.Tensor)
+
+
+_FUSED: Rules = (
+    ("have no softcap", _softcap),
+    ("another law", _dropout),
+    ("give a bias no gradient", _learns),
+)
+DOCUMENTED: dict[str, Rules] = {
+    "decode": (
+        ("at most 16 queries", lambda cell: cell.lengths[0] > 16),
+        ("has no gradient", lambda cell: cell.learning),
+    ),
+    "fused": _FUSED,
+    "tiled": (
+        *_FUSED,
+        ("a bias tensor has no structure", _bias_of_pairs),
+        ("q_start is a tensor", _start_by_row),
+        ("nothing but pair by pair", lambda cell: not cell.row.structured),
+        ("every query sees every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
+        ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
+    ),
+    "streamed": (),
+    "reference": (),
+    "flex": (("is for cuda here", lambda cell: True),),
+}
+
+
+def documented(backend: str, cell: Cell) -> str | None:
+    """The words with which a backend must refuse a cell, or None if it must compute it."""
+    assert backend in DOCUMENTED, f"write down in refusing.py what {backend!r} refuses"
+    return next((words for words, refuses in DOCUMENTED[backend] if refuses(cell)), None)

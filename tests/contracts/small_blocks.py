@@ -1,0 +1,35 @@
+"""Blocks of a few rows and keys, so that small calls take every turn that large ones take."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.kernels import dropout, fused, strips
+from regard.kernels.decode import fold, weigh
+from regard.kernels.tiled import apart, backend, calls, execution, residues
+
+
+def any_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tiled backend take every batch row by itself, however few pairs there are."""
+    monkeypatch.setattr(backend, "ROW_PATTERNS", 0)
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
+    """Cut everything into small blocks; `nested`: and residues of a stride into programs of their own."""
+    any_rows(monkeypatch)
+    smaller = {
+        backend: {"FORWARD_ROWS": {2: 1.0}, "BACKWARD_ROWS": {3: 1.0}},
+        apart: {"APART_ROWS": 2},
+        calls: {"COPIED": 64},
+        execution: {"COPIED": 64},
+        residues: {"RESIDUE_PAIRS": 0} if nested else {},
+        strips: {"ROWS": 6, "PAIRS": 96, "ALIGNED": 4},
+        fused: {"ROWS": 3, "MASK_LIMIT": 64},
+        dropout: {"_CHUNK": 24},
+        weigh: {"WORKSPACE": 16, "FEWEST": 3},
+        fold: {"SPLIT": 2, "ROWS": 1},
+    }
+    for module, sizes in smaller.items():
+        for name, size in sizes.items():
+            assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+            monkeypatch.setattr(module, name, size)
