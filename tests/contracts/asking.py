@@ -12,7 +12,6 @@ from regard.plan import Offer, make_plan
 from regard.problem import make_problem
 from regard.statistics import checked_wants
 
-
 HERE = [name for name in BACKENDS if name != "flex"]  # flex computes on cuda alone
 PLAIN = [name for name in HERE if name != "tiled"]  # they compute patterns with nothing to skip
 LEARNING = [name for name in HERE if name != "decode"]  # they have gradients

@@ -17,7 +17,7 @@ BUCKETS, FARTHEST = 8, 6
 
 @dataclass(frozen=True)
 class Option:
-    """Keywords of a call, and whether its bias learns; `added`: what a bias by distance adds, by a formula of its own."""
+    """Keywords of a call, and whether its bias learns; `added`: what a bias by distance adds, by another formula."""
 
     make: Callable[[Places], dict[str, Any]]
     learns: bool = False

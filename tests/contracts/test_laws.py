@@ -10,7 +10,7 @@ import math
 import law_patterns as laws
 import pytest
 import torch
-from asking import HERE, ask, computes, computing
+from asking import HERE, ask, computes
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from small_blocks import cut
@@ -22,7 +22,7 @@ from regard.testing import make_qkv
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 backends = pytest.mark.parametrize("backend", HERE)
 several = settings(
-    max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )  # what the fixture sets is the same for every example
 
 
@@ -63,21 +63,6 @@ def test_an_edit_of_the_future_changes_no_bit_of_the_past(backend, kv_heads, len
         x[:, :, now + 1 :] = torch.randn_like(x[:, :, now + 1 :]) * 50
     after = attend(backend, q, k, v, pattern=p.Causal() & pattern)
     assert torch.equal(after[:, :, : now + 1], before[:, :, : now + 1])
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"softcap": 2.0}, {"dropout": 0.3, "dropout_seed": 1}, {"bias": torch.ones(8)}, {"scale": 2.0},
-    {"scale": -2.0}, {"scale": 0}, {"softcap": 2.0, "dropout": 0.3, "dropout_seed": 1, "bias": torch.ones(4, 1, 8)},
-])  # fmt: skip
-@pytest.mark.parametrize("detail", [False, True])
-def test_no_option_lets_the_future_leak(options, detail):
-    q, k, v = (x.requires_grad_() for x in qkv(2, 8, 8, seed=1))
-    if detail:
-        output = rg.attention_detail(q, k, v, pattern="causal", want=["weights", "entropy"], **options).output
-    else:
-        output = rg.attention(q, k, v, pattern="causal", **options)
-    gradients = torch.autograd.grad(output[:, :, :5].sum(), (k, v))
-    assert all((gradient[:, :, 5:] == 0).all() for gradient in gradients)
 
 
 @backends
@@ -274,34 +259,3 @@ def test_continuing_equals_computing_at_once(backend, kv_heads, steps, pattern):
             computed += 1
         at += step
     assume(computed)
-
-
-@pytest.mark.parametrize("backend", [name for name in HERE if name != "streamed"])  # it multiplies batch rows together
-def test_one_text_in_a_batch_is_the_same_bit_for_bit_as_alone(backend):
-    q, k, v = make_qkv(batch=5)
-    pattern = "causal & (causal_window(3) | global_tokens(0))"
-    together = ask(backend, q, k, v, pattern=pattern).output
-    for row in range(5):
-        alone = ask(backend, *(x[row : row + 1] for x in (q, k, v)), pattern=pattern).output
-        assert torch.equal(together[row], alone[0])
-
-
-CHECKED = [
-    None, "causal", "causal_window(2)", "causal & strided(2)", "global_tokens(1) | sliding_window(2)",
-    "random_blocks(1, block=2, seed=3)", p.SameDocument(torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])),
-    p.PerHead([p.CausalWindow(2), p.Fixed(2)]), p.Explicit(torch.eye(3, 4) == 0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pattern", CHECKED, ids=str)
-@pytest.mark.parametrize("kv_heads", [2, 1])
-def test_gradients_pass_gradcheck(kv_heads, pattern):
-    sizes = {"batch": 2, "heads": 2, "kv_heads": kv_heads, "q_len": 3, "k_len": 4, "head_dim": 2, "v_dim": 3}
-    q, k, v = make_qkv(**sizes, dtype=torch.float64, requires_grad=True)
-    for backend in computing(q, k, v, pattern=pattern):
-
-        def told(q, k, v, backend=backend):
-            detail = ask(backend, q, k, v, pattern=pattern, want="log_sum_exp")
-            return detail.output, detail.log_sum_exp.exp()
-
-        assert torch.autograd.gradcheck(told, (q, k, v)), backend

@@ -16,43 +16,62 @@ from regard.patterns.ranges import Ranges, common, size, without
 def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
     """The rows of a grid in strips, those that are alike together."""
     pattern, grid, rows = blocks.pattern, blocks.grid, terms.rows
-    if pattern == NOTHING:
-        return ()
-    done: list[Strips] = []
-    pools: dict[tuple[Hashable, ...], list[Look]] = {}
-    run: list[Look] = []
-    run_name: tuple[Hashable, ...] = ()
-    skip = _skipper(pattern, grid, rows)
-
-    def close(more: int = 0) -> None:
-        nonlocal run
-        if len(run) + more >= 2:
-            done.append(Strips(run[0], len(run) + more))
-        elif run:
-            pools.setdefault(run_name, []).append(run[0])
-        run = []
-
-    at = 0
+    sorting = _Sorting(grid, _skipper(pattern, grid, rows))
+    at = 0 if pattern != NOTHING else grid.q_len
     while at < grid.q_len:
         strip = range(at, min(at + rows, grid.q_len))
         look, name = _looked(blocks, strip, terms.by_distance)
-        at = strip.stop
-        if not look.keys:
-            close()
-            continue
-        if len(look.keys) > 1:
-            close()
-            pools.setdefault(name, []).append(look)
-            continue
-        if run and not (name == run_name and look.keys[0].start == run[-1].keys[0].start + rows):
-            close()
-        run_name = name
-        run.append(look)
-        if len(run) == 2 and (more := skip(look)):
-            at += more * rows
-            close(more)
-    close()
-    return (*done, *(_pooled(looks, grid) for looks in pools.values()))
+        at = strip.stop + sorting.take(look, name) * rows
+    return sorting.done()
+
+
+class _Sorting:
+    """Strips as they come: steady runs are counted, the others wait in pools of their like."""
+
+    def __init__(self, grid: Grid, skip: Callable[[Look], int]) -> None:
+        self.grid, self.skip = grid, skip
+        self.runs: list[Strips] = []
+        self.pools: dict[tuple[Hashable, ...], list[Look]] = {}
+        self.first: Look | None = None  # of the run that goes on
+        self.last: Look | None = None
+        self.name: tuple[Hashable, ...] = ()
+        self.count = 0
+
+    def take(self, look: Look, name: tuple[Hashable, ...]) -> int:
+        """Sort one strip; how many strips behind it are known to go on like it."""
+        if len(look.keys) != 1:
+            self._end()
+            if look.keys:
+                self.pools.setdefault(name, []).append(look)
+            return 0
+        if not self._goes_on(look, name):
+            self._end()
+            self.first, self.name = look, name
+        self.last = look
+        self.count += 1
+        if self.count != 2 or not (more := self.skip(look)):
+            return 0
+        self.count += more
+        self._end()
+        return more
+
+    def done(self) -> tuple[Strips, ...]:
+        """All that was taken."""
+        self._end()
+        return (*self.runs, *(_pooled(looks, self.grid) for looks in self.pools.values()))
+
+    def _goes_on(self, look: Look, name: tuple[Hashable, ...]) -> bool:
+        if self.last is None or name != self.name:
+            return False
+        return look.keys[0].start - self.last.keys[0].start == look.rows[0].start - self.last.rows[0].start
+
+    def _end(self) -> None:
+        if self.first is not None and self.count > 1:
+            self.runs.append(Strips(self.first, self.count))
+        elif self.first is not None:
+            self.pools.setdefault(self.name, []).append(self.first)
+        self.first = self.last = None
+        self.count = 0
 
 
 def _pooled(looks: list[Look], grid: Grid) -> Strips:
