@@ -26,6 +26,6 @@ def _fresh_memory_is_poisoned(request: pytest.FixtureRequest) -> Iterator[None]:
     if not POISONED & set(request.path.parts):
         yield
         return
-    torch.use_deterministic_algorithms(True)  # which fills it; torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("error")  # which fills it, see torch.utils.deterministic
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")

@@ -56,8 +56,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
     v_dim = v.shape[-1]
-    if call.scale == 0:  # the operation would multiply what it hides, -inf, by it
-        q, call = q * 0, replace(call, scale=1.0)
+    if call.scale <= 0:  # the operation would multiply what it hides, -inf, by it
+        q, call = q * _sign(call), replace(call, scale=abs(call.scale) or 1.0)
     q, k, v = _equal_head_sizes(q, k, v)
     run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
     output, log_sum_exp = run(q, k, v, call)
@@ -81,9 +81,10 @@ def backward(
     the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
     """
     head_dim, v_dim = q.shape[-1], v.shape[-1]
-    if call.scale == 0:
-        dq, dk, dv = backward(grad, grad_log_sum_exp, q * 0, k, v, output, log_sum_exp, replace(call, scale=1.0))
-        return dq * 0, dk, dv
+    if call.scale <= 0:
+        positive = replace(call, scale=abs(call.scale) or 1.0)
+        dq, dk, dv = backward(grad, grad_log_sum_exp, q * _sign(call), k, v, output, log_sum_exp, positive)
+        return dq * _sign(call), dk, dv
     if call.mask is not None:  # rows without a key: exp(-inf - 0) = 0, and nothing that they hold gets through
         lonely = log_sum_exp == -math.inf
         log_sum_exp, q = log_sum_exp.masked_fill(lonely, 0), q.masked_fill(lonely[..., None], 0)
@@ -193,6 +194,10 @@ def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -
     k_len = k.shape[2]
     padded = F.pad(mask, (0, -k_len % 16))[..., :k_len]
     return padded.expand(q.shape[0], q.shape[1], q.shape[2], k_len)
+
+
+def _sign(call: Call) -> int:
+    return 0 if call.scale == 0 else -1
 
 
 def _equal_head_sizes(

@@ -52,7 +52,7 @@ def check(detail, want, expected: Answer, at: Places, budget: Budget) -> None:
 def test_statistics_equal_the_oracle_in_blocks_of_any_size(name, monkeypatch):
     """All at once, with keys and queries that do and do not fill their blocks, and one by one."""
     for number, ((q_len, k_len), (heads, kv_heads), cut_up) in enumerate(
-        [((7, 11), (6, 3), "small"), ((11, 7), (2, 2), "small"), ((131, 70), (2, 1), "as shipped")]
+        [((7, 11), (6, 3), "small"), ((11, 7), (2, 2), "small"), ((67, 70), (2, 1), "as shipped")]
     ):
         CUTS[cut_up](monkeypatch)
         at, bias = Places.of(2, heads, q_len, k_len), ALiBi() if heads == 2 and number == 1 else None
@@ -68,14 +68,13 @@ def test_statistics_equal_the_oracle_in_blocks_of_any_size(name, monkeypatch):
             detail = ask(backend, q, k, v, want=WANT, **options)
             check(detail, set(NAMES), expected, at, budget)
             assert budget.share("output", detail.output, expected.output) <= 1
-            one = NAMES[(number + len(name)) % len(NAMES)]
+            if number:
+                continue
+            one = NAMES[len(name) % len(NAMES)]
             check(ask(backend, q, k, v, want=EACH[one], **options), {one}, expected, at, budget)
 
 
-SMALL = [
-    "full", "causal", "causal_window(3)", "key_span(2, 6)", "causal & strided(2)", "global_tokens(2)",
-    "random_blocks(1, block=2, seed=1)",
-]  # fmt: skip
+SMALL = ["full", "causal_window(3)", "causal & strided(2)", "global_tokens(2)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", SMALL)
