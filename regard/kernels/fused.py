@@ -18,7 +18,7 @@ import torch
 
 from regard.detail import Result
 from regard.kernels import flash
-from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid
@@ -77,9 +77,8 @@ class Fused:
             return Refusal(reason)
         width = 8 if problem.dtype == torch.float64 else 4
         flops = 2 * pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
-        places = problem.heads * problem.q_len + problem.kv_heads * sum(
-            block.times * len(block.keys) for block in blocks
-        )
+        keys = sum(block.times * len(block.keys) for block in blocks)
+        places = problem.heads * (problem.q_len + keys)  # each query head reads its keys anew
         vectors = problem.batch * places * (problem.head_dim + problem.v_dim)
         masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
         cost = Cost(

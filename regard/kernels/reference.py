@@ -14,8 +14,8 @@ import torch
 
 from regard.detail import Result
 from regard.kernels.dropout import PAIR, drop
-from regard.kernels.observe import observe
-from regard.kernels.statistics_pass import with_statistics
+from regard.kernels.statistics.observe import observe
+from regard.kernels.statistics.second_pass import with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from regard.kernels import dropout, fused, strips
+from regard.kernels import dropout, fused
 from regard.kernels.decode import fold, weigh
+from regard.kernels.scores import layout
 from regard.kernels.tiled import apart, backend, calls, execution, residues
 
 
@@ -23,7 +24,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
         calls: {"COPIED": 64},
         execution: {"COPIED": 64},
         residues: {"RESIDUE_PAIRS": 0} if nested else {},
-        strips: {"ROWS": 6, "PAIRS": 96, "ALIGNED": 4},
+        layout: {"ROWS": 6, "PAIRS": 96, "ALIGNED": 4},
         fused: {"ROWS": 3, "MASK_LIMIT": 64},
         dropout: {"_CHUNK": 24},
         weigh: {"WORKSPACE": 16, "FEWEST": 3},

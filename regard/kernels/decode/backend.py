@@ -11,7 +11,7 @@ from regard.detail import Result
 from regard.kernels import flash
 from regard.kernels.decode import fold, weigh
 from regard.kernels.decode.pieces import Piece, lower
-from regard.kernels.observe import observe
+from regard.kernels.statistics.observe import observe
 from regard.mechanisms import Softmax
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal

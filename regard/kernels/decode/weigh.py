@@ -15,7 +15,7 @@ import torch
 from regard.detail import Result
 from regard.kernels.decode.pieces import Piece, allowed
 from regard.kernels.dropout import drop
-from regard.kernels.observe import observe
+from regard.kernels.statistics.observe import observe
 from regard.operands import Operands
 from regard.problem import Problem
 from regard.stored import Stored

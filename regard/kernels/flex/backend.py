@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from regard.detail import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
-from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import Softmax
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid

@@ -8,10 +8,10 @@ import torch
 
 from regard.detail import Result
 from regard.kernels import dropout
-from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.scores.layout import Layout, lay_out
+from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
 from regard.kernels.streamed.function import stream
-from regard.kernels.strips import Layout, lay_out
 from regard.mechanisms import Softmax
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from regard.kernels.dropout import row_states, write_kept
-from regard.kernels.scores import Block, Scores
-from regard.kernels.strips import Strip
+from regard.kernels.scores.blocks import Block, Scores
+from regard.kernels.scores.layout import Strip
 from regard.operands import Operands
 
 

@@ -7,9 +7,9 @@ import math
 import torch
 
 from regard.kernels import flash
-from regard.kernels.scores import LOG2E, Block, Scores, Workspace
+from regard.kernels.scores.blocks import LOG2E, Block, Scores, Workspace
+from regard.kernels.scores.layout import lay_out
 from regard.kernels.streamed.dropping import Dropping
-from regard.kernels.strips import lay_out
 from regard.operands import Operands
 from regard.problem import RELATIVE, Problem
 

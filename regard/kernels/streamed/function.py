@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from regard.kernels.score_gradients import ScoreGradients
-from regard.kernels.scores import LOG2E, Scores
+from regard.kernels.scores.blocks import LOG2E, Scores
+from regard.kernels.scores.gradients import ScoreGradients
+from regard.kernels.scores.layout import Layout
 from regard.kernels.streamed.dropping import Dropping
 from regard.kernels.streamed.forward import forward
-from regard.kernels.strips import Layout
 from regard.operands import Operands, Relative
 
 

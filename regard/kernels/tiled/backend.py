@@ -10,7 +10,7 @@ import torch
 
 from regard.detail import Result
 from regard.kernels import flash
-from regard.kernels.statistics_pass import tell, with_statistics
+from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.tiled.lowering import lower
 from regard.kernels.tiled.program import Program, Terms
 from regard.kernels.tiled.shares import Share, run_shares

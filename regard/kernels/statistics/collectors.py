@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from regard.kernels.scores import Block, Scores
+from regard.kernels.scores.blocks import Block, Scores
 from regard.problem import Problem
 from regard.statistics import TopKeys, WeightsOf, asked_for
 

@@ -101,7 +101,7 @@ class TestWeightsOf:
         cut(monkeypatch, 4, 32, 4)
         q, k, v = make_qkv(q_len=9, k_len=14)
         computed = []
-        from regard.kernels.scores import Scores
+        from regard.kernels.scores.blocks import Scores
 
         plain = Scores.compute
         monkeypatch.setattr(Scores, "compute", lambda *a, **b: computed.append(a[1].rows) or plain(*a, **b))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from regard import patterns as p
-from regard.kernels import strips
-from regard.kernels.strips import lay_out
+from regard.kernels.scores import layout as layout_room
+from regard.kernels.scores.layout import lay_out
 from regard.problem import make_problem
 
 PATTERNS = (
@@ -20,9 +20,9 @@ PATTERNS = (
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(strips, "ROWS", 8)
-    monkeypatch.setattr(strips, "PAIRS", 64)
-    monkeypatch.setattr(strips, "ALIGNED", 4)
+    monkeypatch.setattr(layout_room, "ROWS", 8)
+    monkeypatch.setattr(layout_room, "PAIRS", 64)
+    monkeypatch.setattr(layout_room, "ALIGNED", 4)
 
 
 def layout(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=None):

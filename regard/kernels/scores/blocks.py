@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.kernels.diagonals import spread
-from regard.kernels.strips import Layout, Part, Strip
+from regard.kernels.scores.diagonals import spread
+from regard.kernels.scores.layout import Layout, Part, Strip
 from regard.operands import Operands, Relative
 
 LOG2E = 1 / math.log(2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from regard.kernels.diagonals import summed
-from regard.kernels.scores import Block, Scores
-from regard.kernels.strips import Strip
+from regard.kernels.scores.blocks import Block, Scores
+from regard.kernels.scores.diagonals import summed
+from regard.kernels.scores.layout import Strip
 from regard.operands import Relative
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from regard.detail import TopKeysFound
-from regard.kernels.collectors import KINDS, Collector, Top
-from regard.kernels.score_gradients import ScoreGradients
-from regard.kernels.scores import LOG2E, Scores
-from regard.kernels.strips import Layout, Strip, lay_out
+from regard.kernels.scores.blocks import LOG2E, Scores
+from regard.kernels.scores.gradients import ScoreGradients
+from regard.kernels.scores.layout import Layout, Strip, lay_out
+from regard.kernels.statistics.collectors import KINDS, Collector, Top
 from regard.operands import Operands, Relative
 from regard.plan import Cost
 from regard.problem import Problem
