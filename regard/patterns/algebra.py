@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from math import lcm
 
 import torch
 
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
+from regard.patterns.compound import Compound
 from regard.patterns.full import Full
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, covers, outside, union
@@ -18,51 +18,14 @@ from regard.patterns.reach import Reach
 
 
 @dataclass(frozen=True, eq=False)
-class Many(Pattern):
+class Many(Compound):
     """Patterns joined by one sign; their order and repetitions carry no meaning."""
 
     parts: tuple[Pattern, ...]
     sign = ""
 
-    @property
-    def query_free(self) -> bool:  # type: ignore[override]
-        return all(part.query_free for part in self.parts)
-
-    @property
-    def compares_positions(self) -> bool:  # type: ignore[override]
-        return any(part.compares_positions for part in self.parts)
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return all(part.by_value for part in self.parts)
-
-    @property
-    def structured(self) -> bool:  # type: ignore[override]
-        return all(part.structured for part in self.parts)
-
-    @property
-    def varies_by_head(self) -> bool:  # type: ignore[override]
-        return any(part.varies_by_head for part in self.parts)
-
-    @property
-    def varies_by_row(self) -> bool:  # type: ignore[override]
-        return any(part.varies_by_row for part in self.parts)
-
-    @property
-    def by_length(self) -> bool:  # type: ignore[override]
-        return any(part.by_length for part in self.parts)
-
-    @property
-    def batch_rows(self) -> int:
-        return max(part.batch_rows for part in self.parts)
-
-    @property
-    def period(self) -> int | None:
-        return _together([part.period for part in self.parts])
-
-    @property
-    def key_period(self) -> int | None:
-        return _together([part.key_period for part in self.parts])
+    def made_of(self) -> tuple[Pattern, ...]:
+        return self.parts
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         join = both if isinstance(self, Both) else either
@@ -78,10 +41,6 @@ class Many(Pattern):
         if any(part is None for part in parts):
             return None
         return (both if isinstance(self, Both) else either)(*(part for part in parts if part is not None))
-
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        for part in self.parts:
-            part.check(batch, heads, q_len, k_len)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and frozenset(self.parts) == frozenset(other.parts)
@@ -179,7 +138,7 @@ class Either(Many):
 
 
 @dataclass(frozen=True)
-class Not(Pattern):
+class Not(Compound):
     """A pair is allowed where the part does not allow it.
 
     >>> from regard.patterns import Causal
@@ -189,45 +148,8 @@ class Not(Pattern):
 
     part: Pattern
 
-    @property
-    def query_free(self) -> bool:  # type: ignore[override]
-        return self.part.query_free
-
-    @property
-    def compares_positions(self) -> bool:  # type: ignore[override]
-        return self.part.compares_positions
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return self.part.by_value
-
-    @property
-    def structured(self) -> bool:  # type: ignore[override]
-        return self.part.structured
-
-    @property
-    def varies_by_head(self) -> bool:  # type: ignore[override]
-        return self.part.varies_by_head
-
-    @property
-    def varies_by_row(self) -> bool:  # type: ignore[override]
-        return self.part.varies_by_row
-
-    @property
-    def by_length(self) -> bool:  # type: ignore[override]
-        return self.part.by_length
-
-    @property
-    def batch_rows(self) -> int:
-        return self.part.batch_rows
-
-    @property
-    def period(self) -> int | None:
-        return self.part.period
-
-    @property
-    def key_period(self) -> int | None:
-        return self.part.key_period
+    def made_of(self) -> tuple[Pattern, ...]:
+        return (self.part,)
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return negate(change(self.part))
@@ -275,15 +197,8 @@ class Not(Pattern):
             return Band(start=inner.stop)
         return None
 
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        self.part.check(batch, heads, q_len, k_len)
-
     def __str__(self) -> str:
         return f"~({self.part!s})" if isinstance(self.part, Many) else f"~{self.part!s}"
-
-
-def _together(periods: list[int | None]) -> int | None:
-    return None if None in periods else lcm(*(period for period in periods if period))
 
 
 NOTHING = Not(Full())

@@ -10,6 +10,7 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
+from regard.patterns.compound import Compound
 from regard.patterns.grid import Grid
 from regard.patterns.part import side_by_side
 from regard.patterns.ranges import Segments, common, union
@@ -17,7 +18,7 @@ from regard.patterns.reach import Reach
 
 
 @dataclass(frozen=True)
-class PerHead(Pattern):
+class PerHead(Compound):
     """Query head h sees what the h-th pattern lets it see.
 
     Args:
@@ -48,33 +49,16 @@ class PerHead(Pattern):
         assert isinstance(self.patterns, tuple)
         return self.patterns
 
-    @property
-    def query_free(self) -> bool:  # type: ignore[override]
-        return all(part.query_free for part in self.parts)
+    def made_of(self) -> tuple[Pattern, ...]:
+        return self.parts
 
     @property
-    def compares_positions(self) -> bool:  # type: ignore[override]
-        return any(part.compares_positions for part in self.parts)
+    def period(self) -> int | None:
+        return None  # of one head, not of all together
 
     @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return all(part.by_value for part in self.parts)
-
-    @property
-    def structured(self) -> bool:  # type: ignore[override]
-        return all(part.structured for part in self.parts)
-
-    @property
-    def varies_by_row(self) -> bool:  # type: ignore[override]
-        return any(part.varies_by_row for part in self.parts)
-
-    @property
-    def by_length(self) -> bool:  # type: ignore[override]
-        return any(part.by_length for part in self.parts)
-
-    @property
-    def batch_rows(self) -> int:
-        return max(part.batch_rows for part in self.parts)
+    def key_period(self) -> int | None:
+        return None
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return PerHead(change(part) for part in self.parts)
@@ -85,8 +69,7 @@ class PerHead(Pattern):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if heads and len(self.parts) != heads:
             raise ShapeError(f"PerHead has {len(self.parts)} patterns but the call has {heads} query heads")
-        for part in self.parts:
-            part.check(batch, heads, q_len, k_len)
+        super().check(batch, heads, q_len, k_len)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return self._joined([part.allows(q_pos, k_pos) for part in self._heads])
