@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,12 +18,11 @@ def _prepare(work: Work, tensors: Tensors) -> Attend:
     return lambda: attend(tensors.q, tensors.k, tensors.v, block_mask=block_mask, enable_gqa=work.group > 1)
 
 
-@cache
 def _compiled() -> Callable[..., Any]:
+    """Compiled anew for each work: beyond a number of recompilations it would silently run uncompiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    config: Any = import_module("torch._dynamo.config")
-    config.recompile_limit = 64  # each shape and number of threads is one; beyond the limit it would run uncompiled
+    torch.compiler.reset()
     return torch.compile(flex_attention, dynamic=False)
 
 
