@@ -16,6 +16,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from regard.mechanisms import Softmax
+from regard.problem import Problem
+
 _aten: Any = torch.ops.aten
 # Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
@@ -37,6 +40,21 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
     if device == "cuda":
         return f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
     return f"no fused operation is known on {device}"
+
+
+def reason_against(problem: Problem) -> str | None:
+    """Why no fused operation computes this problem, or None."""
+    if not isinstance(problem.mechanism, Softmax):
+        return f"it computes softmax attention, not {problem.mechanism}"
+    if problem.empty:
+        return "there is nothing to compute, and the fused operations do not survive sizes of 0"
+    if problem.softcap is not None:
+        return "the fused operations have no softcap"
+    if problem.dropout > 0:
+        return "the fused operations drop weights by another law than dropout_seed's"
+    if problem.bias_learns:
+        return "the fused operations give a bias no gradient"
+    return refusal(problem.dtype, problem.device)
 
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:

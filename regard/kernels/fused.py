@@ -19,7 +19,6 @@ import torch
 from regard.detail import Result
 from regard.kernels import flash
 from regard.kernels.statistics.second_pass import tell, with_statistics
-from regard.mechanisms import Softmax
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid
 from regard.plan import Cost, Offer, Refusal
@@ -69,7 +68,7 @@ class Fused:
     name = "fused"
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if (reason := _reason_against(problem)) is not None:
+        if (reason := flash.reason_against(problem)) is not None:
             return Refusal(reason)
         blocks = lower(problem)
         pairs = problem.batch * problem.heads * sum(block.pairs for block in blocks)
@@ -179,20 +178,6 @@ def _reason_against_strict(problem: Problem, pairs: int) -> str | None:
     if pairs <= 2 * kept:
         return None
     return f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many"
-
-
-def _reason_against(problem: Problem) -> str | None:
-    if not isinstance(problem.mechanism, Softmax):
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if problem.empty:
-        return "there is nothing to compute, and the fused operations do not survive sizes of 0"
-    if problem.softcap is not None:
-        return "the fused operations have no softcap"
-    if problem.dropout > 0:
-        return "the fused operations drop weights by another law than dropout_seed's"
-    if problem.bias_learns:
-        return "the fused operations give a bias no gradient"
-    return flash.refusal(problem.dtype, problem.device)
 
 
 def _as(operands: Operands, dtype: torch.dtype) -> Operands:

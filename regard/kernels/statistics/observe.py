@@ -1,4 +1,4 @@
-"""Statistics of weights that are all at hand, as their formulas: what `statistics_pass` answers to."""
+"""Statistics of weights that are all at hand, as their formulas: what the second pass answers to."""
 
 from __future__ import annotations
 

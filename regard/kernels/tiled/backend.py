@@ -14,7 +14,6 @@ from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.tiled.lowering import lower
 from regard.kernels.tiled.program import Program, Terms
 from regard.kernels.tiled.shares import Share, run_shares
-from regard.mechanisms import Softmax
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid, Pattern
 from regard.plan import Cost, Offer, Refusal
@@ -57,17 +56,9 @@ class Tiled:
 
 
 def _reason_against(problem: Problem) -> str | None:
+    if (reason := flash.reason_against(problem)) is not None:
+        return reason
     pattern = problem.pattern
-    if not isinstance(problem.mechanism, Softmax):
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if problem.empty:
-        return "there is nothing to compute, and the fused operations do not survive sizes of 0"
-    if problem.softcap is not None:
-        return "the fused operations have no softcap"
-    if problem.dropout > 0:
-        return "the fused operations drop weights by another law than dropout_seed's"
-    if problem.bias_learns:
-        return "the fused operations give a bias no gradient"
     if problem.bias not in (None, RELATIVE):
         return "a bias tensor has no structure; fused adds it block by block"
     if problem.q_start is PER_ROW:
@@ -81,7 +72,7 @@ def _reason_against(problem: Problem) -> str | None:
     band = pattern.band()
     if band is not None and (band.left is None or band.right is None) and problem.bias is None:
         return f"{pattern} is open on one side; fused computes it in larger blocks"
-    return flash.refusal(problem.dtype, problem.device)
+    return None
 
 
 def _kept(problem: Problem) -> int:
