@@ -8,7 +8,7 @@ its table. When it runs it plans and computes as outside, so every backend works
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from operator import index
 from typing import Any, ParamSpec, TypeVar
@@ -69,6 +69,7 @@ def traced_attention(
     dropout: float,
     dropout_seed: int | None,
     q_start: int | torch.Tensor | None,
+    parameters: Mapping[str, torch.Tensor] | None,
     **options: Any,
 ) -> torch.Tensor:
     """`attention` as a compiler traces it; arguments are the same.
@@ -80,7 +81,7 @@ def traced_attention(
     """
     if isinstance(k, Stored) or isinstance(v, Stored):
         raise UnsupportedError("keys and values as a cache stores them are not compiled; call attention outside")
-    if mechanism is not None and mechanism != _SOFTMAX:
+    if parameters or (mechanism is not None and mechanism != _SOFTMAX):
         raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; call attention outside")
     text = _text(pattern)
     start = None if q_start is None else checked_q_start(q_start, q.shape[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ def attention(
     q_start: int | torch.Tensor | None = None,
     backend: str = "auto",
     strict: bool = False,
+    parameters: Mapping[str, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Each query's mean of the values, weighted by the softmax of its scores over the keys that its pattern allows.
 
@@ -54,6 +55,7 @@ def attention(
         q_start: position of the first query, a number or int64 (batch,); by default the last query meets the last key.
         backend: "auto" for the cheapest, or a name, which then computes it or raises.
         strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
+        parameters: the tensors that the mechanism learned, by name; `mechanism.new_parameters` makes them.
 
     Returns:
         (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may see no key.
@@ -61,7 +63,7 @@ def attention(
     Raises:
         ShapeError: tensors that do not fit together.
         ArgumentError: an option outside the values it may take.
-        UnsupportedError: no backend, or not the named one, computes this call.
+        UnsupportedError: no backend, or not the named one, computes this call; or its mechanism has no such option.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.
 
@@ -71,7 +73,7 @@ def attention(
     """
     options: dict[str, Any] = {
         "pattern": pattern, "mechanism": mechanism, "bias": bias, "softcap": softcap, "scale": scale,
-        "dropout": dropout, "q_start": q_start, "backend": backend, "strict": strict,
+        "dropout": dropout, "q_start": q_start, "backend": backend, "strict": strict, "parameters": parameters,
     }  # fmt: skip
     if torch.compiler.is_compiling():
         return traced_attention(q, k, v, dropout_seed=dropout_seed, **options)
@@ -82,7 +84,8 @@ def attention(
 def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
     start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
     plan = planned(q, k, v, **options)
-    return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed)
+    handed = options["parameters"]
+    return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed, parameters=handed)
 
 
 @uncompiled
@@ -128,6 +131,7 @@ def attention_detail(
     dropout_seed: int | None = None,
     bias: torch.Tensor | Bias | None = None,
     q_start: int | torch.Tensor | None = None,
+    parameters: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
 ) -> AttentionDetail:
     """`attention` together with what one wants to know about it.
@@ -146,9 +150,10 @@ def attention_detail(
     >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
-    plan = planned(q, k, v, want=checked_wants(want), bias=bias, q_start=q_start, backend=backend, **options)
+    options |= {"bias": bias, "q_start": q_start, "parameters": parameters}
+    plan = planned(q, k, v, want=checked_wants(want), backend=backend, **options)
     start = q_start if isinstance(q_start, torch.Tensor) else None
-    return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed)
+    return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed, parameters=parameters)
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

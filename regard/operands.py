@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Operands:
 
     q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
     bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
-    backends that say they take them so.
+    backends that say they take them so. parameters: what the mechanism was handed, by name.
     """
 
     q: torch.Tensor
@@ -43,6 +44,7 @@ class Operands:
     bias: torch.Tensor | Relative | None
     grid: Grid
     dropout_seed: int
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def bias_block(self, grid: Grid) -> torch.Tensor | None:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""

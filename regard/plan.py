@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from regard.bias import Bias
+from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
+from regard.mechanisms import Softmax
 from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
+_SOFTMAX = Softmax()
 # Floating-point operations while a byte moves, and while a call is launched: measured on CPU, estimated for cuda.
 MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 
@@ -94,12 +97,13 @@ class Plan:
         bias: torch.Tensor | Bias | None = None,
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
+        parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """The output, (batch, heads, q_len, v_dim) in q's dtype, of tensors like those the plan was made for.
 
-        A bias and a tensor of q_start are handed over again: a plan keeps no values.
+        A bias, a tensor of q_start and a mechanism's parameters are handed over again: a plan keeps no values.
         """
-        return self._result(q, k, v, bias, q_start, dropout_seed).output
+        return self._result(q, k, v, bias, q_start, dropout_seed, parameters).output
 
     def detail(
         self,
@@ -110,9 +114,10 @@ class Plan:
         bias: torch.Tensor | Bias | None = None,
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
+        parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        result = self._result(q, k, v, bias, q_start, dropout_seed)
+        result = self._result(q, k, v, bias, q_start, dropout_seed, parameters)
         return AttentionDetail(result.on_all_keys(self.keys, self.problem.k_len), self)
 
     @property
@@ -157,17 +162,30 @@ class Plan:
         bias: torch.Tensor | Bias | None,
         q_start: torch.Tensor | None,
         dropout_seed: int | None,
+        parameters: Mapping[str, torch.Tensor] | None,
     ) -> Result:
         if torch.compiler.is_compiling():
             raise UnsupportedError("a plan is followed outside a compiled graph; call attention itself in it")
         place = self._place(q, k, v, bias, q_start)
         operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
-        if not self._offer.takes_stored:
-            operands = operands.widened()
+        if self.problem.mechanism != _SOFTMAX or parameters:
+            handed = checked_parameters(self.problem.mechanism, self.problem.sizes, parameters, q)
+            operands = replace(operands, parameters=handed)
         if not torch.is_autocast_enabled(q.device.type):
-            return self._offer.run(operands)
+            return self._offer.run(self._entering(operands))
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
-            return self._offer.run(operands)
+            return self._offer.run(self._entering(operands))
+
+    def _entering(self, operands: Operands) -> Operands:
+        """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""
+        mechanism = self.problem.mechanism
+        projects = isinstance(mechanism, Softmax) and mechanism.score.projects
+        if projects or not self._offer.takes_stored:
+            operands = operands.widened()
+        if not projects:
+            return operands
+        q, k = mechanism.score.project(operands.q, operands.k, operands.parameters)
+        return replace(operands, q=q, k=k)
 
     def _place(
         self,
@@ -203,7 +221,7 @@ class Plan:
         planned = self.problem
         shapes = {
             "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim), planned.dtype),
-            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.head_dim), planned.storage),
+            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.key_dim), planned.storage),
             "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim), planned.storage),
         }
         for name, (tensor, shape, dtype) in shapes.items():
@@ -243,7 +261,8 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     """
     if backend != "auto" and backend not in backends:
         raise ArgumentError(f"backend {backend!r} does not exist; there are auto, {', '.join(backends)}")
-    verdicts = {name: one.assess(problem) for name, one in backends.items()}
+    lowered = problem.lowered
+    verdicts = {name: one.assess(lowered) for name, one in backends.items()}
     offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
     if backend != "auto" and backend not in offers:
         raise UnsupportedError(

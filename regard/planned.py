@@ -7,7 +7,7 @@ planned. Two ways of posing one problem share its plan.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -41,11 +41,14 @@ def planned(
     want: tuple[Want, ...] = (),
     strict: bool = False,
     backend: str = "auto",
+    parameters: Mapping[str, torch.Tensor] | None = None,
 ) -> Plan:
     """The plan of a call; arguments and errors are those of `attention` and `make_problem`."""
     options = (pattern, mechanism, softcap, scale, dropout, q_start, want, strict, backend)
     try:
         look = (*_looks(q), *_looks(k), *_looks(v), torch.is_grad_enabled(), options, *map(type, options))
+        if parameters:
+            look = (*look, *((name, *_looks(one)) for name, one in sorted(parameters.items())))
         plan = _calls.get(look) if bias is None else None
     except (AttributeError, TypeError):  # something is no tensor, or not hashable: the checks below say what
         look = plan = None
@@ -53,7 +56,7 @@ def planned(
         return plan
     problem = make_problem(
         q, k, v, pattern=pattern, mechanism=mechanism, bias=bias, softcap=softcap, scale=scale, dropout=dropout,
-        q_start=q_start, want=want, strict=strict,
+        q_start=q_start, want=want, strict=strict, parameters=parameters,
     )  # fmt: skip
     if not problem.pattern.by_value:  # equal only to itself: its plan is not worth keeping
         return make_plan(problem, BACKENDS, backend)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
 from regard.bias import Bias
-from regard.errors import ArgumentError, ShapeError
+from regard.combination import check_combination, checked_parameters
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms.base import Sizes
 from regard.patterns import Pattern, as_pattern
 from regard.shapes import bind_attention
 from regard.statistics import Want
@@ -17,6 +20,7 @@ from regard.stored import Stored
 
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
+_SOFTMAX = Softmax()
 FARTHEST = 2**62  # positions beyond would leave int64
 
 
@@ -35,6 +39,7 @@ class Problem:
     q_len: int
     k_len: int
     head_dim: int
+    key_dim: int
     v_dim: int
     dtype: torch.dtype
     device: str
@@ -57,6 +62,19 @@ class Problem:
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     @property
+    def sizes(self) -> Sizes:
+        """What a mechanism may size its parameters by."""
+        return Sizes(self.batch, self.heads, self.kv_heads, self.k_len)
+
+    @property
+    def lowered(self) -> Problem:
+        """The problem as backends meet it: what a score multiplies queries or keys with alone is done before."""
+        if not isinstance(self.mechanism, Softmax) or self.mechanism == _SOFTMAX:
+            return self
+        score, head_dim = self.mechanism.score, self.mechanism.score.projected_dim(self.head_dim)
+        return replace(self, mechanism=Softmax(score.lowered()), head_dim=head_dim, key_dim=head_dim)
+
+    @property
     def empty(self) -> bool:
         """Is there nothing to compute?"""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
@@ -70,7 +88,7 @@ class Problem:
     def nbytes(self) -> int:
         """Bytes of q, k, v and the output."""
         of_queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
-        of_keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
+        of_keys = self.kv_heads * self.k_len * (self.key_dim + self.v_dim)
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
     @property
@@ -104,38 +122,53 @@ def make_problem(
     q_start: int | torch.Tensor | None = None,
     want: tuple[Want, ...] = (),
     strict: bool = False,
+    parameters: Mapping[str, torch.Tensor] | None = None,
 ) -> Problem:
     """The problem that a call poses, or a refusal that says what does not fit.
 
     Raises:
         ShapeError: tensors that do not fit together.
         ArgumentError: an option outside the values it may take.
+        UnsupportedError: what the mechanism may not be combined with.
     """
-    sizes = bind_attention(q, k, v)
+    mechanism = _checked_mechanism(mechanism)
+    sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
     pattern = as_pattern(pattern).canonical()
     pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
-    return Problem(
+    if isinstance(mechanism, Softmax):
+        mechanism.score.check_dims(sizes["head_dim"], sizes["key_dim"])
+    asked_scale, scale = scale, mechanism.default_scale(sizes["head_dim"]) if scale is None else _finite("scale", scale)
+    problem = Problem(
         **sizes,
         dtype=q.dtype,
         device=q.device.type,
         pattern=pattern,
-        mechanism=_checked_mechanism(mechanism),
+        mechanism=mechanism,
         q_start=_planned_q_start(q_start, sizes),
-        scale=sizes["head_dim"] ** -0.5 if scale is None else _finite("scale", scale),
+        scale=scale,
         softcap=_checked_softcap(softcap),
         bias=None if bias is None else _checked_bias(bias, q, sizes),
         bias_learns=learns(bias),
         dropout=_checked_dropout(dropout),
         want=want,
-        needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+        needs_grad=torch.is_grad_enabled()
+        and any(x.requires_grad for x in (q, k, v, *(parameters or {}).values()) if isinstance(x, torch.Tensor)),
         strict=strict,
         storage=k.dtype,
     )
+    if mechanism != _SOFTMAX:
+        given = {"bias": bias is not None, "softcap": softcap is not None, "scale": asked_scale is not None,
+                 "dropout": dropout > 0}  # fmt: skip
+        check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
+        if (reason := mechanism.reason_against(problem.sizes, problem.head_dim, problem.scale)) is not None:
+            raise UnsupportedError(f"{mechanism}: {reason}")
+    checked_parameters(mechanism, problem.sizes, parameters, q)
+    return problem
 
 
 def _checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
     if mechanism is None:
-        return Softmax()
+        return _SOFTMAX
     if not isinstance(mechanism, Mechanism):
         raise ArgumentError(f"mechanism is {mechanism!r}; give one of regard.mechanisms, or None for softmax")
     return mechanism

@@ -49,8 +49,12 @@ def bind_axes(**named: tuple[torch.Tensor | Stored, str]) -> dict[str, int]:
     return sizes
 
 
-def bind_attention(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored) -> dict[str, int]:
+def bind_attention(
+    q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored, own_key_dim: bool = False
+) -> dict[str, int]:
     """Sizes of one attention call, after everything about q, k and v that can be wrong was looked at.
+
+    With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
 
     Raises:
         ShapeError: ranks, sizes, dtypes, devices or head counts that do not fit.
@@ -66,7 +70,9 @@ def bind_attention(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | 
             raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ShapeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors are attended")
-    sizes = bind_axes(**{name: (tensor, ATTENTION_AXES[name]) for name, tensor in tensors.items()})
+    axes = {**ATTENTION_AXES, "k": "batch kv_heads k_len key_dim"} if own_key_dim else ATTENTION_AXES
+    sizes = bind_axes(**{name: (tensor, axes[name]) for name, tensor in tensors.items()})
+    sizes.setdefault("key_dim", sizes["head_dim"])
     if q.dtype not in DTYPES:
         raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
     for name in ("k", "v"):
@@ -76,8 +82,8 @@ def bind_attention(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | 
             raise ShapeError(f"q is on {q.device} but {name} on {tensors[name].device}; move one of them")
     if k.dtype != v.dtype or isinstance(k, Stored) != isinstance(v, Stored):
         raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache holds both alike")
-    if sizes["head_dim"] == 0:
-        raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)}; a score needs at least one dimension")
+    if 0 in (sizes["head_dim"], sizes["key_dim"]):
+        raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension")
     heads, kv_heads = sizes["heads"], sizes["kv_heads"]
     if kv_heads == 0 or heads % kv_heads:
         raise ShapeError(

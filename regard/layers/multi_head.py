@@ -93,6 +93,7 @@ class MultiHeadAttention(RecordedLayer):
         self.to_k = nn.Linear(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
         self.to_v = nn.Linear(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
         self.to_output = nn.Linear(heads * self.head_dim, dim, bias=projection_bias)
+        self.learned = None if mechanism is None else mechanism.new_parameters(heads, self.kv_heads)
 
     def forward(
         self,
@@ -209,6 +210,7 @@ class MultiHeadAttention(RecordedLayer):
     ) -> torch.Tensor:
         options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
         options["dropout"] = self.dropout if self.training else 0.0
+        options["parameters"] = dict(self.learned) if self.learned else None
         recording = current_recording(self)
         if recording is None:
             return attention(q, k, v, **options)  # (batch, heads, length, head_dim)

@@ -1,8 +1,10 @@
-"""How scores become weights: hashable declarations that a plan can carry; modules hold whatever they learn.
+"""How queries, keys and values become outputs: hashable declarations that a plan can carry.
 
-`Softmax` over scaled dot products is the mechanism that every pattern and option was made for.
+Each says what it may be combined with; what it learned is handed to a call as `parameters=` and lives in modules.
 """
 
-from regard.mechanisms.softmax import Mechanism, ScaledDot, Softmax
+from regard.mechanisms.base import Mechanism
+from regard.mechanisms.scores import Dot, ScaledDot, Score
+from regard.mechanisms.softmax import Softmax
 
-__all__ = ["Mechanism", "Softmax", "ScaledDot"]
+__all__ = ["Mechanism", "Softmax", "Score", "ScaledDot", "Dot"]

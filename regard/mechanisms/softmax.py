@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+import torch
+from torch import nn
 
-class Mechanism:
-    """What turns queries, keys and values into an output; compared by value."""
-
-
-@dataclass(frozen=True)
-class ScaledDot:
-    """Scores are scaled dot products: `q · k * scale`.
-
-    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.1.
-    """
-
-    def __str__(self) -> str:
-        return "scaled_dot"
+from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Sizes
+from regard.mechanisms.scores import ScaledDot, Score
 
 
 @dataclass(frozen=True)
@@ -30,7 +22,21 @@ class Softmax(Mechanism):
     softmax(scaled_dot)
     """
 
-    score: ScaledDot = field(default_factory=ScaledDot)
+    score: Score = field(default_factory=ScaledDot)
+
+    takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
+    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+
+    def default_scale(self, head_dim: int) -> float:
+        return self.score.default_scale(head_dim)
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return self.score.parameter_shapes(sizes)
+
+    def new_parameters(
+        self, heads: int = 1, kv_heads: int | None = None, generator: torch.Generator | None = None
+    ) -> nn.ParameterDict:
+        return self.score.new_parameters(heads, heads if kv_heads is None else kv_heads, generator)
 
     def __str__(self) -> str:
         return f"softmax({self.score})"

@@ -1,0 +1,74 @@
+"""What a mechanism may be combined with, and the tensors that it must be handed: looked at once for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.mechanisms import Mechanism
+from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
+from regard.patterns import Full, Pattern
+from regard.statistics import TopKeys, Want, WeightsOf
+
+
+def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and tells these statistics.
+
+    Args:
+        mechanism: the declaration, whose attributes are the table.
+        pattern: in its canonical form.
+        options: those that were given, of OPTIONS.
+        want: the statistics that were asked for.
+    """
+    allowed = mechanism.patterns
+    if allowed is not None:
+        for part in joined(pattern):
+            if not isinstance(part, (Full, *allowed)):
+                names = ", ".join(kind.__name__ for kind in (Full, *allowed))
+                raise UnsupportedError(
+                    f"{mechanism} attends by {names} and these joined by &, and the pattern holds {part}; "
+                    f"use softmax for it"
+                )
+    for option in OPTIONS:
+        if option in options and option not in mechanism.takes:
+            raise UnsupportedError(
+                f"{mechanism} has no {option}: its paper gives it no place there; leave {option} out, or use softmax"
+            )
+    for one in want:
+        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(one), str(one))
+        if name not in mechanism.tells:
+            told = ", ".join(known for known in STATISTICS if known in mechanism.tells) or "nothing but its output"
+            raise UnsupportedError(f"{mechanism} cannot tell {name}; it tells {told}")
+
+
+def checked_parameters(
+    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The tensors that the mechanism needs, by name, or a refusal.
+
+    Raises:
+        ArgumentError: a tensor that is missing, or one too many.
+        ShapeError: one of another shape or device.
+    """
+    shapes = mechanism.parameter_shapes(sizes)
+    found = dict(given or {})
+    if set(found) != set(shapes):
+        raise ArgumentError(
+            f"{mechanism} was handed the parameters {sorted(found)} and needs {sorted(shapes)}; make them with "
+            f"mechanism.new_parameters(...), and hand them over as parameters="
+            if shapes
+            else f"{mechanism} learns nothing and was handed the parameters {sorted(found)}; leave them out"
+        )
+    for name, shape in shapes.items():
+        tensor = found[name]
+        if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+            raise ShapeError(f"parameter {name!r} is no floating-point tensor; {mechanism} needs one of shape {shape}")
+        if tuple(tensor.shape[1:]) != shape[1:] or tensor.dim() != len(shape) or tensor.shape[0] not in (1, shape[0]):
+            raise ShapeError(
+                f"parameter {name!r} has shape {tuple(tensor.shape)}; {mechanism} needs {shape}, or 1 as its first axis"
+            )
+        if tensor.device != q.device:
+            raise ShapeError(f"q is on {q.device} but parameter {name!r} on {tensor.device}; move one of them")
+    return found

@@ -1,0 +1,48 @@
+"""Softmax attention as its formula.
+
+    softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v
+
+Source: Attention Is All You Need, Vaswani et al. 2017, equation 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.detail import Result
+from regard.kernels.dropout import drop
+from regard.kernels.statistics.observe import observe
+from regard.operands import Operands
+from regard.problem import Problem
+
+
+def softmax_attention(problem: Problem, operands: Operands) -> Result:
+    """The formula above, with every option and statistic."""
+    wide = torch.promote_types(operands.q.dtype, torch.float32)
+    hidden = ~problem.pattern.evaluate(operands.grid)
+    bias = operands.bias_block(operands.grid)
+    if bias is not None:
+        hidden = hidden | (bias == -math.inf)
+    lonely = hidden.all(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+
+    q = operands.q.to(wide).masked_fill(lonely, 0)
+    k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
+    v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
+
+    scores = q @ k.mT * problem.scale  # (batch, heads, q_len, keys)
+    if problem.softcap is not None:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if bias is not None:
+        scores = scores + bias.to(wide)
+    scores = scores.masked_fill(hidden, -math.inf).masked_fill(lonely, 0)
+    weights = scores.softmax(-1).masked_fill(lonely, 0)
+    dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
+    output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
+
+    log_sum_exp = None
+    if "log_sum_exp" in problem.want:
+        log_sum_exp = scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf)  # (batch, heads, q_len)
+    found = observe(problem, operands.grid, weights, ~hidden.expand(weights.shape))
+    return Result(output, log_sum_exp, **found)
