@@ -170,11 +170,16 @@ class Plan:
         operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
         if self.problem.mechanism != _SOFTMAX or parameters:
             handed = checked_parameters(self.problem.mechanism, self.problem.sizes, parameters, q)
-            operands = replace(operands, parameters=handed)
+            operands = replace(operands, parameters=self._at_keys(handed))
         if not torch.is_autocast_enabled(q.device.type):
             return self._offer.run(self._entering(operands))
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
             return self._offer.run(self._entering(operands))
+
+    def _at_keys(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those that have a number for each key, cut to the keys that can be reached."""
+        here, by_key = slice(self.keys.start, self.keys.stop), self.problem.mechanism.by_key
+        return {name: x[..., here] if name in by_key else x for name, x in parameters.items()}
 
     def _entering(self, operands: Operands) -> Operands:
         """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""

@@ -160,7 +160,7 @@ def make_problem(
         given = {"bias": bias is not None, "softcap": softcap is not None, "scale": asked_scale is not None,
                  "dropout": dropout > 0}  # fmt: skip
         check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
-        if (reason := mechanism.reason_against(problem.sizes, problem.head_dim, problem.scale)) is not None:
+        if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")
     checked_parameters(mechanism, problem.sizes, parameters, q)
     return problem

@@ -29,7 +29,7 @@ INSIDE = {
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",
         "positions", "runs", "words", "yes_or_no",
     },
-    "mechanisms": {"Sizes", "joined"},
+    "mechanisms": {"Sizes", "joined", "Features", "Kernelised"},
     "positions": {"frequencies"},
     "bias": {"series"},
     "caches": {"Held", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write"},

@@ -37,6 +37,7 @@ class Mechanism:
     tells: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
+    by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose last axis is the key's position
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
 
     def default_scale(self, head_dim: int) -> float:
@@ -53,8 +54,8 @@ class Mechanism:
         """What it learns, at its start, for so many heads; empty for a mechanism that learns nothing."""
         return nn.ParameterDict()
 
-    def reason_against(self, sizes: Sizes, head_dim: int, scale: float) -> str | None:
-        """What else is wrong with a call of these sizes, in words that end a sentence, or None."""
+    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+        """What else is wrong with such a call, in words that end a sentence, or None."""
         return None
 
 
