@@ -37,7 +37,7 @@ _HOMES = {
     "regard.detail": ("AttentionDetail",),
     "regard.plan": ("Plan",),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
-    "regard.caches": ("GrowingCache", "StaticCache", "RingCache", "load_cache"),
+    "regard.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
     "regard.errors": (
         "RegardError",
         "ArgumentError",
@@ -78,6 +78,7 @@ __all__ = [
     "GrowingCache",
     "StaticCache",
     "RingCache",
+    "RecurrentState",
     "load_cache",
     "patterns",
     "mechanisms",

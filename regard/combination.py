@@ -10,6 +10,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
 from regard.patterns import Full, Pattern
+from regard.patterns.algebra import NOTHING
 from regard.statistics import TopKeys, Want, WeightsOf
 
 
@@ -25,10 +26,11 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
     allowed = mechanism.patterns
     if allowed is not None:
         for part in joined(pattern):
-            if not isinstance(part, (Full, *allowed)):
+            if not isinstance(part, (Full, *allowed)) and part != NOTHING:
                 names = ", ".join(kind.__name__ for kind in (Full, *allowed))
+                because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
                 raise UnsupportedError(
-                    f"{mechanism} attends by {names} and these joined by &, and the pattern holds {part}; "
+                    f"{mechanism} attends by {names} and these joined by &, and the pattern holds {part}{because}; "
                     f"use softmax for it"
                 )
     for option in OPTIONS:

@@ -172,9 +172,13 @@ class Plan:
             handed = checked_parameters(self.problem.mechanism, self.problem.sizes, parameters, q)
             operands = replace(operands, parameters=self._at_keys(handed))
         if not torch.is_autocast_enabled(q.device.type):
-            return self._offer.run(self._entering(operands))
+            return self._computed(operands)
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
-            return self._offer.run(self._entering(operands))
+            return self._computed(operands)
+
+    def _computed(self, operands: Operands) -> Result:
+        result, dtype = self._offer.run(self._entering(operands)), self.problem.dtype
+        return result if result.output.dtype == dtype else replace(result, output=result.output.to(dtype))
 
     def _at_keys(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that have a number for each key, cut to the keys that can be reached."""
@@ -184,13 +188,12 @@ class Plan:
     def _entering(self, operands: Operands) -> Operands:
         """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""
         mechanism = self.problem.mechanism
-        projects = isinstance(mechanism, Softmax) and mechanism.score.projects
-        if projects or not self._offer.takes_stored:
-            operands = operands.widened()
-        if not projects:
-            return operands
-        q, k = mechanism.score.project(operands.q, operands.k, operands.parameters)
-        return replace(operands, q=q, k=k)
+        if not isinstance(mechanism, Softmax) or not mechanism.score.projects:
+            return operands if self._offer.takes_stored else operands.widened()
+        wide = self.problem.lowered.dtype
+        operands = replace(operands, q=operands.q.to(wide)).widened()
+        q, k, left = mechanism.score.project(operands.q, operands.k.to(wide), operands.parameters)
+        return replace(operands, q=q, k=k, v=operands.v.to(wide), parameters=left)
 
     def _place(
         self,

@@ -72,7 +72,13 @@ class Problem:
         if not isinstance(self.mechanism, Softmax) or self.mechanism == _SOFTMAX:
             return self
         score, head_dim = self.mechanism.score, self.mechanism.score.projected_dim(self.head_dim)
-        return replace(self, mechanism=Softmax(score.lowered()), head_dim=head_dim, key_dim=head_dim)
+        wide = (
+            torch.promote_types(self.dtype, torch.float32) if score.projects else self.dtype
+        )  # and rounded at the end
+        storage = wide if score.projects else self.storage
+        return replace(
+            self, mechanism=Softmax(score.lowered()), head_dim=head_dim, key_dim=head_dim, dtype=wide, storage=storage
+        )
 
     @property
     def empty(self) -> bool:

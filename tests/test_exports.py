@@ -29,11 +29,16 @@ INSIDE = {
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",
         "positions", "runs", "words", "yes_or_no",
     },
-    "mechanisms": {"Sizes", "joined", "Features", "Kernelised"},
+    "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
     "positions": {"frequencies"},
     "bias": {"series"},
-    "caches": {"Held", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write"},
-    "layers": {"RecordedLayer", "current_recording"},
+    "caches": {
+        "Held", "Positions", "Summed", "add", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write",
+    },
+    "layers": {
+        "RecordedLayer", "current_recording", "LayerMechanism",
+        "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both",
+    },
 }  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -70,6 +70,11 @@ class Contest:
     promises: tuple[Promise, ...] = ()
     timed: bool = True
     memory: tuple[str, ...] = ()
+
+
+def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
+    """The same as a look at smaller sizes, of which nothing is promised."""
+    return tuple(replace(contest, promises=()) for contest in contests)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from regard.bench.case import Case, Contender, Contest
+from regard.bench.case import Case, Contender, Contest, unpromised
+from regard.bench.mechanism_cases import MECHANISM_CASES
 from regard.bench.ours import PLAN_RUN, REGARD, TWICE_AS_LONG, with_statistic
 from regard.bench.peers.flex import FLEX
 from regard.bench.peers.hugging_face import HF_BIG_BIRD, LONGFORMER
@@ -89,11 +90,6 @@ def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
     )
 
 
-def _unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
-    """The same as a look at smaller sizes, of which nothing is promised."""
-    return tuple(replace(contest, promises=()) for contest in contests)
-
-
 _TINY = Contest(
     "16 queries, 4 heads", Work(16, heads=4), (REGARD, PLAN_RUN, SDPA),
     (Promise("slower by", REGARD.name, SDPA.name, 60), Promise("slower by", PLAN_RUN.name, SDPA.name, 25)),
@@ -115,7 +111,7 @@ CASES: dict[str, Case] = {
             ),
             tuple(_plain(pattern, 1024, 2) for pattern in (FULL, CAUSAL)),
         ),
-        Case("cliffs", "Where SDPA leaves its fast path", _cliffs(2048, 4), _unpromised(_cliffs(512, 4))),
+        Case("cliffs", "Where SDPA leaves its fast path", _cliffs(2048, 4), unpromised(_cliffs(512, 4))),
         Case(
             "decode", "One query against a long cache, 8 heads over 2",
             (_decoding("4,096 keys", 4096, {}), *_DECODING, _decoding("32,768 keys", 32768, {})),
@@ -153,13 +149,14 @@ CASES: dict[str, Case] = {
             ),
             (_contest("n=2048", _square(STRIDED, 2048, 2), (SDPA_MASK, FLEX)),),
         ),
-        Case("statistics", "Statistics beside the output", (_statistics(8192),), _unpromised([_statistics(2048)])),
+        Case("statistics", "Statistics beside the output", (_statistics(8192),), unpromised([_statistics(2048)])),
         Case(
             "memory", "Memory of a window beside q, k and v",
             (_long_window(65536, (LOCAL_ATTENTION,)),),
-            _unpromised([_long_window(16384)]),
+            unpromised([_long_window(16384)]),
         ),
         Case("overhead", "The price of a call on tiny tensors", (_TINY,), (_TINY,)),
+        *MECHANISM_CASES,
     )
 }  # fmt: skip
 

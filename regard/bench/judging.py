@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from regard.bench.case import Contender, Contest
+from regard.bench.formulas import Bound, expected_of
+from regard.bench.hashed import hashed_pairs
 from regard.bench.ours import DROPOUT_SEED, WHOLE
 from regard.bench.subjects import allowed_pairs
 from regard.bench.work import Tensors, Work, make_tensors
+from regard.mechanisms import LSH
 from regard.testing import Answer, Budget, answer, kept_weights
 
 ROWS = 24
@@ -47,13 +50,30 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
     rows = chosen_rows(work.q_len)
     tensors = _only_rows(make_tensors(work), rows)
     found = answered(work, contender.prepare(work, tensors), tensors)
-    if contender.own_pattern is None:
-        allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
-    else:
+    if contender.own_pattern is not None:
         allowed = contender.own_pattern(work, rows).numpy()
+    elif isinstance(work.mechanism, LSH):
+        allowed = hashed_pairs(work, tensors, rows).numpy()
+    else:
+        allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
+    if work.mechanism is not None:
+        return _by_formula(work, tensors, rows, allowed, found)
     expected = _oracle(work, tensors, rows, allowed)
     budget = _budget(work, tensors, expected, rows)
     return Verdict({name: _error(budget, name, x, expected, rows) for name, x in found.items()})
+
+
+def _by_formula(work: Work, tensors: Tensors, rows: list[int], allowed: Any, found: dict[str, torch.Tensor]) -> Verdict:
+    """Of a mechanism that is not softmax: its own formula, and the error that this formula has in float32."""
+    pairs = torch.as_tensor(allowed)
+    expected, single = (expected_of(work, tensors, rows, pairs, dtype) for dtype in (torch.float64, torch.float32))
+    whole = {"dk", "dv"} | {f"d{name}" for name in tensors.parameters} | ({"dq"} if work.shares_keys else set())
+    return Verdict(
+        {
+            name: Bound.of(expected[name], single[name]).share(x if name in whole else x[:, :, rows])
+            for name, x in found.items()
+        }
+    )
 
 
 def answered(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:

@@ -24,6 +24,9 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "sacrebleu": ("train", "BLEU and chrF"),
     "transformers": ("bench", "Longformer and BigBird as peers of the bench"),
     "local-attention": ("bench", "a peer of the bench"),
+    "performer-pytorch": ("bench", "a peer of the bench"),
+    "reformer-pytorch": ("bench", "a peer of the bench"),
+    "pytorch-fast-transformers": ("", "a peer of the bench, compiled here"),
     "xformers": ("", "a peer of the bench on CUDA"),
 }
 

@@ -10,6 +10,7 @@ import ctypes
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,12 +57,21 @@ def measure_here(contest: Contest, contender: Contender) -> int:
         before = torch.cuda.memory_allocated()
         answered(work, attend, tensors)
         return torch.cuda.max_memory_allocated() - before
+    return peak_of(lambda: answered(work, attend, tensors))
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Bytes that this process holds at most during a call, beyond what it held before.
+
+    Raises:
+        UnsupportedError: this operating system does not tell.
+    """
     if not RESET.exists():
         raise UnsupportedError(f"the peak of memory is read from {STATUS}, which this system does not have")
     ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that it counts again when it is taken again
     RESET.write_text("5")
     before = _status("VmRSS")
-    answered(work, attend, tensors)
+    call()
     return _status("VmHWM") - before
 
 

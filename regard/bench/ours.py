@@ -22,6 +22,8 @@ WHOLE = 512  # up to this length every row is judged
 def options(work: Work, tensors: Tensors) -> dict[str, Any]:
     """The keywords of a work, as `attention` takes them."""
     found: dict[str, Any] = {"pattern": work.pattern}
+    if work.mechanism is not None:
+        found |= {"mechanism": work.mechanism, "parameters": tensors.parameters}
     if work.dropout:
         found |= {"dropout": work.dropout, "dropout_seed": DROPOUT_SEED}
     return found | ({} if tensors.bias is None else {"bias": tensors.bias})
@@ -75,6 +77,13 @@ def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
 REGARD = Contender("regard", _by_attention, plan=plan_of)
 PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
 TWICE_AS_LONG = replace(REGARD, name="regard, twice as long", works_on=lambda work: work.as_long_as(2 * work.q_len))
+
+
+def at_length(length: int) -> Contender:
+    """regard over so many positions, judged over fewer."""
+    return replace(
+        REGARD, name=f"regard, n={length:,}", works_on=lambda work: work.as_long_as(length), judged_at=4 * WHOLE
+    )
 
 
 def with_statistic(want: Want) -> Contender:

@@ -13,6 +13,7 @@ KINDS = {
     "dearer": "{ours} takes {found:.2f}x the time of {other}, at most {bound:g}x",
     "slower by": "{ours} takes {found:.1f} µs more than {other}, at most {bound:g}",
     "extra memory": "{ours} holds {found:.2f}x the memory of q, k, v and output beside q, k and v, at most {bound:g}x",
+    "holds": "{ours} holds {found:.1f} MiB beside what it is given, at most {bound:g}",
     "more memory": "{ours} holds {found:.2f}x the memory of {other}, at most {bound:g}x",
 }
 
@@ -24,7 +25,8 @@ class Promise:
     Args:
         kind: "faster" (other's time over ours, at least), "dearer" (our time over other's, at most), "slower by"
             (our time less other's in µs, at most), "extra memory" (our peak beside q, k and v over the bytes of q, k,
-            v and output, at most) or "more memory" (our peak over other's, at most).
+            v and output, at most), "holds" (our peak in MiB, at most) or "more memory" (our peak over other's, at
+            most).
         ours: the contender that promises.
         other: the one it is compared with; "" where the kind needs none.
         bound: of the number.
@@ -46,10 +48,12 @@ class Promise:
 
     def found(self, answers: Mapping[str, Mapping[str, Any]], tensor_bytes: int) -> float | None:
         """The number, from the record of each contender; None where one of them was not measured."""
-        memory = "memory" in self.kind
+        memory = "memory" in self.kind or self.kind == "holds"
         ours, other = (_number(answers.get(name, {}), memory) for name in (self.ours, self.other))
         if self.kind == "extra memory":
             return None if ours is None else ours / tensor_bytes
+        if self.kind == "holds":
+            return None if ours is None else ours / 2**20
         if ours is None or other is None or 0 in (ours, other):
             return None
         if self.kind == "faster":

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from regard.errors import ArgumentError, DataError
 from regard.storage.files import replace_file
-
-FILE = "bench.json"
 
 
 @dataclass
 class Results:
     """Records of cases by name: their title and contests; `environment` says where they were measured."""
+
+    file: ClassVar[str] = "bench.json"
 
     environment: dict[str, Any]
     quick: bool
@@ -51,18 +51,18 @@ class Results:
         )
 
     def save(self, folder: Path) -> None:
-        """Write `bench.json`, whole or not at all."""
+        """Write the file, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / FILE, (self.to_json() + "\n").encode())
+        replace_file(folder / self.file, (self.to_json() + "\n").encode())
 
     @classmethod
-    def load(cls, folder: Path) -> Results:
+    def load(cls, folder: Path) -> Self:
         """What `save` wrote.
 
         Raises:
             DataError: no such file, or one that is something else.
         """
-        path = folder / FILE
+        path = folder / cls.file
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             return cls(found["environment"], found["quick"], found["command"], found["cases"])

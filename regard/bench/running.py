@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +15,8 @@ from regard.bench.machine import environment
 from regard.bench.report import write_report
 from regard.bench.results import Results
 from regard.errors import ArgumentError, DataError, UnsupportedError
+
+R = TypeVar("R", bound=Results)
 
 
 def run_bench(
@@ -48,7 +51,8 @@ def run_bench(
         raise ArgumentError(f"device {device!r} is not measured on; there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("device 'cuda' is not here: PyTorch finds no CUDA device")
-    results = _begun(out, quick, resume, device, chosen)
+    named = [] if set(chosen) == set(CASES) else chosen
+    results = begin(Results, out, quick=quick, resume=resume, device=device, command=["regard bench", *named])
     for name in chosen:
         if name in results.cases:
             tell(f"{name}: measured before")
@@ -73,15 +77,28 @@ def _chosen(names: Iterable[str]) -> list[str]:
     return chosen
 
 
-def _begun(out: Path | None, quick: bool, resume: bool, device: str, chosen: list[str]) -> Results:
+def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, device: str, command: Iterable[str]) -> R:
+    """New results, or those that are to be continued.
+
+    Args:
+        results: their class.
+        out: their folder.
+        quick: is it a quick run?
+        resume: continue those in the folder.
+        device: where it is measured.
+        command: the words that ask for the same again.
+
+    Raises:
+        ArgumentError: results that were measured elsewhere, or no folder.
+        DataError: there is nothing to resume, or no folder there.
+    """
     here = environment(device)
     if resume:
         if out is None:
             raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
-        results = Results.load(out)
-        results.check_continues(here, quick)
-        return results
+        found = results.load(out)
+        found.check_continues(here, quick)
+        return found
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; results need a folder")
-    options = [*([] if set(chosen) == set(CASES) else chosen), *(["--quick"] if quick else [])]
-    return Results(here, quick, " ".join(["regard bench", *options]))
+    return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

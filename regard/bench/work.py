@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from regard.bench.subjects import FULL
+from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
 from regard.testing import make_qkv
 
@@ -29,6 +30,7 @@ class Work:
         dropout: share of the weights dropped.
         learned_bias: a bias for each head and pair that needs a gradient.
         cache_dtype: the dtype in which a cache keeps k and v, where it is not float32.
+        mechanism: how scores become weights; None for softmax.
         device: where.
 
     >>> print(Work(1024, heads=2, backward=True))
@@ -48,6 +50,7 @@ class Work:
     dropout: float = 0.0
     learned_bias: bool = False
     cache_dtype: str | None = None
+    mechanism: Mechanism | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -66,6 +69,11 @@ class Work:
         return self.heads // self.kv_heads
 
     @property
+    def shares_keys(self) -> bool:
+        """Are the queries the keys?"""
+        return self.mechanism is not None and self.mechanism.shares_keys
+
+    @property
     def tensor_bytes(self) -> int:
         """Of q, k, v and the output together, in float32."""
         queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
@@ -82,6 +90,7 @@ class Work:
         heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
         dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
         words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
+        words += [] if self.mechanism is None else [str(self.mechanism)]
         words += [self.layout] if self.layout != "contiguous" else []
         words += [f"dropout {self.dropout}"] if self.dropout else []
         words += ["a bias that learns"] if self.learned_bias else []
@@ -94,7 +103,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Tensors:
-    """q (batch, heads, q_len, head_dim), k and v with kv_heads, the gradient of the output, and the bias if any.
+    """q (batch, heads, q_len, head_dim), k and v with kv_heads, the gradient of the output, the bias if any, and what
+    the mechanism learned, by name.
 
     Numbers are float32; those of a narrower cache are exact in it, and so is q, so that every contender gets the same.
     """
@@ -104,11 +114,13 @@ class Tensors:
     v: torch.Tensor
     grad: torch.Tensor
     bias: torch.Tensor | None = None
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def leaves(self) -> dict[str, torch.Tensor]:
-        """What gradients are taken of, by the name of the gradient."""
-        named = {"dq": self.q, "dk": self.k, "dv": self.v, "dbias": self.bias}
+        """What gradients are taken of, by the name of the gradient; keys that are the queries count once."""
+        named = {"dq": self.q, "dk": None if self.k is self.q else self.k, "dv": self.v, "dbias": self.bias}
+        named |= {f"d{name}": x for name, x in self.parameters.items()}
         return {name: x for name, x in named.items() if x is not None and x.requires_grad}
 
 
@@ -129,4 +141,6 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     bias = torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator) if work.learned_bias else None
     q, k, v = (x.to(work.device).requires_grad_(work.backward) for x in (q, k, v))
     bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
-    return Tensors(q, k, v, grad.to(work.device), bias)
+    learned = {} if work.mechanism is None else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
+    parameters = {name: x.detach().to(work.device).requires_grad_(work.backward) for name, x in learned.items()}
+    return Tensors(q, q if work.shares_keys else k, v, grad.to(work.device), bias, parameters)

@@ -6,5 +6,6 @@ kind of cache says what is kept (all, up to an end, the last), its dtype how exa
 
 from regard.caches.base import Cache
 from regard.caches.kinds import GrowingCache, RingCache, StaticCache, load_cache, new_cache
+from regard.caches.state import RecurrentState
 
-__all__ = ["Cache", "GrowingCache", "StaticCache", "RingCache", "new_cache", "load_cache"]
+__all__ = ["Cache", "GrowingCache", "StaticCache", "RingCache", "RecurrentState", "new_cache", "load_cache"]

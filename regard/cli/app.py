@@ -187,6 +187,28 @@ def plan(
 
 
 @app.command()
+def approximation(
+    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="With tensors q, k and v of a real call.")],
+    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Of the call, such as 'causal'.")] = "full",
+    candidate: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Compare this; may be repeated. [default: a sweep]")
+    ] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the scores. [default: 1 / sqrt(head_dim)]")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often what draws at random is drawn.")] = 5,
+    tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = 0.1,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw error against time as well.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what cheaper attention would lose and save on one's own queries, keys and values."""
+    from regard.cli.approximation import run_approximation
+
+    run_approximation(
+        file, pattern=pattern, candidates=candidate or [], scale=scale, seeds=seeds, tolerance=tolerance, plot=plot,
+        as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, and try every backend on small problems."""
     from regard.cli.doctor import run_doctor
@@ -197,7 +219,8 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Cases; all of them unless named.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Cases, all unless named; or complexity, and rows of that table."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: under two minutes in all.")] = False,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(

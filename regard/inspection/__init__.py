@@ -10,6 +10,7 @@ from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch
 from regard.inspection.merging import merge
 from regard.inspection.pattern_picture import draw_pattern
 from regard.inspection.picture import draw_maps
+from regard.inspection.quality import Approximation, approximation
 from regard.inspection.ranking import looked_at, tell_look
 from regard.inspection.referents import (
     HONESTY,
@@ -49,4 +50,7 @@ __all__ = [
     "swap_check",
     "SwapCheck",
     "HONESTY",
+    # what cheaper attention would lose
+    "approximation",
+    "Approximation",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.mechanisms import Softmax
+from regard.mechanisms import ScaledDot, Softmax
 from regard.problem import Problem
 
 _aten: Any = torch.ops.aten
@@ -46,6 +46,8 @@ def reason_against(problem: Problem) -> str | None:
     """Why no fused operation computes this problem, or None."""
     if not isinstance(problem.mechanism, Softmax):
         return f"it computes softmax attention, not {problem.mechanism}"
+    if not isinstance(problem.mechanism.score, ScaledDot):
+        return f"it computes dot products, not {problem.mechanism.score}"
     if problem.empty:
         return "there is nothing to compute, and the fused operations do not survive sizes of 0"
     if problem.softcap is not None:

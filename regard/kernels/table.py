@@ -3,11 +3,25 @@
 from regard.kernels.decode import Decode
 from regard.kernels.flex import Flex
 from regard.kernels.fused import Fused
+from regard.kernels.linear import Linear
+from regard.kernels.linformer import Projected
+from regard.kernels.lsh import Hashed
 from regard.kernels.reference import Reference
 from regard.kernels.streamed import Streamed
 from regard.kernels.tiled import Tiled
 from regard.plan import Backend
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (Decode(), Fused(), Tiled(), Flex(), Streamed(), Reference())
+    backend.name: backend
+    for backend in (
+        Decode(),
+        Fused(),
+        Tiled(),
+        Flex(),
+        Streamed(),
+        Linear(),
+        Projected(),
+        Hashed(),
+        Reference(),
+    )
 }

@@ -12,10 +12,12 @@ class ProjectedContext:
     """Keys (batch, kv_heads, context_length, head_dim) and values (…, v_dim) of a context, for one layer.
 
     Made by `MultiHeadAttention.project_context`; handed to the layer as its context at every step of a decoding.
+    `gate` (batch, kv_heads, context_length) belongs to mechanisms that have one.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
+    gate: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -23,8 +25,9 @@ class ProjectedContext:
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in (self.keys, self.values))
+        return sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.gate) if x is not None)
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """Row i is what row `index[i]` was here."""
-        return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index))
+        gate = None if self.gate is None else self.gate.index_select(0, index)
+        return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)

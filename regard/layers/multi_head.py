@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.caches import Cache, new_cache
+from regard.caches import Cache, RecurrentState, new_cache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.context import ProjectedContext
+from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import RecordedLayer, current_recording
-from regard.mechanisms import Mechanism
-from regard.patterns import Explicit, Pattern, as_pattern
-from regard.patterns.algebra import Many, Not
+from regard.layers.refusing import refuse_both, refuse_moved, refuse_rows, refuse_unrelated
+from regard.mechanisms import Mechanism, Softmax
+from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary
 from regard.problem import checked_q_start
 from regard.stored import Stored
@@ -31,7 +32,7 @@ class MultiHeadAttention(RecordedLayer):
         head_dim: size of a head; dim // heads by default.
         context_dim: size of the vectors of a context; `dim` by default.
         pattern: who may look at whom, a Pattern or its text; a pattern given to a call is ANDed with it.
-        mechanism: how scores become weights; softmax by default.
+        mechanism: how scores become weights; softmax by default. What it learns belongs to the layer.
         positions: a Rotary that turns q and k, or None.
         dropout: share of the weights dropped in training; eval drops nothing.
         softcap, scale, backend, strict: as for `attention`.
@@ -86,14 +87,14 @@ class MultiHeadAttention(RecordedLayer):
         if positions is not None:
             positions.check(self.head_dim)
         self.dropout = dropout
-        self.options: dict[str, Any] = {
-            "mechanism": mechanism, "softcap": softcap, "scale": scale, "backend": backend, "strict": strict,
-        }  # fmt: skip
+        self.options: dict[str, Any] = {"softcap": softcap, "scale": scale, "backend": backend, "strict": strict}
+        self.mechanism = LayerMechanism(mechanism or Softmax(), heads, self.kv_heads, self.head_dim, self.context_dim)
+        key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
         self.to_q = nn.Linear(dim, heads * self.head_dim, bias=projection_bias)
-        self.to_k = nn.Linear(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
+        keys = None if shares else nn.Linear(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
+        self.to_k = keys  # None where the queries are the keys
         self.to_v = nn.Linear(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
         self.to_output = nn.Linear(heads * self.head_dim, dim, bias=projection_bias)
-        self.learned = None if mechanism is None else mechanism.new_parameters(heads, self.kv_heads)
 
     def forward(
         self,
@@ -103,7 +104,7 @@ class MultiHeadAttention(RecordedLayer):
         pattern: Pattern | str | None = None,
         bias: torch.Tensor | None = None,
         q_start: int | torch.Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | RecurrentState | None = None,
     ) -> torch.Tensor:
         """Self-attention of x, or cross-attention from x to a context.
 
@@ -130,38 +131,42 @@ class MultiHeadAttention(RecordedLayer):
         if context is None:
             first_key = cache.length if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, len(x))
-            self._refuse_rows(whole, cache)
-            k, v = self._keys_of_self(x, first_key)
-            q = self._turned(q, q_start)
+            q, gate = self._turned(q, q_start), self.mechanism.gate(x)
+            k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
-                self._refuse_moved(q_start, cache)
-                return self._with_cache(cache, q, k, v, whole, bias, q_start)
+                refuse_rows(whole)
+                refuse_moved(q_start, cache.length)
+                return self._continued(cache, q, k, v, whole, bias, gate)
         else:
-            self._refuse_unrelated(whole, q_start)
+            refuse_unrelated(whole, q_start, turned=self.positions is not None)
             if q_start is not None:
                 q = self._turned(q, checked_q_start(q_start, len(x)))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
-            k, v = projected.keys, projected.values
-        return self._join(self._attend(q, k, v, whole, bias, q_start))
+            k, v, gate = projected.keys, projected.values, projected.gate
+        return self._join(self._attend(q, k, v, whole, bias, q_start, gate))
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The keys and values of a context (batch, context_length, context_dim), to be used many times."""
         self._check_vectors("context", context, self.context_dim)
+        if self.to_k is None:
+            raise UnsupportedError(f"{self.mechanism.declared}: its queries are its keys, so it attends to no context")
         keys = self._turned(self._split(self.to_k(context), self.kv_heads), 0)
-        return ProjectedContext(keys, self._split(self.to_v(context), self.kv_heads))
+        values = self._split(self.to_v(context), self.kv_heads)
+        return ProjectedContext(self.mechanism.keys(keys), values, self.mechanism.gate(context))
 
     def new_cache(
         self,
         batch: int,
-        kind: str = "dynamic",
+        kind: str | None = None,
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
-    ) -> Cache:
+    ) -> Cache | RecurrentState:
         """An empty cache for `batch` texts that this layer will continue.
 
         Args:
             batch: texts continued side by side.
-            kind: "dynamic" grows, "static" has an end, "ring" keeps the last entries.
+            kind: "state" keeps sums over the past, in constant memory, the default of mechanisms that can; else
+                "dynamic", which grows, is the default; "static" has an end, "ring" keeps the last entries.
             capacity: entries there is room for; a ring's is as far as this layer's pattern looks back by default.
             dtype: how numbers are kept, that of the weights by default; torch.bfloat16 or "int8" take less room.
 
@@ -169,7 +174,15 @@ class MultiHeadAttention(RecordedLayer):
         >>> layer.new_cache(batch=1, kind="ring", dtype="int8")
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
-        weight = self.to_k.weight
+        declared, weight = self.mechanism.declared, self.to_v.weight
+        kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
+        if kind == "state":
+            self._refuse_state(capacity, dtype)
+            sizes = batch, self.kv_heads, self.head_dim
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device)
+        if (reason := self.mechanism.reason_against_caches) is not None:
+            raise UnsupportedError(f"{declared}: {reason}")
         if kind == "ring" and capacity is None:
             back = self.pattern.reach().back
             if back is None:
@@ -179,22 +192,40 @@ class MultiHeadAttention(RecordedLayer):
                 )
             capacity = max(1, back)
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
-        dtype = weight.dtype if dtype is None else dtype
-        return new_cache(kind, batch, self.kv_heads, self.head_dim, dtype=dtype, device=weight.device, **options)
+        options |= {"dtype": weight.dtype if dtype is None else dtype, "device": weight.device}
+        return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.head_dim, **options)
 
-    def _with_cache(
+    def _refuse_state(self, capacity: int | None, dtype: torch.dtype | str | None) -> None:
+        if not self.mechanism.declared.has_state:
+            raise UnsupportedError(
+                f"{self.mechanism.declared} has no state of constant size; use another kind of cache"
+            )
+        if capacity is not None or dtype is not None:
+            raise ArgumentError(
+                "a state keeps sums, in the dtype of the weights and of one size: no capacity, no dtype"
+            )
+
+    def _continued(
         self,
-        cache: Cache,
+        cache: Cache | RecurrentState,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         pattern: Pattern,
         bias: torch.Tensor | None,
-        q_start: int | torch.Tensor | None,
+        gate: torch.Tensor | None,
     ) -> torch.Tensor:
+        if isinstance(cache, RecurrentState):
+            if bias is not None or current_recording(self) is not None:
+                raise UnsupportedError(
+                    "a state keeps sums over the past: no bias and no statistics; use kind='dynamic'"
+                )
+            given = self.mechanism.options(gate)["parameters"]
+            return self._join(cache.attend(q, k, v, pattern=pattern, scale=self.options["scale"], parameters=given))
+        start = cache.length
         with cache.unless_refused():
             keys, values = cache.append(k, v)
-            return self._join(self._attend(q, keys, values, pattern, bias, q_start))
+            return self._join(self._attend(q, keys, values, pattern, bias, start, gate))
 
     def _join(self, heads: torch.Tensor) -> torch.Tensor:
         return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
@@ -207,10 +238,10 @@ class MultiHeadAttention(RecordedLayer):
         pattern: Pattern,
         bias: torch.Tensor | None,
         q_start: int | torch.Tensor | None,
+        gate: torch.Tensor | None,
     ) -> torch.Tensor:
         options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
-        options["dropout"] = self.dropout if self.training else 0.0
-        options["parameters"] = dict(self.learned) if self.learned else None
+        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
         recording = current_recording(self)
         if recording is None:
             return attention(q, k, v, **options)  # (batch, heads, length, head_dim)
@@ -218,11 +249,14 @@ class MultiHeadAttention(RecordedLayer):
         recording.add(self, detail)
         return detail.output
 
-    def _keys_of_self(self, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_of_self(self, x: torch.Tensor, first: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
             raise ShapeError(f"this layer reads contexts of {self.context_dim} and x has {self.dim}: give a context")
+        v = self._split(self.to_v(x), self.kv_heads)
+        if self.to_k is None:
+            return q, v
         k = self._turned(self._split(self.to_k(x), self.kv_heads), first)
-        return k, self._split(self.to_v(x), self.kv_heads)
+        return self.mechanism.keys(k), v
 
     def _turned(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:
@@ -231,59 +265,22 @@ class MultiHeadAttention(RecordedLayer):
         return self.positions.rotate(heads, steps + (start[:, None] if isinstance(start, torch.Tensor) else start))
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
-        return joined.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)  # (batch, heads, length, head_dim)
+        return joined.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, length, size)
 
-    def _check(self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | None) -> None:
+    def _check(
+        self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None
+    ) -> None:
         self._check_vectors("x", x, self.dim)
-        if context is None:
-            return
-        if cache is not None:
-            raise UnsupportedError(
-                "a cache keeps x's own keys and a context brings its own; give one of them (project_context keeps a "
-                "context's keys)"
-            )
-        rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else len(context)
-        if rows != len(x):
-            raise ShapeError(f"axis 'batch' is {len(x)} in x {tuple(x.shape)} but {rows} in the context")
+        refuse_both(cache, context)
+        if context is not None:
+            rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else len(context)
+            if rows != len(x):
+                raise ShapeError(f"axis 'batch' is {len(x)} in x {tuple(x.shape)} but {rows} in the context")
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
         if vectors.dim() != 3 or vectors.shape[-1] != size:
             raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
 
-    def _refuse_unrelated(self, pattern: Pattern, q_start: int | torch.Tensor | None) -> None:
-        if q_start is not None:
-            return
-        if pattern.compares_positions:
-            raise UnsupportedError(
-                f"pattern {pattern} compares positions, and those of x and of a context have no common origin; give "
-                f"q_start to say where x's first vector stands among the context's"
-            )
-        if self.positions is not None:
-            raise UnsupportedError(
-                "Rotary compares positions, and those of x and of a context have no common origin; use a layer "
-                "without positions for cross-attention, or give q_start"
-            )
-
-    def _refuse_rows(self, pattern: Pattern, cache: Cache | None) -> None:
-        if cache is not None and _holds_mask(pattern):
-            raise UnsupportedError(
-                f"pattern {pattern} holds a mask whose rows are those of one call, and a cache makes many calls of "
-                f"one text; say it by positions (Where, KeySpan, ...)"
-            )
-
-    def _refuse_moved(self, q_start: int | torch.Tensor, cache: Cache) -> None:
-        if isinstance(q_start, torch.Tensor) or q_start != cache.length:
-            raise UnsupportedError(
-                f"q_start={q_start} with a cache of {cache.length} entries: what is appended stands right behind them, "
-                f"so leave q_start out"
-            )
-
     def extra_repr(self) -> str:
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}"
-
-
-def _holds_mask(pattern: Pattern) -> bool:
-    if isinstance(pattern, Many):
-        return any(_holds_mask(part) for part in pattern.parts)
-    return isinstance(pattern, Explicit) or (isinstance(pattern, Not) and _holds_mask(pattern.part))

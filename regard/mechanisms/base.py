@@ -33,6 +33,7 @@ class Mechanism:
     """
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = None  # which, joined by &; None for every pattern
+    patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
     takes: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
     tells: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
@@ -62,3 +63,8 @@ class Mechanism:
 def joined(pattern: Pattern) -> tuple[Pattern, ...]:
     """The patterns that a canonical one is the `&` of."""
     return pattern.parts if isinstance(pattern, Both) else (pattern,)
+
+
+def takes(mechanism: Mechanism, kind: type[Pattern]) -> bool:
+    """May the mechanism be combined with this kind of pattern?"""
+    return mechanism.patterns is None or kind in mechanism.patterns

@@ -39,12 +39,14 @@ class Kernelised(Mechanism):
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, SameDocument)
     has_state: ClassVar[bool] = True
 
-    def features(
-        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
-    ) -> Features:
+    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
         """Features of queries (batch, heads, q_len, head_dim) and keys (batch, kv_heads, keys, head_dim).
 
         Each position is looked at alone: a later one changes no bit of an earlier one. Parameters that have a number
         for each key (`by_key`) are already cut to these keys.
         """
         raise NotImplementedError
+
+    def feature_dim(self, head_dim: int) -> int:
+        """How many features a vector turns into, by which costs are estimated."""
+        return head_dim

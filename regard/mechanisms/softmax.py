@@ -27,6 +27,10 @@ class Softmax(Mechanism):
     takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
 
+    @property
+    def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]
+        return self.score.own_key_dim
+
     def default_scale(self, head_dim: int) -> float:
         return self.score.default_scale(head_dim)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.caches import Cache
+from regard.caches import Cache, RecurrentState
 from regard.errors import ArgumentError, CheckpointError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.models.padding import align
@@ -29,7 +29,7 @@ class TranslationState:
 
     contexts: list[ProjectedContext]
     source_live: KeySpan | None
-    caches: list[Cache]
+    caches: list[Cache | RecurrentState]
 
     @property
     def length(self) -> int:

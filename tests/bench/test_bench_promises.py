@@ -23,6 +23,8 @@ ANSWERS = {
         ("slower by", -3001, -3000, False),
         ("extra memory", 1.5, 1.5, True),
         ("extra memory", 1.4, 1.5, False),
+        ("holds", 600 / 2**20, 600 / 2**20, True),
+        ("holds", 599 / 2**20, 600 / 2**20, False),
         ("more memory", 2.0, 2.0, True),
         ("more memory", 1.9, 2.0, False),
     ],

@@ -12,7 +12,8 @@ from regard.plan import Offer, make_plan
 from regard.problem import make_problem
 from regard.statistics import checked_wants
 
-HERE = [name for name in BACKENDS if name != "flex"]  # flex computes on cuda alone
+OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py
+HERE = [name for name in BACKENDS if name not in ("flex", *OTHERS)]  # flex computes on cuda alone
 PLAIN = [name for name in HERE if name != "tiled"]  # they compute patterns with nothing to skip
 LEARNING = [name for name in HERE if name != "decode"]  # they have gradients
 
@@ -24,6 +25,7 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
     plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
     start = options.get("q_start")
     tensors = {"bias": options.get("bias"), "q_start": start if isinstance(start, torch.Tensor) else None}
+    tensors["parameters"] = options.get("parameters")
     return plan.detail(q, k, v, **tensors, dropout_seed=seed)
 
 

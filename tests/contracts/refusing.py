@@ -56,6 +56,9 @@ DOCUMENTED: dict[str, Rules] = {
     ),
     "streamed": (),
     "reference": (),
+    "linear": (("it computes mechanisms of features", lambda cell: True),),
+    "linformer": (("it computes Linformer", lambda cell: True),),
+    "lsh": (("it computes LSH attention", lambda cell: True),),
     "flex": (("is for cuda here", lambda cell: True),),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,4 +63,5 @@ def _is_causal(work: Work) -> bool:
 SDPA = Contender("SDPA", _best, own_dropout=True)
 SDPA_GROUPED = Contender("SDPA enable_gqa", _best)
 SDPA_REPEATED = Contender("SDPA repeat_interleave", _repeated)
+SDPA_SOFTMAX = Contender("SDPA, softmax", _best, works_on=lambda work: replace(work, mechanism=None))
 SDPA_MASK = Contender("SDPA bool mask", _masked)

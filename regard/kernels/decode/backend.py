@@ -12,7 +12,7 @@ from regard.kernels import flash
 from regard.kernels.decode import fold, weigh
 from regard.kernels.decode.pieces import Piece, lower
 from regard.kernels.statistics.observe import observe
-from regard.mechanisms import Softmax
+from regard.mechanisms import ScaledDot, Softmax
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
@@ -44,6 +44,8 @@ class Decode:
 def _reason_against(problem: Problem) -> str | None:
     if not isinstance(problem.mechanism, Softmax):
         return f"it computes softmax attention, not {problem.mechanism}"
+    if not isinstance(problem.mechanism.score, ScaledDot):
+        return f"it computes dot products, not {problem.mechanism.score}"
     if problem.empty:
         return "there is nothing to compute"
     if problem.q_len > QUERIES:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from regard.detail import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
 from regard.kernels.statistics.second_pass import tell, with_statistics
-from regard.mechanisms import Softmax
+from regard.mechanisms import ScaledDot, Softmax
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid
 from regard.plan import Cost, Offer, Refusal
@@ -101,6 +101,8 @@ def _reason_in(problem: Problem) -> str | None:
     pattern = problem.pattern
     if not isinstance(problem.mechanism, Softmax):
         return f"it computes softmax attention, not {problem.mechanism}"
+    if not isinstance(problem.mechanism.score, ScaledDot):
+        return f"it computes dot products, not {problem.mechanism.score}"
     if problem.empty:
         return "there is nothing to compute, and FlexAttention does not take sizes of 0"
     if problem.dtype == torch.float64:

@@ -9,15 +9,23 @@ import torch
 
 from regard.detail import Result
 from regard.kernels.dropout import PAIR
+from regard.kernels.reference.kernelised import kernelised_attention
+from regard.kernels.reference.linformer import linformer_attention
+from regard.kernels.reference.lsh import lsh_attention
 from regard.kernels.reference.softmax import softmax_attention
+from regard.kernels.scores.formulas import sums_tanh
 from regard.kernels.statistics.second_pass import with_statistics
-from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms import LSH, Linformer, Softmax
+from regard.mechanisms.features import Kernelised
 from regard.operands import Operands
 from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
-FORMULAS: dict[type[Mechanism], Callable[[Problem, Operands], Result]] = {
+FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
     Softmax: softmax_attention,
+    Kernelised: kernelised_attention,
+    Linformer: linformer_attention,
+    LSH: lsh_attention,
 }
 
 
@@ -27,7 +35,7 @@ class Reference:
     name = "reference"
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        formula = FORMULAS.get(type(problem.mechanism))
+        formula = next((FORMULAS[kind] for kind in type(problem.mechanism).__mro__ if kind in FORMULAS), None)
         if formula is None:
             return Refusal(f"it has no formula for {problem.mechanism}")
         if problem.strict and problem.q_len > 1:
@@ -40,5 +48,18 @@ class Reference:
         passes = 40 if learning else 24  # over the scores: each line of a formula reads them and writes fresh memory
         vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
         moved = width * vectors + passes * scores
-        cost = Cost(flops, moved, peak_bytes=3 * scores, pairs=problem.pairs, calls=25 if learning else 10)
+        peak = 3 * scores
+        if sums_tanh(problem):  # their terms, and what autograd keeps of them
+            terms = scores * problem.head_dim
+            moved, peak = moved + (14 if learning else 6) * terms, peak + (4 if learning else 3) * terms
+        calls = 25 if learning else 10
+        if isinstance(problem.mechanism, LSH):  # it hashes, and compares the buckets of all pairs in every round
+            rounds, buckets = problem.mechanism.rounds, problem.mechanism.buckets
+            hashed = problem.batch * problem.heads * problem.k_len * buckets
+            flops += 2 * hashed * rounds * problem.head_dim
+            moved, calls = moved + 10 * rounds * scores + 32 * rounds * hashed, calls + 30 * rounds
+            peak += 16 * hashed
+        if isinstance(problem.mechanism, Kernelised):
+            flops += 2 * problem.pairs * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
+        cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
         return Offer(with_statistics(cost, problem), partial(formula, problem))  # counted alike: asking moves no plan

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.kernels.scores.centres import centres
 from regard.kernels.scores.diagonals import spread
+from regard.kernels.scores.formulas import Dots, Formula, TanhSums
 from regard.kernels.scores.layout import Layout, Part, Strip
+from regard.kernels.scores.workspace import Workspace
+from regard.mechanisms import Softmax
+from regard.mechanisms.scores.pairs import AroundCentre, TanhSum
 from regard.operands import Operands, Relative
 
 LOG2E = 1 / math.log(2)
@@ -34,7 +39,7 @@ class Block:
     kv_heads: int
     columns: slice  # of the keys among the operands' keys
     hidden: torch.Tensor | None
-    may_hide: bool  # -inf may stand among the scores, from the pattern or the bias
+    may_hide: bool  # -inf may stand among the scores, from the pattern, the bias or a centre
 
     @property
     def units(self) -> tuple[int, int, int]:
@@ -63,28 +68,23 @@ class Block:
         return tile[self.place((*tile.shape[:2], 1, 1))]
 
 
-class Workspace:
-    """Memory that is used for one block after the other."""
-
-    def __init__(self, memory: torch.Tensor) -> None:
-        self._memory = memory
-        self._views: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def shaped(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Its beginning, in this shape."""
-        view = self._views.get(shape)
-        if view is None:
-            view = self._views[shape] = self._memory[: math.prod(shape)].view(shape)
-        return view
-
-
 class Scores:
-    """The scores of a problem: scaled, capped, biased and hidden, block by block; v is not looked at."""
+    """The scores of a problem: scaled, capped, biased and hidden, block by block; v is not looked at.
 
-    def __init__(self, layout: Layout, operands: Operands) -> None:
+    Args:
+        layout: how they are cut.
+        operands: the tensors of the call.
+        lonely: rows that see no key, (batch, heads, q_len), known after a forward pass; what they hold is not read.
+        learns: are gradients sent to them?
+    """
+
+    def __init__(
+        self, layout: Layout, operands: Operands, lonely: torch.Tensor | None = None, learns: bool = False
+    ) -> None:
         problem = layout.problem
         self.layout, self.problem, self.grid = layout, problem, operands.grid
         self.dtype = torch.promote_types(operands.q.dtype, torch.float32)
+        self.lonely = lonely
         self.q = operands.q.to(self.dtype).unflatten(1, (problem.kv_heads, problem.group))
         self.k = operands.k.to(self.dtype)
         self.parts = layout.parts
@@ -94,7 +94,21 @@ class Scores:
             bias = Relative(bias.table.to(self.dtype), bias.lowest)
         self.bias = bias if bias is None or isinstance(bias, Relative) else bias.to(self.dtype)
         self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26  # products with it are normal too
-        self.factor = problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
+        self._read_score(operands, learns)
+
+    def _read_score(self, operands: Operands, learns: bool) -> None:
+        problem = self.problem
+        assert isinstance(problem.mechanism, Softmax)
+        score, self.centres = problem.mechanism.score, None
+        if isinstance(score, AroundCentre):
+            share = operands.parameters["centre"].to(self.dtype)
+            share = share if self.lonely is None else share.masked_fill(self.lonely, 0)
+            self.centres = centres(score, problem, operands, share)
+            score = score.score
+        factor = problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
+        self.formula: Formula = Dots(problem.scale, factor)
+        if isinstance(score, TanhSum):
+            self.formula = TanhSums(operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns)
 
     @property
     def rows(self) -> tuple[int, int, int]:
@@ -121,7 +135,7 @@ class Scores:
         here = self.grid.keys.start
         for tile in strip.tiles:
             hidden = None if tile.whole else self.hidden(strip.rows, tile.keys)
-            may_hide = hidden is not None or self.bias is not None
+            may_hide = hidden is not None or self.bias is not None or self.centres is not None
             columns = slice(tile.keys.start - here, tile.keys.stop - here)
             for number, part in enumerate(self.parts):
                 kv_heads = part.kv_heads.stop - part.kv_heads.start
@@ -129,17 +143,19 @@ class Scores:
                 shape = part.batch.stop - part.batch.start, heads, len(strip.rows), len(tile.keys)
                 yield Block(strip.rows, tile.keys, number, part, shape, kv_heads, columns, hidden, may_hide)
 
-    def queries(self, rows: range, lonely: torch.Tensor | None = None) -> torch.Tensor:
-        """Queries times the scale, (batch, kv_heads, lines, head_dim); zeros where `lonely`, (batch, heads, rows)."""
-        q = (self.q[:, :, :, rows.start : rows.stop] * self.factor).flatten(2, 3).contiguous()
-        return q if lonely is None else q.masked_fill_(lonely.reshape(*q.shape[:3], 1), 0)
+    def queries(self, rows: range) -> torch.Tensor:
+        """Queries as the formula takes them, (batch, kv_heads, lines, head_dim); zeros for the lonely."""
+        q = self.formula.prepared(self.q[:, :, :, rows.start : rows.stop]).flatten(2, 3).contiguous()
+        if self.lonely is None:
+            return q
+        return q.masked_fill(self.lonely[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1), 0)
 
     def compute(
         self, block: Block, queries: list[torch.Tensor], room: Workspace, slope: Workspace | None = None
     ) -> torch.Tensor:
         """Scores (units, lines, keys) in the workspace `room`; `slope` receives the softcap's derivative."""
         scores = room.shaped(block.units)
-        torch.bmm(queries[block.number], self.keys[block.number][:, block.columns].mT, out=scores)
+        self.formula.compute(block, queries[block.number], self.keys[block.number][:, block.columns], scores)
         if self.problem.softcap is not None:
             scores.tanh_()
             if slope is not None:
@@ -150,6 +166,8 @@ class Scores:
             bias = self.bias_of(block)
             if bias is not None:
                 by_head.add_(bias, alpha=LOG2E)
+            if self.centres is not None:
+                self.centres.add_to(block, by_head, LOG2E)
             if block.hidden is not None:
                 by_head.add_(block.of(block.hidden))
         return scores
@@ -194,5 +212,7 @@ class Scores:
                 added = torch.zeros(block.shape, dtype=self.dtype, device=self.grid.device)
                 for one in (self.bias_of(block), None if block.hidden is None else block.of(block.hidden)):
                     added = added if one is None else added + one
+                if self.centres is not None:
+                    self.centres.add_to(block, added, LOG2E)
                 seen[block.lines] |= (added != -math.inf).any(-1)
         return ~seen

@@ -6,12 +6,22 @@ import torch
 
 from regard.kernels.scores.blocks import Block, Scores
 from regard.kernels.scores.diagonals import summed
+from regard.kernels.scores.formulas import TanhSums
 from regard.kernels.scores.layout import Strip
-from regard.operands import Relative
+from regard.operands import Operands, Relative
+
+Inputs = tuple[torch.Tensor | None, ...]
+
+
+def score_inputs(operands: Operands) -> Inputs:
+    """All that scores are computed from and that may learn: queries, keys, the bias, v of a tanh sum, the centres."""
+    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    return operands.q, operands.k, bias, operands.parameters.get("energy"), operands.parameters.get("centre")
 
 
 class ScoreGradients:
-    """Sums of what the blocks send: `dq` and `dk` of the operands' shapes, `dbias` of the bias' or its table's.
+    """Sums of what the blocks send: `dq` and `dk` of the operands' shapes, `dbias` of the bias' or its table's; what
+    the formula and the centres of the scores receive stays with them.
 
     Everything is summed in the dtype of the scores.
     """
@@ -32,8 +42,6 @@ class ScoreGradients:
         self._met_once = self.dbias is not None and self.dbias.shape == whole
         if self.dbias is not None and not self._met_once:
             self.dbias.zero_()
-        # scores = factor q·k, or cap tanh(factor q·k): the queries at hand carry the factor already
-        self._for_keys = problem.scale / scores.factor if scores.factor else 0.0
 
     def open(self, strip: Strip, queries: torch.Tensor) -> None:
         """Begin a strip; `queries` are those that its scores are computed from."""
@@ -47,16 +55,25 @@ class ScoreGradients:
         """Add what one block sends; `gradient` (units, lines, keys), by the scores as they are compared, is used up."""
         if self.dbias is not None:
             self._to_bias(block, gradient.view(block.shape))
+        if self.scores.centres is not None:
+            self.scores.centres.send(block, gradient.view(block.shape))
         if slope is not None:
             gradient.mul_(slope)
-        k = self.scores.keys[block.number][:, block.columns]
-        self._parts[block.number].baddbmm_(gradient, k, alpha=self.scores.problem.scale)
-        dk = self._dk[block.number][:, block.columns]
-        dk.baddbmm_(gradient.mT, self._queries[block.number], alpha=self._for_keys)
+        one, columns = block.number, block.columns
+        q, dq = self._queries[one], self._parts[one]
+        k, dk = (x[one][:, columns] for x in (self.scores.keys, self._dk))
+        self.scores.formula.send(block, gradient, q, k, dq, dk)
 
     def close(self, rows: range) -> None:
         """End a strip."""
         self.dq[:, :, rows.start : rows.stop] = self._strip.view(*self.dq.shape[:2], len(rows), -1)
+
+    def by_input(self, inputs: Inputs) -> Inputs:
+        """What was sent to each of `score_inputs`, in its dtype."""
+        formula, centres = self.scores.formula, self.scores.centres
+        to_energy = formula.to_energy if isinstance(formula, TanhSums) else None
+        sent = self.dq, self.dk, self.dbias, to_energy, None if centres is None else centres.to_share
+        return tuple(None if x is None or to is None else x.to(to.dtype) for x, to in zip(sent, inputs, strict=True))
 
     def _to_bias(self, block: Block, gradient: torch.Tensor) -> None:
         assert self.dbias is not None

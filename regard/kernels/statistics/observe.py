@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -46,9 +47,9 @@ def _entropy(weights: torch.Tensor) -> torch.Tensor:
 
 def _largest(weights: torch.Tensor, seen: torch.Tensor, count: int) -> TopKeysFound:
     """Indices and weights of the largest, (batch, heads, q_len, count), padded with -1 and 0."""
-    ranked = weights.masked_fill(~seen, -1)
+    ranked = weights.masked_fill(~seen, -math.inf)  # those of random features may be below 0
     largest, indices = ranked.topk(min(count, ranked.shape[-1]), dim=-1)
-    missing = largest < 0
+    missing = largest == -math.inf
     largest, indices = largest.masked_fill(missing, 0), indices.masked_fill(missing, -1)
     short = count - largest.shape[-1]
     pad = torch.nn.functional.pad

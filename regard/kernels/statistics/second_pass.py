@@ -15,10 +15,11 @@ import torch
 
 from regard.detail import TopKeysFound
 from regard.kernels.scores.blocks import LOG2E, Scores
-from regard.kernels.scores.gradients import ScoreGradients
+from regard.kernels.scores.formulas import score_flops, score_flops_backward
+from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout, Strip, lay_out
 from regard.kernels.statistics.collectors import KINDS, Collector, Top
-from regard.operands import Operands, Relative
+from regard.operands import Operands
 from regard.plan import Cost
 from regard.problem import Problem
 from regard.statistics import TopKeys, WeightsOf, asked_for
@@ -37,12 +38,11 @@ def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dic
     layout = _layout(problem)
     if layout is None:
         return {}
-    learned = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     chosen = asked_for(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
     names = [kind.name for kind in KINDS if kind.wanted(problem)]
-    *found, indices = _Pass.apply(operands.q, operands.k, learned, log_sum_exp, layout, operands)
+    *found, indices = _Pass.apply(layout, operands, log_sum_exp, *score_inputs(operands))
     told: dict[str, Any] = dict(zip(names, found, strict=True))
     if indices is not None:
         told["top_keys"] = TopKeysFound(indices, told["top_keys"])
@@ -56,9 +56,10 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
         return cost
     pairs, blocks = layout.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
+    by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
     return replace(
         cost,
-        flops=cost.flops + times * pairs * (2 * problem.head_dim + PAIR),
+        flops=cost.flops + pairs * by_pair,
         peak_bytes=cost.peak_bytes + 16 * layout.largest + _asked_bytes(problem),
         calls=cost.calls + times * 4 * blocks,
     )
@@ -78,19 +79,13 @@ def _layout(problem: Problem) -> Layout | None:
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        learned: torch.Tensor | None,
-        log_sum_exp: torch.Tensor,
-        layout: Layout,
-        operands: Operands,
+        ctx: Any, layout: Layout, operands: Operands, log_sum_exp: torch.Tensor, *inputs: torch.Tensor | None
     ) -> Any:
-        scores = Scores(layout, operands)
+        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf)
         collectors = [kind(scores) for kind in KINDS if kind.wanted(layout.problem)]
         _collect(scores, log_sum_exp, collectors)
         indices = next((one.indices for one in collectors if isinstance(one, Top)), None)
-        ctx.save_for_backward(q, k, learned, log_sum_exp, indices)
+        ctx.save_for_backward(log_sum_exp, indices, *inputs)
         ctx.lowered = layout, operands
         ctx.set_materialize_grads(False)
         if indices is not None:
@@ -100,9 +95,11 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, learned, log_sum_exp, indices = ctx.saved_tensors
+        log_sum_exp, indices, *inputs = ctx.saved_tensors
         layout, operands = ctx.lowered
-        sent = ScoreGradients(Scores(layout, operands), ctx.needs_input_grad[2])
+        bias_learns = ctx.needs_input_grad[5]
+        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
+        sent = ScoreGradients(scores, bias_learns)
         used = []
         for kind, grad in zip((kind for kind in KINDS if kind.wanted(layout.problem)), grads[:-1], strict=True):
             if grad is not None:
@@ -111,8 +108,7 @@ class _Pass(torch.autograd.Function):
             if isinstance(collector, Top):
                 collector.indices = indices
         to_log_sum_exp = _send(sent, log_sum_exp, used)
-        dbias = None if sent.dbias is None else sent.dbias.to(learned.dtype)
-        return sent.dq.to(q.dtype), sent.dk.to(k.dtype), dbias, to_log_sum_exp.to(log_sum_exp.dtype), None, None
+        return None, None, to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
 
 def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:
@@ -167,11 +163,11 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
 
 def _strips(scores: Scores, log_sum_exp: torch.Tensor) -> Iterator[tuple[Strip, torch.Tensor, list[torch.Tensor]]]:
     """Strips with their queries and what their scores are compared with: +inf where a row sees no key."""
-    lonely = log_sum_exp == -math.inf
-    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(lonely, math.inf)
+    assert scores.lonely is not None
+    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.lonely, math.inf)
     for strip in scores.strips(_rows_asked(scores.problem)):
         rows = slice(strip.rows.start, strip.rows.stop)
-        queries = scores.queries(strip.rows, lonely[:, :, rows])
+        queries = scores.queries(strip.rows)
         yield strip, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from regard.detail import Result
 from regard.kernels import dropout
+from regard.kernels.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.kernels.scores.layout import Layout, lay_out
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
@@ -24,7 +25,7 @@ STARTING, BLOCK = 10, 5  # calls: small operations cost less than `Cost.calls` c
 
 
 class Streamed:
-    """Softmax over dot products with every option."""
+    """Softmax over every score with every option."""
 
     name = "streamed"
 
@@ -50,15 +51,16 @@ def _cost(layout: Layout, pairs: int, blocks: int) -> Cost:
     problem = layout.problem
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
-    by_pair = PAIR + 2 * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
-    by_pair += PAIR_BACKWARD if learning else 0
+    by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
+    by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
     by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
     strips = pairs // (problem.batch * problem.heads * layout.rows)  # times the keys of each
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * strips)
+    held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
         flops=pairs * by_pair * width / 4,
         bytes=width * vectors * (problem.head_dim + problem.v_dim),
-        peak_bytes=width * max(4 * layout.largest, 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0),
+        peak_bytes=width * (max(4 * layout.largest, held) + SLAB * sums_tanh(problem)),
         pairs=pairs,
         calls=round((STARTING + BLOCK * blocks) * (2.5 if learning else 1)),
     )

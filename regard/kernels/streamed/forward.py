@@ -7,9 +7,11 @@ import math
 import torch
 
 from regard.kernels import flash
-from regard.kernels.scores.blocks import LOG2E, Block, Scores, Workspace
+from regard.kernels.scores.blocks import LOG2E, Block, Scores
 from regard.kernels.scores.layout import lay_out
+from regard.kernels.scores.workspace import Workspace
 from regard.kernels.streamed.dropping import Dropping
+from regard.mechanisms import Softmax
 from regard.operands import Operands
 from regard.problem import RELATIVE, Problem
 
@@ -27,7 +29,7 @@ def may_be_fused(problem: Problem) -> bool:
 
     The backward pass of this room needs no more than their log-sum-exp.
     """
-    if problem.softcap is not None or problem.dropout or problem.bias == RELATIVE:
+    if problem.softcap is not None or problem.dropout or problem.bias == RELATIVE or problem.mechanism != Softmax():
         return False
     return flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device) is None
 

@@ -8,32 +8,23 @@ from typing import Any
 import torch
 
 from regard.kernels.scores.blocks import LOG2E, Scores
-from regard.kernels.scores.gradients import ScoreGradients
+from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout
 from regard.kernels.streamed.dropping import Dropping
 from regard.kernels.streamed.forward import forward
-from regard.operands import Operands, Relative
+from regard.operands import Operands
 
 
 def stream(layout: Layout, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), float32 at least, differentiable."""
-    learned = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
-    return _Stream.apply(operands.q, operands.k, operands.v, learned, layout, operands)
+    return _Stream.apply(layout, operands, operands.v, *score_inputs(operands))
 
 
 class _Stream(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        learned: torch.Tensor | None,
-        layout: Layout,
-        operands: Operands,
-    ) -> Any:
+    def forward(ctx: Any, layout: Layout, operands: Operands, v: torch.Tensor, *inputs: torch.Tensor | None) -> Any:
         output, log_sum_exp = forward(Scores(layout, operands), operands)
-        ctx.save_for_backward(q, k, v, learned, output, log_sum_exp)  # an edited tensor is noticed too
+        ctx.save_for_backward(output, log_sum_exp, v, *inputs)  # an edited tensor is noticed too
         ctx.lowered = layout, operands
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -41,13 +32,14 @@ class _Stream(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, v, learned, output, log_sum_exp = ctx.saved_tensors
+        output, log_sum_exp, v, *inputs = ctx.saved_tensors
         layout, operands = ctx.lowered
         grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-        sent = ScoreGradients(Scores(layout, operands), ctx.needs_input_grad[3])
+        bias_learns = ctx.needs_input_grad[5]
+        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
+        sent = ScoreGradients(scores, bias_learns)
         dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
-        dbias = None if sent.dbias is None else sent.dbias.to(learned.dtype)
-        return sent.dq.to(q.dtype), sent.dk.to(k.dtype), dv.to(v.dtype), dbias, None, None
+        return None, None, dv.to(v.dtype), *sent.by_input(tuple(inputs))
 
 
 def _backward(
@@ -66,7 +58,8 @@ def _backward(
     problem = scores.problem
     dv = torch.zeros(operands.v.shape, dtype=scores.dtype, device=operands.v.device)
     v, dv_parts = scores.split(operands.v.to(scores.dtype)), scores.split(dv)
-    lonely = log_sum_exp == -math.inf
+    lonely = scores.lonely
+    assert lonely is not None
     grad = grad.to(scores.dtype).masked_fill(lonely[..., None], 0)
     offset = (grad * output).sum(-1)
     if grad_log_sum_exp is not None:
@@ -77,7 +70,7 @@ def _backward(
     slope = scores.workspace() if problem.softcap is not None else None
     for strip in scores.strips():
         rows = slice(strip.rows.start, strip.rows.stop)
-        queries = scores.queries(strip.rows, lonely[:, :, rows])
+        queries = scores.queries(strip.rows)
         dropping.open(strip)
         sent.open(strip, queries)
         queries, pulls, offsets, tops = (

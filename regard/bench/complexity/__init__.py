@@ -1,0 +1,13 @@
+"""The classic table of costs, measured: how time and memory of every layer and mechanism grow with the length.
+
+A row is a declaration in `rows`; its exponents are fitted, and printed beside what its paper promises.
+"""
+
+from regard.bench.complexity.reading import Reading, read_row
+from regard.bench.complexity.report import describe_table
+from regard.bench.complexity.row import Call, Growth, Row
+from regard.bench.complexity.rows import ROWS
+from regard.bench.complexity.running import run_complexity
+from regard.bench.complexity.table import Table
+
+__all__ = ["run_complexity", "describe_table", "read_row", "Reading", "ROWS", "Row", "Call", "Growth", "Table"]

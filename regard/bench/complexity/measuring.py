@@ -1,0 +1,129 @@
+"""Time and memory of one row, length after length, until enough lengths take long enough to be trusted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.bench.complexity.row import Row
+from regard.bench.memory import peak_of
+from regard.bench.timing import Pace, take_turns, threads
+from regard.errors import RegardError, UnsupportedError
+
+# Squares, so that a stride of sqrt(n) divides the length.
+LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))
+CHECKED_AT, CLOSE = 1024, 1e-4  # of the largest number of the answer
+PROGRAM = "import sys; from regard.bench.complexity.measuring import answer_parent; answer_parent(sys.argv[1])"
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Args:
+        trusted: seconds that a call takes at least for its length to count.
+        wanted: lengths that count, at least.
+        reach: the length that every row reaches, so that crossovers can be seen.
+        longest: seconds that a call may take; a length that would take longer ends the row before that.
+        pace: samples of each length.
+    """
+
+    trusted: float
+    wanted: int
+    reach: int
+    longest: float
+    pace: Pace
+
+
+EFFORTS = {  # by whether the run is a quick one
+    False: Effort(0.020, 4, 192**2, 8.0, Pace(rounds=5, slow_rounds=2)),
+    True: Effort(0.004, 3, 48**2, 0.5, Pace(rounds=3, slow_rounds=1, slow=0.2)),
+}
+
+
+def is_right(row: Row) -> float | None:
+    """The error against another path at a short length, as a share of the largest number; None if there is none."""
+    call = row.prepare(CHECKED_AT)
+    if call.expected is None:
+        return None
+    expected = call.expected()
+    return float((call.run() - expected).abs().max() / expected.abs().max())
+
+
+def measure_times(
+    row: Row, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
+) -> tuple[list[Point], str | None]:
+    """CPU seconds on 1 thread at each length, the shortest first; and why a length was refused, if one was."""
+    points: list[Point] = []
+    with threads(1):
+        for n in lengths:
+            if _enough(row, effort, points, n):
+                break
+            tell(f"{row.name}: time at n={n:,}")
+            try:
+                call = row.prepare(n)
+            except UnsupportedError as refusal:
+                return points, f"n={n:,} was refused: {_short(refusal)}"
+            times = take_turns({row.name: call.run}, time.process_time, effort.pace)[row.name]
+            points.append({"length": n, "operations": call.operations} | times.to_dict())
+    return points, None
+
+
+def _short(refusal: UnsupportedError) -> str:
+    """A plan's refusal without the problem that it names first and without the other backends."""
+    head, mark, tail = str(refusal).partition("only backend")
+    return (mark + tail or head).partition(" (")[0]
+
+
+def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:
+    if not points:
+        return False
+    if row.longest is not None and n > row.longest:
+        return True
+    last = points[-1]
+    if last["median"] * row.growth.of(n) / row.growth.of(last["length"]) > effort.longest:
+        return True
+    trusted = sum(point["median"] >= effort.trusted for point in points)
+    return trusted >= effort.wanted and last["length"] >= effort.reach
+
+
+def measure_memory(name: str, lengths: list[int]) -> list[Point]:
+    """Bytes that a row holds at most beside its tensors, at each length; another process computes them.
+
+    Raises:
+        RegardError: that process failed; with its last words.
+    """
+    asked = json.dumps({"row": name, "lengths": lengths})
+    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"left with {done.returncode}"]
+        raise RegardError(f"the memory of {name} was not measured: {words[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def memory_here(row: Row, lengths: list[int]) -> list[Point]:
+    """The same in this process; a short call first, so that libraries that load with it are not counted."""
+    row.prepare(CHECKED_AT).run()
+    points = []
+    for n in lengths:
+        call = row.prepare(n)
+        points.append({"length": n, "bytes": peak_of(call.run)})
+        del call
+    return points
+
+
+def answer_parent(asked: str) -> None:
+    """What the other process runs."""
+    from regard.bench.complexity.rows import ROWS
+
+    wanted = json.loads(asked)
+    torch.set_num_threads(1)
+    sys.stdout.write(f"{json.dumps(memory_here(ROWS[wanted['row']], wanted['lengths']))}\n")

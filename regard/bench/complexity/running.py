@@ -1,0 +1,90 @@
+"""A whole table: row after row, each written as soon as it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from regard.bench.complexity.curves import draw_table
+from regard.bench.complexity.measuring import (
+    CHECKED_AT,
+    CLOSE,
+    EFFORTS,
+    LENGTHS,
+    is_right,
+    measure_memory,
+    measure_times,
+)  # fmt: skip
+from regard.bench.complexity.report import write_table
+from regard.bench.complexity.row import Row
+from regard.bench.complexity.rows import ROWS
+from regard.bench.complexity.table import Table
+from regard.bench.running import begin
+from regard.errors import ArgumentError, RegardError
+
+SHORTEST_HELD = 1024  # below, a call's memory is lost among pages
+
+
+def run_complexity(
+    names: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    out: Path | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Table:
+    """Measure rows on the CPU, and write after each what is known: `complexity.json`, `complexity.md` and curves.
+
+    Args:
+        names: of `ROWS`; all of them if none is given.
+        quick: shorter texts, which say less.
+        out: where results are written; None for nowhere.
+        resume: go on with what `out` holds.
+        tell: told what is being done.
+
+    Returns:
+        The table, rows of earlier runs included if `resume`.
+
+    Raises:
+        ArgumentError: an unknown row, or results that were measured elsewhere.
+        DataError: there is nothing to resume.
+    """
+    chosen = list(names) or list(ROWS)
+    for name in chosen:
+        if name not in ROWS:
+            raise ArgumentError(f"no row is called {name!r}; there are {', '.join(ROWS)}")
+    command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
+    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command)
+    for name in chosen:
+        if name in table.rows:
+            tell(f"{name}: measured before")
+            continue
+        table.rows[name] = _measured(ROWS[name], quick, tell)
+        if out is not None:
+            table.save(out)
+            write_table(table, out)
+            draw_table(table, out)
+    return table
+
+
+def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The record of a row; one that is wrong or failed has a "reason" and no times."""
+    try:
+        error = is_right(row)
+        if error is not None and not error <= CLOSE:
+            raise RegardError(f"at n={CHECKED_AT:,} it is off by {error:.2g} of the largest number, over {CLOSE:g}")
+        times, ended = measure_times(row, EFFORTS[quick], tell, LENGTHS)
+    except Exception as failure:
+        return {"times": [], "memory": [], "reason": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+    record: dict[str, Any] = {"error": error, "times": times, "memory": []} | (
+        {} if ended is None else {"ended": ended}
+    )
+    held = [point["length"] for point in times if point["length"] >= SHORTEST_HELD]
+    if held:
+        tell(f"{row.name}: memory")
+        try:
+            record["memory"] = measure_memory(row.name, held)
+        except RegardError as failure:
+            record["memory_reason"] = str(failure)
+    return record

@@ -1,0 +1,61 @@
+"""`regard approximation`: what cheaper attention would lose on the queries, keys and values in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from regard.cli.console import check_picture_name, out, say
+from regard.errors import CheckpointError
+from regard.inspection import approximation
+from regard.text.packages import needed
+
+NAMES = ("q", "k", "v")
+
+
+def run_approximation(
+    file: Path,
+    *,
+    pattern: str,
+    candidates: list[str],
+    scale: float | None,
+    seeds: int,
+    tolerance: float,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the report, as a table or as JSON, and draw it where asked."""
+    if plot is not None:
+        check_picture_name(plot)
+    report = approximation(
+        *read_operands(file), pattern=pattern, mechanisms=candidates or None, scale=scale, seeds=range(seeds),
+        tolerance=tolerance,
+    )  # fmt: skip
+    out(report.to_json() if as_json else str(report))
+    if plot is not None:
+        report.plot(plot)
+        say(f"drawn in {plot}")
+
+
+def read_operands(file: Path) -> list[torch.Tensor]:
+    """q, k and v from a safetensors file, whoever wrote it.
+
+    Raises:
+        CheckpointError: it is no such file, or one of the three is not in it.
+        MissingPackageError: safetensors is not installed.
+    """
+    with needed("safetensors", "reading tensors"):
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(f"{file} cannot be read as safetensors: {reason}") from error
+    if missing := [name for name in NAMES if name not in tensors]:
+        raise CheckpointError(
+            f"{file} holds {', '.join(sorted(tensors)) or 'no tensor'} and lacks {', '.join(missing)}; it needs q, k "
+            f"and v, each (batch, heads, length, size)"
+        )
+    return [tensors[name] for name in NAMES]

@@ -1,0 +1,96 @@
+"""One attention call as the report varies it, and what exact attention answers to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from regard.functional import attention, attention_detail, plan_attention
+from regard.patterns import Pattern
+from regard.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Tensors and options of one call of `attention`."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    pattern: Pattern
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def causal(self) -> bool:
+        """Is nothing ahead of a query ever seen?"""
+        return self.pattern.canonical().reach().ahead == 0
+
+    def but(self, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Call:
+        """The same call with other tensors or another pattern; options are added to its own."""
+        return replace(self, **changes, options={**self.options, **(options or {})})
+
+    def without(self, option: str) -> Call:
+        """The same call without an option."""
+        return replace(self, options={name: given for name, given in self.options.items() if name != option})
+
+    def widened(self) -> Call:
+        """The same call in float32 at least."""
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        return replace(self, q=self.q.to(wide), k=self.k.to(wide), v=self.v.to(wide))
+
+    def output(self) -> torch.Tensor:
+        """(batch, heads, q_len, v_dim)."""
+        return attention(self.q, self.k, self.v, pattern=self.pattern, **self.options)
+
+    def with_log_sum_exp(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp, (batch, heads, q_len, v_dim) and (batch, heads, q_len)."""
+        told = attention_detail(self.q, self.k, self.v, pattern=self.pattern, want="log_sum_exp", **self.options)
+        return told.output, told.log_sum_exp
+
+    def plan(self) -> Plan:
+        """How it would be computed.
+
+        Raises:
+            RegardError: it would not.
+        """
+        return plan_attention(self.q, self.k, self.v, pattern=self.pattern, **self.options)
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """What exact attention answers, in float32 at least.
+
+    output: (batch, heads, q_len, v_dim). log_sum_exp: (batch, heads, q_len).
+    own_score: likewise, where a query sees its own position only if it sees no other: its score with itself.
+    """
+
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    own_score: torch.Tensor | None = None
+
+    def errors(self, estimate: torch.Tensor) -> tuple[float, float]:
+        """Of an estimate: |estimate - exact| / |exact|, and its largest row over the mean size of exact rows.
+
+        Sizes are square roots of sums of squares, means those of squares: the two numbers are alike where all rows
+        are equally wrong.
+        """
+        wrong = (estimate.to(self.output.dtype) - self.output).norm(dim=-1)  # (batch, heads, q_len)
+        size = self.output.norm()
+        return float(wrong.norm() / size), float(wrong.max() * math.sqrt(wrong.numel()) / size)
+
+    def mass(self, kept: torch.Tensor) -> float:
+        """The mean share of exact softmax weight on the pairs that were kept, from their log-sum-exp.
+
+            Σ weights over kept pairs = exp(log_sum_exp of kept pairs - log_sum_exp of all)
+
+        So every row is counted, and no weight is ever written down.
+        """
+        there = self.log_sum_exp > -math.inf
+        share = (kept - self.log_sum_exp).exp()
+        if self.own_score is not None:  # where that is all that was kept, none of the others was
+            share = share.masked_fill(torch.isclose(kept, self.own_score, rtol=1e-5, atol=1e-5), 0)
+        return float(share[there].mean())

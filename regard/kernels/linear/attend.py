@@ -1,0 +1,100 @@
+"""How a call is laid out for its walks: the whole text in one, or documents of like length side by side."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch.nn import functional
+
+from regard.kernels.linear.documents import Pack, pack_documents, put_back
+from regard.kernels.linear.function import follow
+from regard.kernels.linear.sight import Sight, live_keys, shown
+from regard.kernels.linear.walk import Walk
+from regard.mechanisms.base import joined
+from regard.mechanisms.features import Features, Kernelised
+from regard.operands import Operands
+from regard.patterns import Causal, SameDocument
+from regard.problem import Problem
+
+Told = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)
+
+
+def attend(problem: Problem, operands: Operands) -> Told:
+    """Output and log-sum-exp of a call, from tensors of the dtype in which it is computed."""
+    parts = joined(problem.pattern)
+    ids = [part.ids for part in parts if isinstance(part, SameDocument)]
+    return _by_document(problem, operands, ids) if ids else _whole(problem, operands)
+
+
+def is_causal(problem: Problem) -> bool:
+    """Does a query see no key behind it?"""
+    return Causal() in joined(problem.pattern)
+
+
+def _whole(problem: Problem, operands: Operands) -> Told:
+    keys = operands.grid.keys
+    alone, before = 0, len(keys)  # rows that come before the first key; keys that the next row sees beside its own
+    if not keys:
+        alone = problem.q_len
+    elif is_causal(problem):
+        assert problem.q_start is not None
+        alone = min(max(0, keys.start - problem.q_start), problem.q_len)
+        before = problem.q_start + alone - keys.start
+    sight = Sight(Walk(problem.q_len - alone, len(keys), before), live_keys(problem.pattern, operands.grid))
+    found = _features(problem, replace(operands, q=operands.q[:, :, alone:]), sight.live, sight.lonely())
+    output, log = _walked(sight, found, operands.v)
+    if not alone:
+        return output, log
+    return functional.pad(output, (0, 0, alone, 0)), functional.pad(log, (alone, 0), value=-math.inf)
+
+
+def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) -> Told:
+    batch, length = problem.batch, problem.k_len
+    packs = pack_documents(ids, batch, length, operands.q.device)
+    live = live_keys(problem.pattern, operands.grid)
+    cut = len(operands.grid.keys) < length
+    seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
+    seen = _on_all(seen if live is None else live, problem, operands).expand(batch, 1, length)
+    sights = [_sight(pack, seen, is_causal(problem)) for pack in packs]
+    hidden = [rows for one in sights if (rows := one.lonely()) is not None]
+    lonely = put_back(packs, hidden, batch) if cut or live is not None else None
+    found = _features(problem, operands, live, lonely)
+    k, k_log, decay_log = (
+        None if x is None else _on_all(x, problem, operands) for x in (found.k, found.k_log, found.decay_log)
+    )
+    found, v = replace(found, k=k, k_log=k_log, decay_log=decay_log), _on_all(operands.v, problem, operands)
+    told = [_walked(sight, _taken(pack, found), pack.take(v)) for pack, sight in zip(packs, sights, strict=True)]
+    outputs, logs = zip(*told, strict=True)
+    return put_back(packs, outputs, batch), put_back(packs, logs, batch)
+
+
+def _sight(pack: Pack, seen: torch.Tensor, causal: bool) -> Sight:
+    longest = pack.places.shape[1]
+    return Sight(Walk(longest, longest, 0 if causal else longest), pack.take(seen) & pack.real[:, None])
+
+
+def _taken(pack: Pack, found: Features) -> Features:
+    tensors = {name: pack.take(x) for name, x in vars(found).items() if isinstance(x, torch.Tensor)}
+    return replace(found, **tensors)
+
+
+def _on_all(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tensor:
+    """Put back among all keys what was cut to those that can be reached, (·, ·, keys, ...); zeros elsewhere."""
+    keys = operands.grid.keys
+    if len(keys) == problem.k_len:
+        return x
+    return functional.pad(x, (0, 0) * (x.dim() - 3) + (keys.start, problem.k_len - keys.stop))
+
+
+def _features(problem: Problem, operands: Operands, live: torch.Tensor | None, lonely: torch.Tensor | None) -> Features:
+    assert isinstance(problem.mechanism, Kernelised)
+    q = operands.q if lonely is None else operands.q.masked_fill(lonely[..., None], 0)
+    handed = shown(problem.mechanism, operands.parameters, live)
+    return problem.mechanism.lift(q, operands.k, problem.scale, handed)
+
+
+def _walked(sight: Sight, found: Features, v: torch.Tensor) -> Told:
+    output, log = follow(sight.walk, sight.tensors(found, v))
+    return output, log if found.q_log is None else log + found.q_log

@@ -1,0 +1,137 @@
+"""A walk with its gradient, which walks back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from regard.kernels.linear.chunk import Sums
+from regard.kernels.linear.walk import Step, Tensors, Walk, shares, vanishing
+
+
+def follow(walk: Walk, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs (batch, heads, rows, v_dim) and the logarithms of their denominators (batch, heads, rows)."""
+    given = (tensors.q, tensors.k, tensors.v, tensors.k_log, tensors.decay_log, tensors.least)
+    learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    output, log = _Follow.apply(walk, learning, *given)  # (u, g, rows, v_dim), (u, g, rows)
+    heads = tensors.units[0], tensors.q.shape[1] * tensors.q.shape[2]
+    return output.view(*heads, *output.shape[2:]), log.view(*heads, walk.rows)
+
+
+class _Follow(torch.autograd.Function):
+    """The sum before each step is kept, which is little beside the features; all else is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, walk: Walk, learning: bool, *given: Any) -> Any:
+        tensors = Tensors(*given)
+        units, group = math.prod(tensors.units), tensors.q.shape[2]
+        output = tensors.q.new_empty(units, group, walk.rows, tensors.v.shape[-1])
+        denominator = output.new_empty(units, group, walk.rows)  # divided by the exponential of `scale`
+        scale = None if tensors.k_log is None else output.new_empty(units, 1, walk.rows)
+        raised = None if tensors.least is None else torch.empty_like(denominator, dtype=torch.bool)
+        sums, all_sums = tensors.start(), []
+        for step in walk.steps():
+            all_sums += [sums] if learning else []
+            chunk = tensors.chunk(sums, step.keys) if step.adds else None
+            if step.answers:
+                rows = (slice(None), slice(None), step.rows)
+                found, log = (chunk or sums).answer(tensors.queries(step.rows))
+                lowest = tensors.lowest(log, step.rows)
+                _, denominator[rows] = shares(found, lowest, out=output[rows])
+                if raised is not None and lowest is not None:
+                    raised[rows] = found[..., -1] < lowest
+                if scale is not None and log is not None:
+                    scale[rows] = log[:, None]
+            sums = sums if chunk is None else chunk.after()
+        ctx.save_for_backward(*given, output, denominator, raised)
+        ctx.walk, ctx.sums = walk, all_sums
+        ctx.set_materialize_grads(False)
+        log = denominator.log() if scale is None else denominator.log() + scale
+        return output, log.masked_fill_(vanishing(denominator), -math.inf)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *given, output, denominator, raised = ctx.saved_tensors
+        back = _WayBack(ctx.walk, Tensors(*given), output, denominator, raised, grads)
+        for step, before in reversed(list(zip(ctx.walk.steps(), ctx.sums, strict=True))):
+            back.step(step, before)
+        return None, None, *back.found()
+
+
+class _WayBack:
+    """Gradients, gathered from the last step to the first."""
+
+    def __init__(
+        self,
+        walk: Walk,
+        tensors: Tensors,
+        output: torch.Tensor,
+        denominator: torch.Tensor,
+        raised: torch.Tensor | None,
+        grads: tuple[torch.Tensor | None, ...],
+    ) -> None:
+        self.walk, self.tensors, self.output, self.raised = walk, tensors, output, raised
+        self.inverse = denominator.masked_fill(vanishing(denominator), math.inf).reciprocal()
+        self.grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+        self.grad_log = grads[1]
+        units = math.prod(tensors.units)
+        self.dq = output.new_empty(*output.shape[:3], tensors.q.shape[-1])
+        room = tensors.k.new_empty if walk.before + walk.both >= walk.keys else tensors.k.new_zeros
+        self.dk, self.dv = (room(units, *x.shape[2:]) for x in (tensors.k, tensors.v))
+        self.by_row = None if tensors.decay_log is None else output.new_empty(units, output.shape[2])  # by c_i
+        self.dleast = None if tensors.least is None else tensors.least.new_empty(units, output.shape[2])
+        self.later = torch.zeros_like(tensors.start().total)  # by the sum after the step
+
+    def step(self, step: Step, before: Sums) -> None:
+        if step.answers:
+            q, grad = self.tensors.queries(step.rows), self._by_answers(step.rows)
+        if not step.adds:
+            self.dq[:, :, step.rows], self.later = before.send(q, grad, self.later)
+            return
+        chunk = self.tensors.chunk(before, step.keys)
+        if step.answers:
+            self.dq[:, :, step.rows], dk, dv, self.later = chunk.send(q, grad, self.later)
+        else:
+            dk, dv, self.later = chunk.send_keys(self.later)
+        self.dk[:, step.keys], self.dv[:, step.keys] = dk, dv[..., :-1]
+
+    def _by_answers(self, rows: slice) -> torch.Tensor:
+        """By sums and denominators, (u, g, n, v_dim + 1), of output = sum / denominator and log = log denominator."""
+        grad, output, inverse = (x[:, :, rows] for x in (self.grad, self.output, self.inverse))
+        along = (grad * output).sum(-1)  # (u, g, n)
+        by_denominator, by_row = -along, torch.zeros_like(along)
+        if self.grad_log is not None:
+            by_row = self.grad_log[:, :, rows].masked_fill(inverse == 0, 0)
+            by_denominator = by_denominator + by_row
+        if self.raised is not None and self.dleast is not None:
+            raised = self.raised[:, :, rows]
+            self.dleast[:, rows] = by_denominator.where(raised, 0).sum(1)
+            by_denominator, by_row = by_denominator.masked_fill(raised, 0), torch.where(raised, along, by_row)
+        if self.by_row is not None:
+            self.by_row[:, rows] = by_row.sum(1)
+        both = grad.new_empty(*grad.shape[:3], grad.shape[3] + 1)
+        torch.mul(grad, inverse[..., None], out=both[..., :-1])
+        torch.mul(by_denominator, inverse, out=both[..., -1])
+        return both
+
+    def found(self) -> list[torch.Tensor | None]:
+        """Those of all tensors, in their order and shapes."""
+        grads = (self.dq, self.dk, self.dv, *self._by_logarithms(), self.dleast)
+        return [None if x is None else x.unflatten(0, self.tensors.units) for x in grads]
+
+    def _by_logarithms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Those of k_log and decay_log, (u, keys): they scale what keys send and rows hear, so k · dk tells them.
+
+        Source: Gated Linear Attention Transformers with Hardware-Efficient Training, Yang et al. 2024, appendix C.
+        """
+        if self.by_row is None:
+            return None, None
+        walk = self.walk
+        by_key = (self.tensors.k.flatten(0, 1) * self.dk).sum(-1)
+        by_place = -by_key.double()  # sums of much that cancels
+        by_place[:, walk.before : walk.before + walk.both] += self.by_row[:, : walk.both]
+        by_place[:, -1:] += self.by_row[:, walk.both :].sum(-1, keepdim=True)
+        return by_key, by_place.flip(-1).cumsum(-1).flip(-1).to(by_key.dtype)

@@ -1,0 +1,79 @@
+"""A layer's mechanism together with what it learned, and what it asks of the layer's projections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError
+from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms.base import Sizes, takes
+from regard.patterns import Causal
+
+GATE = "gate"  # the parameter that is not learned itself but computed from each vector
+
+
+class LayerMechanism(nn.Module):
+    """What a declaration becomes inside a layer.
+
+    Args:
+        declared: the mechanism, as the user gave it.
+        heads, kv_heads, head_dim: of the layer.
+        context_dim: size of the vectors from which keys are made.
+
+    Raises:
+        ArgumentError, ShapeError: head counts or sizes that the mechanism is not made for.
+    """
+
+    def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
+        super().__init__()
+        self.declared = declared
+        score = declared.score if isinstance(declared, Softmax) else None
+        self.key_dim = getattr(score, "key_dim", None) or head_dim  # of the layer's keys, before a score's projection
+        if declared.shares_keys and kv_heads != heads:
+            raise ArgumentError(
+                f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
+            )
+        if score is not None:
+            score.check_dims(head_dim, self.key_dim)
+        # A score may project its keys; done once here, a cache holds what every later query compares with.
+        self.called = declared if score is None else Softmax(score.with_projected_keys())
+        self.learned = declared.new_parameters(heads, kv_heads)
+        self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
+        self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
+
+    def keys(self, k: torch.Tensor) -> torch.Tensor:
+        """Keys (batch, kv_heads, length, key_dim) as they are compared and kept: (…, kept_dim)."""
+        declared = self.declared
+        return declared.score.project_keys(k, dict(self.learned)) if isinstance(declared, Softmax) else k
+
+    @property
+    def kept_dim(self) -> int:
+        """Size of a key as a cache keeps it."""
+        heads = next((x.shape[0] for x in self.learned.values()), 1)
+        one = next(iter(self.learned.values()), torch.empty(0))
+        return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
+
+    @property
+    def reason_against_caches(self) -> str | None:
+        """Why no cache of keys continues a text by this mechanism, or None."""
+        if self.to_gate is not None:
+            return "its gates multiply the past, and a cache of keys keeps no gates; use kind='state'"
+        if not takes(self.declared, Causal):
+            return "it is never causal, so a text that goes on changes what was said before"
+        if isinstance(self.declared, Softmax) and self.declared.score.counts_keys:
+            return "its score depends on how many keys there are, so a text that goes on changes what was said before"
+        return None
+
+    def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
+        """How much of the past each of the vectors (batch, length, dim) keeps: (batch, kv_heads, length), 0 to 1."""
+        return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
+
+    def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
+        """What every call of `attention` is handed."""
+        handed = {name: self.learned[name] for name in self.needed if name != GATE}
+        if gate is not None:
+            handed[GATE] = gate
+        return {"mechanism": self.called, "parameters": handed or None}

@@ -1,0 +1,98 @@
+"""Linformer: attention over a fixed number of learned mixtures of the keys and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError
+from regard.mechanisms.base import Mechanism, Sizes
+from regard.patterns import KeySpan, Pattern
+from regard.patterns.arguments import whole
+
+SHARED = ("none", "heads", "keys_and_values")
+
+
+@dataclass(frozen=True)
+class Linformer(Mechanism):
+    """Keys and values are mixed along the length into `rank` of each, which every query attends to.
+
+        softmax(q (E k)ᵀ · scale) (F v)
+
+    E and F are learned, `rank x length`; key j takes their column j, so shorter texts use the first columns. Hidden
+    keys and values are zeroed before they are mixed. There is no causal form: each mixture holds every position.
+
+    Args:
+        length: the most keys a call may have.
+        rank: how many mixtures (the paper's k); cost and memory are linear in the length times it.
+        shared: "none": an E and an F for each key/value head; "heads": one E and one F for all heads (the paper's
+            headwise sharing); "keys_and_values": one matrix that is both (key-value sharing). Layerwise sharing is
+            to hand the parameters of "keys_and_values" to every layer.
+
+    Raises:
+        ArgumentError: a length or rank below 1, or another way of sharing.
+
+    Source: Linformer: Self-Attention with Linear Complexity, Wang et al. 2020, equation 7 and section 4.
+
+    >>> from regard import attention
+    >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    >>> mechanism = Linformer(length=9, rank=3)
+    >>> attention(q, k, v, mechanism=mechanism, parameters=mechanism.new_parameters(8, 2)).shape
+    torch.Size([2, 8, 5, 16])
+    """
+
+    length: int
+    rank: int
+    shared: Literal["none", "heads", "keys_and_values"] = "none"
+
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan,)
+    patterns_because: ClassVar[str] = "each of its projected keys mixes all positions, the future too"
+    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
+    tells: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
+    by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
+
+    def __post_init__(self) -> None:
+        whole("Linformer's length", self.length, 1)
+        whole("Linformer's rank", self.rank, 1)
+        if self.shared not in SHARED:
+            raise ArgumentError(f"Linformer's shared is {self.shared!r}; there are {', '.join(SHARED)}")
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        matrices = sizes.kv_heads if self.shared == "none" else 1
+        return dict.fromkeys(self._names, (matrices, self.rank, self.length))
+
+    def new_parameters(
+        self, heads: int = 1, kv_heads: int | None = None, generator: torch.Generator | None = None
+    ) -> nn.ParameterDict:
+        """Numbers of variance 1 / length, so that a mixture of `length` keys is as large as a key.
+
+        (The paper's proof draws them with variance 1 / rank; scores would grow with the square root of length / rank.)
+        """
+        matrices = (heads if kv_heads is None else kv_heads) if self.shared == "none" else 1
+        shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
+        return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
+
+    def projections(self, parameters: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """E and F, each (kv_heads or 1, rank, keys), from the parameters of a call."""
+        return parameters[self._names[0]], parameters[self._names[-1]]
+
+    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+        if sizes.k_len <= self.length:
+            return None
+        return (
+            f"there are {sizes.k_len} keys, and its projections have a column for each of {self.length}; "
+            f"shorten the text, or make it with length={sizes.k_len} or more"
+        )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("projection",) if self.shared == "keys_and_values" else ("key_projection", "value_projection")
+
+    def __str__(self) -> str:
+        shared = "" if self.shared == "none" else f", shared={self.shared}"
+        return f"linformer(length={self.length}, rank={self.rank}{shared})"

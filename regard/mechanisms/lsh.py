@@ -1,0 +1,145 @@
+"""Attention among neighbours that hashing finds, the mechanism of the Reformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from regard.errors import ArgumentError
+from regard.mechanisms.base import STATISTICS, Mechanism, Sizes
+from regard.mechanisms.draws import directions
+from regard.patterns import Causal, Grid, KeySpan, Pattern
+from regard.patterns.arguments import whole
+
+
+@dataclass(frozen=True)
+class LSH(Mechanism):
+    """A query sees the keys that fall into its own bucket nearby, in any of several rounds of hashing.
+
+        h(x) = argmax([x R; -x R]),   weights = softmax(q_i · k_j · scale, over the j that i sees),   k_j = q_j / |q_j|
+
+    The queries are the keys: q and k of a call are one tensor (q may be its last rows), and keys are brought to unit
+    length inside. In one round, live keys are ordered by (bucket, position) and cut into chunks:
+
+        i sees j  if  h(i) = h(j)  and  j's chunk is i's own or the one before it
+
+    A pair that several rounds see counts once. A query sees its own position only where it sees nothing else; one whose
+    own position is hidden sees nothing. A text that fits into one chunk is not hashed: everyone sees everyone.
+
+    Causal: no query sees what comes later, and chunks are counted inside each bucket, not over all of them, so that no
+    later key moves a border; a query among the first `chunk` live keys sees all before it. A prefix alone, or a text
+    continued token by token, equals the whole.
+
+    Args:
+        chunk: keys in a chunk. The paper takes twice the mean size of a bucket, 2 · length / buckets; a bucket that
+            outgrows it is cut.
+        buckets: how many a round has, an even number.
+        rounds: of hashing, each by a rotation R of its own. More of them see more and cost as much more each.
+        seed: decides the rotations, with the round, `buckets` and head_dim alone; heads share them, devices too.
+
+    Raises:
+        ArgumentError: a number outside its range.
+
+    Source: Reformer, Kitaev et al. 2020, section 2, equations 2 to 5.
+
+    >>> from regard import attention
+    >>> x, v = torch.randn(1, 2, 300, 16), torch.randn(1, 2, 300, 16)
+    >>> attention(x, x, v, pattern="causal", mechanism=LSH(chunk=32, buckets=16, rounds=2)).shape
+    torch.Size([1, 2, 300, 16])
+    """
+
+    chunk: int = 64
+    buckets: int = 64
+    rounds: int = 4
+    seed: int = 0
+
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan)
+    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
+    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    shares_keys: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        whole("LSH's chunk", self.chunk, 1)
+        whole("LSH's buckets", self.buckets, 2)
+        whole("LSH's rounds", self.rounds, 1)
+        whole("LSH's seed", self.seed)
+        if self.buckets % 2:
+            raise ArgumentError(f"LSH's buckets is {self.buckets}; both ends of a direction are buckets, so it is even")
+
+    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+        if sizes.heads != sizes.kv_heads:
+            return (
+                f"queries are the keys here, and {sizes.heads} heads of queries cannot be {sizes.kv_heads} of keys; "
+                f"give as many key/value heads as heads"
+            )
+        return None
+
+    def bucket(self, keys: torch.Tensor) -> torch.Tensor:
+        """The bucket of every key in every round: (batch, heads, rounds, keys) of (batch, heads, keys, head_dim).
+
+        The length of a vector does not matter. In float64, so that two shapes or machines do not round a key into
+        different buckets.
+        """
+        wide = keys.detach().double()
+        half, size = self.buckets // 2, keys.shape[-1]
+        found = []
+        for R in directions(self.seed, self.rounds * half, size, orthogonal=False, like=wide).split(half):
+            rotated = wide @ R.mT  # (batch, heads, keys, half)
+            (largest, ahead), (least, behind) = rotated.max(-1), rotated.min(-1)
+            found.append(ahead.where(largest >= -least, half + behind))  # argmax([x R; -x R])
+        return torch.stack(found, 2)
+
+    def unit(self, keys: torch.Tensor) -> torch.Tensor:
+        """Keys at unit length; zeros stay zeros, with a finite gradient."""
+        length = keys.norm(dim=-1, keepdim=True)
+        return keys / length.masked_fill(length == 0, 1)
+
+    def own_keys(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, live: torch.Tensor | None) -> torch.Tensor:
+        """The column of the key that each query is: (batch or 1, q_len); one past the last where it has none.
+
+        Args:
+            q: (batch, heads, q_len, head_dim).
+            k: (batch, heads, keys, head_dim).
+            grid: where these stand.
+            live: None, or which keys are not hidden, (batch or 1, keys).
+
+        Raises:
+            ArgumentError: queries that are not the keys at their positions.
+        """
+        keys = len(grid.keys)
+        own = grid.q_pos.view(-1 if grid.per_batch else 1, q.shape[2]) - grid.keys.start
+        own = own.masked_fill((own < 0) | (own >= keys), keys)
+        if live is not None:
+            rows = max(len(own), len(live))
+            own, live = own.expand(rows, -1), F.pad(live, (0, 1)).expand(rows, -1)
+            own = own.masked_fill(~live.gather(1, own), keys)
+        if not _same_tensor(q, k):
+            self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
+        return own
+
+    def _check_shared(self, q: torch.Tensor, found: torch.Tensor, known: torch.Tensor) -> None:
+        differs = ((q != found) & ~(q.isnan() & found.isnan())).any(-1) & known[:, None]  # (batch, heads, q_len)
+        if differs.any():
+            raise ArgumentError(
+                f"{self}: its queries are its keys, and {int(differs.sum())} of {differs.numel()} vectors of q are not "
+                f"k's at their positions; pass the same tensor as q and k, or its last rows as q, and keep k unrounded"
+            )
+
+    def __str__(self) -> str:
+        return f"lsh(chunk={self.chunk}, buckets={self.buckets}, rounds={self.rounds}, seed={self.seed})"
+
+
+def rows_at(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Rows of x (batch or 1, heads, keys, dim) at columns (batch or 1, n), zeros past the end: (batch, heads, n, ·)."""
+    padded = F.pad(x, (0, 0, 0, 1))
+    if len(columns) == 1:
+        return padded.index_select(2, columns[0])
+    padded = padded.expand(len(columns), -1, -1, -1)
+    return torch.stack([row.index_select(1, at) for row, at in zip(padded, columns, strict=True)])
+
+
+def _same_tensor(q: torch.Tensor, k: torch.Tensor) -> bool:
+    return q.data_ptr() == k.data_ptr() and q.shape == k.shape and q.stride() == k.stride()

@@ -1,0 +1,131 @@
+"""Random feature attention: trigonometric features, and a gate that forgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from regard.errors import ArgumentError
+from regard.mechanisms.base import Sizes, joined
+from regard.mechanisms.draws import directions
+from regard.mechanisms.features import Features, Kernelised
+from regard.patterns import Causal, Pattern
+from regard.patterns.arguments import whole, yes_or_no
+
+LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²), is lost in float32
+
+
+@dataclass(frozen=True)
+class RandomFeature(Kernelised):
+    """Attention by exp(q·k / sigma²) of q and k of length 1, estimated in time and memory linear in the length.
+
+        φ(x) = [sin(w_1·x), ..., sin(w_D·x), cos(w_1·x), ..., cos(w_D·x)] / sqrt(D),  w_i ~ N(0, 1 / sigma²)
+
+    E[φ(q)·φ(k)] = exp(-|q - k|² / (2 sigma²)), which is exp(q·k / sigma²) times a number that is the same for all q
+    and k of length 1. q and k are brought to that length; a vector of length 0 has no direction and stays 0. The w_i
+    are a function of (seed, features, head_dim), the same for all heads and on every device.
+
+    The gated form forgets. Each key j comes with a number g_j in (0, 1), so that older keys weigh less:
+
+        S_t = g_t S_(t-1) + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_(t-1) + (1 - g_t) φ(k_t),  output φ(q_t) S_t / φ(q_t)z_t
+
+    The g_j are handed to each call, `parameters={"gate": ...}`, float (batch or 1, kv_heads, k_len); the paper has
+    sigmoid(w·x_j + b) of each token. Keys that a query does not see forget nothing. A gate of 0 or 1, and what is
+    beyond, leaves the smallest positive number of the dtype of what it should leave nothing of.
+
+    An estimate may be negative, and so may a sum of them, by which the output is divided. The true sum is at
+    least exp(-2 / sigma²) for each key (gates counted), because |q - k| <= 2: a smaller estimate is raised to that. So
+    no number of an output is larger than exp(2 / sigma²) times the largest value. Weights may be negative, and where
+    the sum was raised they do not add up to 1: that is why there is no entropy, log-sum-exp or mean distance.
+
+    Args:
+        features: the paper's D, how many w_i; cost and memory are linear in the length times twice this.
+        gated: whether keys come with gates; causal only.
+        seed: another seed, other w_i.
+        sigma: the width of the kernel, 0.2 or more; larger ones make flatter weights and smaller errors.
+
+    Raises:
+        ArgumentError: a number of features below 1, a seed that is no whole number, a sigma below 0.2 or not finite.
+
+    Source: Random Feature Attention, Peng et al. 2021, theorem 1, sections 3.1 and 3.2 (gates).
+
+    >>> from regard import attention
+    >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    >>> attention(q, k, v, mechanism=RandomFeature(features=64)).shape
+    torch.Size([2, 8, 5, 16])
+    >>> gate = torch.sigmoid(torch.randn(2, 2, 7))
+    >>> gated = RandomFeature(features=64, gated=True)
+    >>> attention(q, k, v, pattern="causal", mechanism=gated, parameters={"gate": gate}).shape
+    torch.Size([2, 8, 5, 16])
+    """
+
+    features: int
+    gated: bool = False
+    seed: int = 0
+    sigma: float = 1.0
+
+    tells: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
+    by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
+
+    def __post_init__(self) -> None:
+        whole("RandomFeature's features", self.features, 1)
+        yes_or_no("RandomFeature's gated", self.gated)
+        whole("RandomFeature's seed", self.seed)
+        object.__setattr__(self, "sigma", _checked_sigma(self.sigma))
+
+    def redrawn(self, seed: int) -> RandomFeature:
+        """The same mechanism with other random features."""
+        return RandomFeature(self.features, self.gated, seed, self.sigma)
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {"gate": (sizes.batch, sizes.kv_heads, sizes.k_len)} if self.gated else {}
+
+    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+        if not self.gated or Causal() in joined(pattern):
+            return None
+        return f"its gates forget what came before a query, and {pattern} is not causal; add & causal, or gated=False"
+
+    def feature_dim(self, head_dim: int) -> int:
+        return 2 * self.features  # a sine and a cosine each
+
+    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+        w = directions(self.seed, self.features, q.shape[-1], orthogonal=False, like=q) / self.sigma
+        of_q, of_k = (_waves(_of_length_one(x), w) for x in (q, k))
+        kept = admitted = None
+        if self.gated:
+            gate = parameters["gate"].to(k.dtype).expand(k.shape[:3])  # (batch, kv_heads, keys)
+            least = torch.finfo(k.dtype).tiny
+            kept, admitted = gate.clamp_min(least).log(), (1 - gate).clamp_min(least).log()
+        return Features(of_q, of_k, k_log=admitted, decay_log=kept, floor=math.exp(-2 / self.sigma**2))
+
+    def __str__(self) -> str:
+        gated = ", gated" if self.gated else ""
+        return f"random_feature({self.features}{gated}, seed={self.seed}, sigma={self.sigma:g})"
+
+
+def _checked_sigma(sigma: float) -> float:
+    is_number = isinstance(sigma, int | float) and not isinstance(sigma, bool)
+    if not is_number or not LEAST_SIGMA <= sigma < math.inf:
+        raise ArgumentError(
+            f"RandomFeature's sigma is {sigma!r}; it is a finite number from {LEAST_SIGMA} on, since exp(-2 / sigma²) "
+            f"is the smallest weight there can be"
+        )
+    return float(sigma)
+
+
+def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """φ(x), (..., 2 D)."""
+    angles = x @ w.mT  # (..., D)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).div_(math.sqrt(len(w)))
+
+
+def _of_length_one(x: torch.Tensor) -> torch.Tensor:
+    """Vectors brought to length 1; those of length 0 stay 0, with gradient 0."""
+    largest = x.detach().abs().amax(-1, keepdim=True)  # squares of what is left neither overflow nor vanish
+    x = x / largest.masked_fill(largest == 0, math.inf)
+    length = x.norm(dim=-1, keepdim=True)
+    return x / length.masked_fill(length == 0, math.inf)

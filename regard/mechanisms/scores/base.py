@@ -1,0 +1,91 @@
+"""What every score declares about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from regard.errors import ShapeError
+from regard.mechanisms.base import Sizes
+
+Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
+
+
+class Score:
+    """A score of queries and keys; a frozen declaration, compared by value.
+
+    Whatever it multiplies queries or keys with alone is done before a backend meets them (`project`); what is left
+    is a formula of pairs, and `lowered` names it.
+    """
+
+    own_key_dim: ClassVar[bool] = False  # may keys have another size than queries?
+    projects: ClassVar[bool] = False  # does `project` change anything?
+    counts_keys: ClassVar[bool] = False  # does a score depend on how many keys there are, so that no text is continued?
+
+    def default_scale(self, head_dim: int) -> float:
+        """The scale of a call that gives none: 1, for only scaled dot products have another in their paper."""
+        return 1.0
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The tensors that every call is handed, by name; the first axis (heads) may also be 1."""
+        return {}
+
+    def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
+        """What it learns, at its start: each number uniform within ±1 / sqrt(those that are summed up with it)."""
+        shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
+        return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        """Raise a ShapeError unless it compares queries of head_dim with keys of key_dim."""
+
+    def projected_dim(self, head_dim: int) -> int:
+        """The head_dim of what `project` returns."""
+        return head_dim
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as the formula of pairs
+        takes them."""
+        return q, k, {}
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Keys as `with_projected_keys` takes them, so that a cache can keep what would be computed anew each step."""
+        return k
+
+    def with_projected_keys(self) -> Score:
+        """The same score of keys that went through `project_keys`."""
+        return self
+
+    def lowered(self) -> Score:
+        """The formula of pairs that is left after `project`."""
+        return self
+
+
+def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`W x` for every vector x, in float32 at least and then in x's dtype.
+
+    Args:
+        x: (batch, heads, length, size).
+        weight: (a number that divides heads, to, size); neighbouring heads share one.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if weight.shape[0] == 1:
+        return F.linear(x.to(wide), weight[0].to(wide)).to(x.dtype)
+    weight = weight.repeat_interleave(x.shape[1] // weight.shape[0], dim=0)  # (heads, to, size)
+    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(x.dtype)  # (batch, heads, length, to)
+
+
+def check_sizes(score: Score, found: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Raise a ShapeError unless queries and keys have the sizes that were declared."""
+    if found != wanted:
+        raise ShapeError(
+            f"queries have {found[0]} numbers and keys {found[1]}; {score} compares queries of {wanted[0]} with keys "
+            f"of {wanted[1]}: declare it with the sizes of q and k"
+        )
+
+
+def _drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> nn.Parameter:
+    return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * shape[-1] ** -0.5)

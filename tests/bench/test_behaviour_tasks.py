@@ -1,0 +1,92 @@
+"""The texts of `benchmarks/behaviour`: what they ask is what their answers answer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.behaviour import duplication as duplication_experiment
+from benchmarks.behaviour.grid_and_text import LENGTH, PATTERNS
+from benchmarks.behaviour.recall import numbers_kept
+from benchmarks.behaviour.tasks import duplication, grid, recall, runs_of
+from benchmarks.behaviour.text import ids
+from benchmarks.behaviour.training import UNSCORED, Draw
+from regard.patterns import parse
+
+DRAWS = {
+    "duplication": duplication(symbols=5, length=7, rows=3),
+    "recall": recall(vocabulary=22, length=31, rows=3, pairs=5),
+    "grid": grid(side=5, colours=7, noise=0.5, rows=3),
+    "text": runs_of(torch.arange(97), length=11, rows=3),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_batch_depends_on_the_seed_alone(name: str):
+    def drawn(seed: int) -> torch.Tensor:
+        return torch.stack(DRAWS[name](torch.Generator().manual_seed(seed)))
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
+
+
+@pytest.mark.parametrize("name", ["duplication", "grid", "text"])
+def test_what_is_to_be_guessed_is_the_next_token(name: str):
+    tokens, targets = one(DRAWS[name])
+    asked = targets[:, :-1] != UNSCORED
+    assert asked.any()
+    assert torch.equal(targets[:, :-1][asked], tokens[:, 1:][asked])
+
+
+def test_the_second_word_is_the_first_and_alone_is_scored():
+    tokens, targets = one(DRAWS["duplication"])
+    assert (tokens[:, [0, 8]] == 0).all()
+    assert torch.equal(targets[:, 8:], tokens[:, 1:8])
+    assert (targets[:, :8] == UNSCORED).all()
+
+
+def test_a_key_that_returns_is_answered_by_its_value():
+    tokens, targets = one(DRAWS["recall"])
+    for text, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
+        value_of = dict(zip(text[:10:2], text[1:10:2], strict=True))
+        answers = {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED}
+        assert answers == value_of
+        assert len(value_of) == 5
+
+
+def test_without_noise_each_cell_is_the_one_above():
+    tokens, targets = one(grid(side=5, colours=7, noise=0.0, rows=3))
+    assert torch.equal(tokens[:, 5:], tokens[:, :-5])
+    assert torch.equal(targets[:, 4:], tokens[:, : 25 - 4])
+
+
+def test_noise_draws_anew_as_often_as_it_says():
+    tokens, _ = one(grid(side=64, colours=1_000, noise=0.25, rows=16))
+    changed = (tokens[:, 64:] != tokens[:, :-64]).double().mean()
+    assert abs(float(changed) - 0.25) < 0.01
+
+
+def test_letters_are_counted_from_one_and_all_else_is_a_gap():
+    assert ids("Az, b\n42c").tolist() == [1, 26, 0, 2, 0, 3]
+
+
+def test_reach_tells_which_windows_can_copy():
+    back = duplication_experiment.WORD
+    told = {name: duplication_experiment.reaches(name) for name in duplication_experiment.CONTENDERS}
+    assert told.pop("softmax")
+    assert told.pop("linear")
+    assert told == {f"window {size}": 2 * (size - 1) >= back for size in (8, 12, 13, 16)}
+
+
+def test_the_patterns_that_are_compared_keep_nearly_the_same_pairs():
+    counts = [parse(pattern).count(LENGTH, LENGTH) for pattern in PATTERNS.values()]
+    assert max(counts) < 1.03 * min(counts)
+
+
+def test_a_state_is_smaller_than_the_keys_it_stands_for():
+    assert numbers_kept("softmax, dim 32") == f"{2 * 32 * 64:,}"
+    assert numbers_kept("linear, dim 32") == f"{2 * 16 * 16 + 2 * 16:,}"  # in each of 2 heads: 16 x 16, and 16
+
+
+def one(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    return draw(torch.Generator().manual_seed(5))

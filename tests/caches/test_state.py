@@ -1,0 +1,171 @@
+"""A recurrent state: continuing a text equals computing it at once, in memory that does not grow."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.caches import RecurrentState
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+MECHANISMS = [
+    m.LinearTransformer(), m.LinearTransformer(m.Products(2)), m.Performer(17), m.RandomFeature(3),
+    m.RandomFeature(7, gated=True),
+]  # fmt: skip
+every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+LENGTH = 139
+
+
+def text(mechanism=MECHANISMS[0], length=LENGTH, dtype=torch.float64):
+    q, k, v = (torch.randn(2, heads, length, dim, dtype=dtype) for heads, dim in ((6, 5), (3, 5), (3, 7)))
+    gated = getattr(mechanism, "gated", False)
+    return q, k, v, {"gate": torch.rand(2, 3, length, dtype=dtype)} if gated else {}
+
+
+def state(mechanism=MECHANISMS[0], **options) -> RecurrentState:
+    return RecurrentState(mechanism, 2, 3, 5, 7, **{"dtype": torch.float64, **options})
+
+
+def go_on(state, q, k, v, parameters, steps, **options):
+    """The outputs of so many positions at a time, from where the state is."""
+    told = []
+    for step in steps:
+        here = slice(state.length, state.length + step)
+        handed = {name: x[..., here] for name, x in parameters.items()}
+        told.append(state.attend(q[:, :, here], k[:, :, here], v[:, :, here], parameters=handed, **options))
+    return torch.cat(told, dim=2)
+
+
+@every
+@pytest.mark.parametrize("steps", [[LENGTH], [1] * LENGTH, [5, 130, 1, 0, 3]], ids=["whole", "one by one", "pieces"])
+@pytest.mark.parametrize(
+    "span", [p.Full(), p.KeySpan(3, 90), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120]))], ids=str
+)
+def test_continuing_equals_computing_at_once(mechanism, steps, span):
+    q, k, v, parameters = text(mechanism)
+    pattern = p.Causal() & span
+    whole = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=parameters)
+    told = go_on(state(mechanism), q, k, v, parameters, steps, pattern=pattern)
+    torch.testing.assert_close(told, whole, **EXACT)
+
+
+@every
+def test_gradients_reach_back_through_every_call(mechanism):
+    q, k, v, parameters = text(mechanism, length=12)
+    learning = [x.requires_grad_() for x in (q, k, v, *parameters.values())]
+    whole = rg.attention(q, k, v, pattern="causal", mechanism=mechanism, parameters=parameters)
+    told = go_on(state(mechanism), q, k, v, parameters, [3, 1, 1, 7])
+    expected = torch.autograd.grad(whole.square().sum(), learning)
+    torch.testing.assert_close(torch.autograd.grad(told.square().sum(), learning), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_kept_does_not_grow_and_no_call_changes_it_in_place():
+    q, k, v, _ = text()
+    one = state()
+    go_on(one, q, k, v, {}, [1])
+    size, place = one.nbytes, copy.copy(one)
+    first = go_on(one, q, k, v, {}, [90, 1])
+    assert one.nbytes == size == 2 * 3 * 5 * 8 * 8
+    assert (one.length, place.length) == (92, 1)
+    assert torch.equal(go_on(place, q, k, v, {}, [90, 1]), first)
+
+
+@every
+def test_a_saved_state_goes_on_as_it_was(mechanism, tmp_path):
+    q, k, v, parameters = text(mechanism)
+    one, fresh = state(mechanism), state(mechanism)
+    fresh.save(tmp_path / "fresh")
+    assert RecurrentState.load(tmp_path / "fresh", mechanism).length == 0
+    go_on(one, q, k, v, parameters, [50], pattern=p.Causal() & p.KeySpan(torch.tensor([0, 60])))
+    one.save(tmp_path / "state")
+    loaded = RecurrentState.load(tmp_path / "state", mechanism)
+    assert (loaded.length, repr(loaded)) == (50, repr(one))
+    assert torch.equal(go_on(loaded, q, k, v, parameters, [9]), go_on(one, q, k, v, parameters, [9]))
+
+
+def test_a_file_of_another_mechanism_or_a_changed_one_is_refused(tmp_path):
+    one = state()
+    go_on(one, *text(), [3])
+    one.save(tmp_path / "state")
+    with pytest.raises(rg.errors.CheckpointError, match="asked for was one of 'performer"):
+        RecurrentState.load(tmp_path / "state", m.Performer(5))
+    damaged = bytearray((tmp_path / "state").read_bytes())
+    damaged[-3] ^= 1
+    (tmp_path / "state").write_bytes(damaged)
+    with pytest.raises(rg.errors.CheckpointError):
+        RecurrentState.load(tmp_path / "state", MECHANISMS[0])
+
+
+@every
+def test_rows_are_reordered_as_beams_need_it(mechanism):
+    q, k, v, parameters = text(mechanism)
+    one, order = state(mechanism), torch.tensor([1, 1, 0])
+    go_on(one, q, k, v, parameters, [20])
+    expected = go_on(copy.copy(one), q, k, v, parameters, [4])[order]
+    one.reorder(order)
+    assert one.batch == 3
+    moved = (x[order] for x in (q, k, v))
+    handed = {name: x[order] for name, x in parameters.items()}
+    torch.testing.assert_close(go_on(one, *moved, handed, [4]), expected, **EXACT)
+
+
+def test_a_sum_is_cropped_to_all_or_nothing():
+    q, k, v, _ = text()
+    one = state()
+    first = go_on(one, q, k, v, {}, [20])
+    one.crop(20)
+    with pytest.raises(rg.UnsupportedError, match="20 positions are summed up"):
+        one.crop(19)
+    assert one.length == 20
+    one.crop(0)
+    assert (one.length, one.nbytes) == (0, 0)
+    assert torch.equal(go_on(one, q, k, v, {}, [20]), first)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"pattern": None, "q": 2}, rg.ShapeError, "a query and a key for each position"),
+        ({"pattern": "full"}, rg.UnsupportedError, "continued by causal"),
+        ({"pattern": p.Causal() & p.SameDocument(torch.arange(9))}, rg.UnsupportedError, "continued by causal"),
+        ({"pattern": "causal_window(3)"}, rg.UnsupportedError, "attends by"),
+        ({"scale": 0.5}, rg.UnsupportedError, "has no scale"),
+        ({"parameters": {"gate": torch.ones(2, 3, 4)}}, rg.errors.ArgumentError, "learns nothing"),
+        ({"dtype": torch.float32}, rg.ShapeError, "make one with dtype=torch.float64"),
+        ({"rows": 1}, rg.ShapeError, "batch is 1 in this call and 2 in this state"),
+    ],
+)
+def test_a_refused_call_changes_nothing(change, error, words):
+    q, k, v, _ = text()
+    one = state(dtype=change.pop("dtype", torch.float64))
+    new = [x[: change.get("rows", 2), :, :4] for x in (q, k, v)]
+    change.pop("rows", None)
+    new[0] = new[0][:, :, : change.pop("q", 4)]
+    with pytest.raises(error, match=words):
+        one.attend(*new, **change)
+    assert (one.length, one.nbytes) == (0, 0)
+
+
+def test_what_has_no_sum_has_no_state():
+    with pytest.raises(rg.UnsupportedError, match="cannot be continued in constant memory"):
+        state(m.Softmax())
+    with pytest.raises(rg.errors.ArgumentError, match="float32 or float64"):
+        state(dtype=torch.bfloat16)
+
+
+def test_padding_holds_nothing_that_reaches_an_output():
+    q, k, v, _ = text(length=9)
+    pattern = p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 4]))
+    clean = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
+    for x in (q, k, v):
+        x[0, :, :2] = torch.nan
+    for x in (k, v):
+        x[1, :, 4:] = torch.nan
+    dirty = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
+    assert torch.equal(clean, dirty)
+    assert not dirty[0, :, :2].any()

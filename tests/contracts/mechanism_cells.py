@@ -1,0 +1,98 @@
+"""Every mechanism with calls that it must answer; a new mechanism is one line in MECHANISMS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.mechanisms.base import Mechanism, Sizes, takes
+from regard.testing import make_qkv
+
+LENGTH = 11  # of the keys, and of the queries but where a test says otherwise
+
+
+@dataclass(frozen=True)
+class Call:
+    """Tensors and what goes with them; `causal` and `padded` say whether the mechanism takes such patterns."""
+
+    mechanism: Mechanism
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    parameters: dict[str, torch.Tensor] | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"mechanism": self.mechanism, "parameters": self.parameters}
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.q, self.k, self.v
+
+    @property
+    def always_causal(self) -> bool:
+        return isinstance(self.mechanism, m.RandomFeature) and self.mechanism.gated
+
+    @property
+    def learning(self) -> list[torch.Tensor]:
+        """Everything that may need a gradient; queries that are the keys are one tensor."""
+        own = (self.q, self.v) if self.mechanism.shares_keys else (self.q, self.k, self.v)
+        return [*own, *(self.parameters or {}).values()]
+
+
+MECHANISMS: dict[str, Mechanism] = {
+    "softmax": m.Softmax(),
+    "dot": m.Softmax(m.Dot()),
+    "general": m.Softmax(m.General(5, 5)),
+    "additive": m.Softmax(m.Additive(5, 5, 7)),
+    "concat": m.Softmax(m.Concat(5, 5, 7)),
+    "local-predictive": m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=5)),
+    "linear": m.LinearTransformer(),
+    "performer": m.Performer(features=17, seed=1),
+    "random-feature": m.RandomFeature(features=19, seed=1),
+    "gated-random-feature": m.RandomFeature(features=19, gated=True, seed=1),
+    "linformer": m.Linformer(length=LENGTH + 2, rank=3),
+    "lsh": m.LSH(chunk=3, buckets=4, rounds=2, seed=1),
+}
+
+
+def make_call(name: str, *, dtype: torch.dtype = torch.float64, requires_grad: bool = False, **sizes: Any) -> Call:
+    """A call of this mechanism over LENGTH keys; numbers are the same for equal sizes."""
+    mechanism = MECHANISMS[name]
+    given: dict[str, Any] = {"q_len": LENGTH, "k_len": LENGTH, "dtype": dtype, **sizes}
+    if mechanism.shares_keys:
+        given["kv_heads"] = given.get("heads", 6)
+    q, k, v = (x.requires_grad_(requires_grad) for x in make_qkv(**given))
+    if mechanism.shares_keys:
+        q = k if given["q_len"] == given["k_len"] else k[:, :, -given["q_len"] :]
+    shapes = mechanism.parameter_shapes(Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2]))
+    drawn = torch.Generator().manual_seed(3)
+    parameters = {one: torch.randn(shape, generator=drawn, dtype=torch.float64) for one, shape in shapes.items()}
+    if "gate" in parameters:
+        parameters["gate"] = parameters["gate"].sigmoid()
+    parameters = {one: x.to(dtype).requires_grad_(requires_grad) for one, x in parameters.items()}
+    return Call(mechanism, q, k, v, parameters or None)
+
+
+def patterns_of(call: Call) -> dict[str, p.Pattern]:
+    """Patterns of every kind that the mechanism takes, with each batch row's own where there is one."""
+    batch, mechanism = call.q.shape[0], call.mechanism
+    starts = torch.arange(batch) * 2
+    spans = {"span": p.KeySpan(1, 9), "spans": p.KeySpan(starts, starts + 7)}
+    ids = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 0])
+    found: dict[str, p.Pattern] = {} if call.always_causal else {"full": p.Full()}
+    if takes(mechanism, p.KeySpan) and not call.always_causal:
+        found |= spans
+    if takes(mechanism, p.SameDocument) and not call.always_causal:
+        found["documents"] = p.SameDocument(ids)
+    if takes(mechanism, p.Causal):
+        found["causal"] = p.Causal()
+        if takes(mechanism, p.KeySpan):
+            found |= {f"causal {name}": p.Causal() & span for name, span in spans.items()}
+        if takes(mechanism, p.SameDocument):
+            found["causal documents"] = p.Causal() & p.SameDocument(ids)
+    return found

@@ -1,0 +1,88 @@
+"""Calls with every score, on sizes that cannot be mistaken for one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard import mechanisms as m
+from regard.kernels import BACKENDS
+from regard.mechanisms.base import Sizes
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
+
+BATCH, Q_LEN, K_LEN, QUERY_DIM, KEY_DIM, V_DIM, HIDDEN, WINDOW = 2, 7, 11, 5, 3, 13, 17, 3
+HEADS = ((6, 6), (6, 3), (6, 1))
+SCORES: dict[str, m.Score] = {
+    "dot": m.Dot(),
+    "general": m.General(QUERY_DIM, KEY_DIM),
+    "additive": m.Additive(QUERY_DIM, KEY_DIM, HIDDEN),
+    "concat": m.Concat(QUERY_DIM, KEY_DIM, HIDDEN),
+}
+SCORES |= {f"local {name}": m.LocalPredictive(score, WINDOW, QUERY_DIM) for name, score in SCORES.items()}
+
+
+@dataclass
+class Call:
+    """Tensors for one score."""
+
+    name: str
+    score: m.Score
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    parameters: dict[str, torch.Tensor]
+
+    @property
+    def formula(self) -> str:
+        """The oracle's name of it."""
+        return self.name.removeprefix("local ")
+
+    @property
+    def window(self) -> int | None:
+        return WINDOW if self.name.startswith("local") else None
+
+    @property
+    def learning(self) -> list[torch.Tensor]:
+        return [self.q, self.k, self.v, *self.parameters.values()]
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        q, k, v = (x.detach().double().numpy() for x in (self.q, self.k, self.v))
+        return q, k, v, {name: x.detach().double().numpy() for name, x in self.parameters.items()}
+
+    def ask(self, backend: str = "auto", want: Any = (), **options: Any) -> Any:
+        """What a backend answers, planned anew."""
+        seed = options.pop("dropout_seed", None)
+        options |= {"mechanism": m.Softmax(self.score), "parameters": self.parameters}
+        problem = make_problem(self.q, self.k, self.v, want=checked_wants(want), **options)
+        start = options.get("q_start")
+        return make_plan(problem, BACKENDS, backend).detail(
+            self.q, self.k, self.v, bias=options.get("bias"), parameters=self.parameters, dropout_seed=seed,
+            q_start=start if isinstance(start, torch.Tensor) else None,
+        )  # fmt: skip
+
+
+def make_call(
+    name: str,
+    heads: tuple[int, int] = (6, 3),
+    lengths: tuple[int, int] = (Q_LEN, K_LEN),
+    dtype: torch.dtype = torch.float64,
+    learns: bool = False,
+    shared: bool = False,
+) -> Call:
+    """Numbers for a score; with `shared` all heads share every parameter."""
+    score, (many, few), (q_len, k_len) = SCORES[name], heads, lengths
+    key_dim = KEY_DIM if score.own_key_dim else QUERY_DIM
+    shapes = (BATCH, many, q_len, QUERY_DIM), (BATCH, few, k_len, key_dim), (BATCH, few, k_len, V_DIM)
+    parameters = score.parameter_shapes(Sizes(BATCH, many, few, k_len))
+    drawn = torch.Generator().manual_seed(1)
+    draw = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64).to(dtype).requires_grad_(learns)  # noqa: E731
+    return Call(
+        name, score, *map(draw, shapes),
+        {one: draw((1, *shape[1:]) if shared else shape) for one, shape in parameters.items()},
+    )  # fmt: skip

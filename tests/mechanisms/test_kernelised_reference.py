@@ -1,0 +1,195 @@
+"""The formula of all mechanisms of features: patterns, positions, statistics, and keys that nobody may see."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from features_in_numpy import attend
+
+import regard as rg
+from regard import patterns as p
+from regard.errors import UnsupportedError
+from regard.mechanisms import Performer, RandomFeature
+from regard.mechanisms.base import STATISTICS
+from regard.mechanisms.features import Features, Kernelised
+
+
+@dataclass(frozen=True)
+class Squared(Kernelised):
+    """φ(x) = x² + 0.1, the simplest there is; `lowered` ones hand over half of it as logarithms."""
+
+    lowered: bool = False
+    tells = frozenset(STATISTICS)
+
+    def lift(self, q, k, scale, parameters):
+        of_q, of_k = q.square() + 0.1, k.square() + 0.1
+        if not self.lowered:
+            return Features(of_q, of_k)
+        q_log, k_log = (x.square().sum(-1) - 700 for x in (q, k))
+        return Features(
+            of_q * (-q_log - 700).exp()[..., None], of_k * (-k_log - 700).exp()[..., None], k_log, q_log=q_log
+        )
+
+
+def tensors(k_len: int = 11) -> list[torch.Tensor]:
+    shapes = (2, 6, 7, 5), (2, 2, k_len, 5), (2, 2, k_len, 3)
+    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+
+
+def squared(x: torch.Tensor) -> np.ndarray:
+    return x.numpy() ** 2 + 0.1
+
+
+STARTS = torch.tensor([-3, 6])
+CASES = {
+    "ends align": ({"pattern": "causal"}, lambda b, i, j: j <= i + 4),
+    "before the first key": ({"pattern": "causal", "q_start": -3}, lambda b, i, j: j <= i - 3),
+    "beyond the last key": ({"pattern": "causal", "q_start": 9}, lambda b, i, j: j <= i + 9),
+    "each row its start": (
+        {"pattern": "causal & key_span(1, 10)", "q_start": STARTS},
+        lambda b, i, j: (j <= i + STARTS.numpy()[b]) & (j >= 1) & (j < 10),
+    ),
+    "each row its padding": (
+        {"pattern": p.KeySpan(torch.tensor([2, 5]), torch.tensor([9, 5]))},
+        lambda b, i, j: (j >= np.array([2, 5])[b]) & (j < np.array([9, 5])[b]),
+    ),
+    "documents by row": (
+        {"pattern": p.SameDocument(torch.tensor([[0] * 5 + [1] * 6, [0, 1] * 5 + [0]]))},
+        lambda b, i, j: np.where(b == 0, (i + 4 < 5) == (j < 5), (i + 4) % 2 == j % 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("lowered", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_the_formula_holds_for_every_pattern_and_position(case, lowered):
+    options, rule = CASES[case]
+    q, k, v = tensors()
+    found = rg.attention_detail(
+        q, k, v, mechanism=Squared(lowered), want=["log_sum_exp", "weights", "received"], backend="reference", **options
+    )
+    b, i, j = np.arange(2)[:, None, None, None], np.arange(7)[:, None], np.arange(11)
+    allowed = np.broadcast_to(rule(b, i, j), (2, 1, 7, 11))
+    output, sums = attend(squared(q), squared(k), v.numpy(), allowed)
+    weights, _ = attend(squared(q), squared(k), np.broadcast_to(np.eye(11), (2, 2, 11, 11)), allowed)
+    np.testing.assert_allclose(found.output.numpy(), output, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(found.weights.numpy(), weights, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(found.received.numpy(), weights.sum(2), rtol=1e-10, atol=1e-13)
+    shift = 1400 if lowered else 0
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(found.log_sum_exp.numpy(), np.log(sums) - shift, rtol=1e-10, atol=1e-10)
+
+
+MECHANISMS = [Squared(), Performer(13), RandomFeature(13), RandomFeature(13, gated=True)]
+
+
+def handed(mechanism: Kernelised, k_len: int = 11) -> dict[str, torch.Tensor]:
+    gated = isinstance(mechanism, RandomFeature) and mechanism.gated
+    return {"gate": torch.rand(2, 2, k_len, dtype=torch.float64)} if gated else {}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_a_row_with_no_key_gives_zeros_and_sends_none_whatever_it_holds(mechanism):
+    q, k, v = (x.requires_grad_() for x in tensors())
+    poisoned = q.detach().clone()
+    poisoned[:, :, :3] = math.nan
+    poisoned.requires_grad_()
+    parameters = handed(mechanism)
+    options = {"pattern": "causal", "mechanism": mechanism, "q_start": -3, "parameters": parameters}
+    found = rg.attention(poisoned, k, v, backend="reference", **options)
+    assert (found[:, :, :3] == 0).all()
+    assert torch.equal(found, rg.attention(q, k, v, backend="reference", **options))
+    found.sum().backward()
+    assert (poisoned.grad[:, :, :3] == 0).all()
+    assert all(x.grad.isfinite().all() for x in (poisoned, k, v))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_keys_that_nobody_sees_change_no_bit(mechanism):
+    pattern = p.Causal() & p.KeySpan(torch.tensor([2, 3]), torch.tensor([9, 8]))
+    hidden = ~((torch.arange(11) >= torch.tensor([[2], [3]])) & (torch.arange(11) < torch.tensor([[9], [8]])))
+    q, k, v = tensors()
+    parameters = handed(mechanism)
+    answers = []
+    for poison in (0.5, math.nan, math.inf):
+        given = [x.masked_fill(hidden[:, None, :, None], poison).requires_grad_() for x in (k, v)]
+        gates = {name: x.masked_fill(hidden[:, None], poison).requires_grad_() for name, x in parameters.items()}
+        leaves = [q.clone().requires_grad_(), *given, *gates.values()]
+        found = rg.attention(*leaves[:3], pattern=pattern, mechanism=mechanism, parameters=gates, backend="reference")
+        answers.append([found, *torch.autograd.grad(found.square().sum(), leaves)])
+    for other in answers[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(answers[0], other, strict=True))
+
+
+class Cut(Kernelised):
+    """φ(x) = max(x, 0), which may be 0 altogether."""
+
+    tells = frozenset(STATISTICS)
+
+    def lift(self, q, k, scale, parameters):
+        return Features(q.relu(), k.relu())
+
+
+def test_a_query_whose_features_are_all_0_sees_nobody():
+    q, k, v = (x.requires_grad_() for x in tensors())
+    cut = torch.where(torch.arange(7)[:, None] == 3, -q.abs(), q.abs()).detach().requires_grad_()
+    found = rg.attention_detail(cut, k, v, mechanism=Cut(), want="log_sum_exp", backend="reference")
+    assert (found.output[:, :, 3] == 0).all()
+    assert (found.log_sum_exp[:, :, 3] == -math.inf).all()
+    assert (found.output[:, :, 4:] != 0).all()
+    (found.output.sum() + found.log_sum_exp[:, :, 4:].sum()).backward()
+    assert all(x.grad.isfinite().all() for x in (cut, k, v))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+@pytest.mark.parametrize("sizes", [(0, 6, 7, 11), (2, 6, 0, 11), (2, 6, 7, 0)])
+def test_nothing_to_compute_is_no_accident(mechanism, sizes):
+    batch, heads, q_len, k_len = sizes
+    q, k, v = torch.randn(batch, heads, q_len, 5), torch.randn(batch, 2, k_len, 5), torch.randn(batch, 2, k_len, 3)
+    parameters = {name: x[:batch].float() for name, x in handed(mechanism, k_len).items()}
+    found = rg.attention(q, k, v, pattern="causal", mechanism=mechanism, parameters=parameters, backend="reference")
+    assert found.shape == (batch, heads, q_len, 3)
+    assert (found == 0).all()
+
+
+def test_top_keys_of_weights_below_zero_are_still_ranked():
+    q, k, v = tensors(k_len=3)
+    options = {"mechanism": RandomFeature(1, sigma=0.3), "want": ["weights", rg.top_keys(5)], "backend": "reference"}
+    found = rg.attention_detail(q, k, v, **options)
+    assert (found.weights < 0).any()
+    assert (found.weights < -1).any()
+    ranked, order = found.weights.sort(-1, descending=True)
+    assert torch.equal(found.top_keys.indices[..., :3], order)
+    assert torch.equal(found.top_keys.weights[..., :3], ranked)
+    assert (found.top_keys.indices[..., 3:] == -1).all()
+
+
+def test_a_dense_matrix_is_refused_where_it_was_forbidden():
+    with pytest.raises(UnsupportedError, match="dense"):
+        rg.attention(*tensors(), mechanism=Squared(), strict=True, backend="reference")
+
+
+@pytest.mark.parametrize("mechanism", [*MECHANISMS[1:], RandomFeature(1, True, sigma=0.5), Performer(300)], ids=str)
+@pytest.mark.parametrize(
+    "pattern", ["full", "causal", p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([200, 7]))]
+)
+@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (17, None), (31, -7)])
+def test_the_fast_form_gives_the_values_and_gradients_of_the_formula(mechanism, pattern, q_len, q_start):
+    parameters = handed(mechanism, 263)
+    if parameters and pattern == "full":
+        pattern = "causal & key_span(0, 250)"
+    shapes = (2, 6, q_len, 5), (2, 2, 263, 5), (2, 2, 263, 3)
+    leaves = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    leaves += [x.requires_grad_() for x in parameters.values()]
+    answers = []
+    for backend in ("reference", "linear"):
+        found = rg.attention(
+            *leaves[:3], pattern=pattern, mechanism=mechanism, parameters=parameters, q_start=q_start, backend=backend
+        )
+        answers.append([found, *torch.autograd.grad(found.square().sum(), leaves)])
+    for one, other in zip(*answers, strict=True):
+        assert (one - other).abs().max() <= 1e-9 * one.abs().max(), "sums that cancel are as exact as what they are of"

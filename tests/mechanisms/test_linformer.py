@@ -1,0 +1,294 @@
+"""Linformer is equation 7 of its paper: mixed keys and values, hidden ones without a trace, memory linear in length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+import regard as rg
+from regard.kernels.linformer import Projected
+from regard.mechanisms import Linformer
+from regard.patterns import Causal, CausalWindow, KeySpan
+from regard.problem import make_problem
+
+BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, V_DIM, RANK, LENGTH = 2, 6, 7, 11, 5, 13, 3, 17
+BACKENDS = ("linformer", "reference")
+SHARED = ("none", "heads", "keys_and_values")
+
+
+def operands(kv_heads=3, k_len=K_LEN, shared="none", dtype=torch.float64, learning=False):
+    """Queries, keys, values and the parameters of a mechanism that has room for more keys than there are."""
+    shapes = (HEADS, Q_LEN, HEAD_DIM), (kv_heads, k_len, HEAD_DIM), (kv_heads, k_len, V_DIM)
+    q, k, v = (torch.randn(BATCH, *shape).to(dtype).requires_grad_(learning) for shape in shapes)
+    mechanism = Linformer(LENGTH, RANK, shared)
+    made = mechanism.new_parameters(HEADS, kv_heads)
+    return q, k, v, mechanism, {name: x.detach().to(dtype).requires_grad_(learning) for name, x in made.items()}
+
+
+def formula(q, k, v, E, F, scale, live=None):
+    """softmax(q (E k)ᵀ · scale) (F v) in NumPy, head by head; live: booleans (batch, keys). And its log-sum-exp."""
+    q, k, v, E, F = (x.detach().double().numpy() for x in (q, k, v, E, F))
+    group = q.shape[1] // k.shape[1]
+    output, sums = np.zeros((*q.shape[:3], v.shape[-1])), np.full(q.shape[:3], -np.inf)
+    for row, head in np.ndindex(q.shape[:2]):
+        here = np.arange(k.shape[2])[live[row] if live is not None else slice(None)]
+        if len(here) == 0:
+            continue
+        of = head // group
+        keys = E[min(of, len(E) - 1)][:, here] @ k[row, of, here]
+        values = F[min(of, len(F) - 1)][:, here] @ v[row, of, here]
+        powers = np.exp(q[row, head] @ keys.T * scale)
+        output[row, head] = powers / powers.sum(1, keepdims=True) @ values
+        sums[row, head] = np.log(powers.sum(1))
+    return output, sums
+
+
+def matrices(parameters):
+    """E and F."""
+    return parameters.get("key_projection", parameters.get("projection")), list(parameters.values())[-1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("kv_heads", [6, 3, 1])
+def test_it_is_equation_7(backend, shared, kv_heads):
+    q, k, v, mechanism, parameters = operands(kv_heads, shared=shared)
+    for scale in (None, 0.9, 0.0, -0.7):
+        found = rg.attention_detail(q, k, v, mechanism=mechanism, parameters=parameters, scale=scale, backend=backend)
+        output, sums = formula(q, k, v, *matrices(parameters), HEAD_DIM**-0.5 if scale is None else scale)
+        assert np.abs(found.output.numpy() - output).max() < 1e-10
+        assert np.abs(found.log_sum_exp.numpy() - sums).max() < 1e-10
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_padding_by_batch_row_leaves_the_live_keys_and_their_columns(backend):
+    q, k, v, mechanism, parameters = operands()
+    place = np.arange(K_LEN)
+    spans = {
+        KeySpan(2, 9): np.stack([(place >= 2) & (place < 9)] * 2),
+        KeySpan(torch.tensor([4, 0]), torch.tensor([11, 5])): np.stack([place >= 4, place < 5]),
+        KeySpan(torch.tensor([3, 6]), 6): np.stack([(place >= 3) & (place < 6), place < 0]),
+        KeySpan(8, 8): np.zeros((2, K_LEN), dtype=bool),
+    }
+    for span, live in spans.items():
+        found = rg.attention_detail(q, k, v, pattern=span, mechanism=mechanism, parameters=parameters, backend=backend)
+        output, sums = formula(q, k, v, *matrices(parameters), HEAD_DIM**-0.5, live)
+        assert np.abs(found.output.numpy() - output).max() < 1e-10
+        assert np.array_equal(np.isneginf(sums), found.log_sum_exp.isneginf().numpy())
+        seen = np.isfinite(sums)
+        assert np.abs(found.log_sum_exp.numpy()[seen] - sums[seen]).max(initial=0) < 1e-10
+
+
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("pattern", [None, KeySpan(torch.tensor([4, 7]), torch.tensor([9, 7]))])
+def test_gradients_of_the_fast_form_are_those_of_the_formula(shared, pattern):
+    q, k, v, mechanism, parameters = operands(shared=shared, learning=True)
+    grad, grad_sums = torch.randn(BATCH, HEADS, Q_LEN, V_DIM).double(), torch.randn(BATCH, HEADS, Q_LEN).double()
+    found = {}
+    for backend in BACKENDS:
+        told = rg.attention_detail(
+            q, k, v, pattern=pattern, mechanism=mechanism, parameters=parameters, backend=backend
+        )
+        sums = told.log_sum_exp.masked_fill(told.log_sum_exp.isneginf(), 0)
+        loss = (told.output * grad).sum() + (sums * grad_sums).sum()
+        found[backend] = torch.autograd.grad(loss, (q, k, v, *parameters.values()))
+    for fast, exact in zip(*found.values(), strict=True):
+        torch.testing.assert_close(fast, exact, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradcheck_holds(backend):
+    q, k, v, mechanism, parameters = operands(learning=True)
+    q, k, v = (x[:1, :, :3].detach().requires_grad_() for x in (q, k, v))
+    names = tuple(parameters)
+
+    def call(q, k, v, *matrices):
+        given = dict(zip(names, matrices, strict=True))
+        return rg.attention(q, k, v, pattern=KeySpan(1), mechanism=mechanism, parameters=given, backend=backend)
+
+    assert torch.autograd.gradcheck(call, (q, k, v, *parameters.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_half_types_are_rounded_once(dtype):
+    q, k, v, mechanism, parameters = operands(dtype=dtype, shared="heads")
+    output, _ = formula(q, k, v, *matrices(parameters), HEAD_DIM**-0.5)
+    for backend in BACKENDS:
+        found = rg.attention(q, k, v, mechanism=mechanism, parameters=parameters, backend=backend)
+        assert found.dtype == dtype
+        allowed = torch.finfo(dtype).eps * np.abs(output) + 2e-6
+        assert (np.abs(found.double().numpy() - output) <= allowed).all()
+
+
+def test_projections_in_float32_serve_half_types():
+    q, k, v, mechanism, parameters = operands(dtype=torch.bfloat16)
+    wide = {name: x.float() for name, x in parameters.items()}
+    fast, exact = (
+        rg.attention(q, k, v, mechanism=mechanism, parameters=given, backend="linformer")
+        for given in (parameters, wide)
+    )
+    assert torch.equal(fast, exact)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_identity_projections_are_exact_attention(backend):
+    q, k, v, _, _ = operands()
+    eye = torch.eye(K_LEN, dtype=torch.float64)[None]
+    found = rg.attention(
+        q, k, v, mechanism=Linformer(K_LEN, K_LEN, "keys_and_values"), parameters={"projection": eye}, backend=backend
+    )
+    torch.testing.assert_close(found, rg.attention(q, k, v), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hidden_keys_change_no_bit(backend):
+    q, k, v, mechanism, parameters = operands(learning=True)
+    spans = KeySpan(2, 9), KeySpan(torch.tensor([4, 7]), torch.tensor([9, 7]))
+    for span, live in zip(spans, ([range(2, 9)] * 2, [range(4, 9), range(0)]), strict=True):
+        answers = []
+        for number in (0.5, math.nan, math.inf):
+            q1, k1, v1 = (x.detach().clone() for x in (q, k, v))
+            for row, keys in enumerate(live):
+                hidden = [at for at in range(K_LEN) if at not in keys]
+                k1[row, :, hidden], v1[row, :, hidden] = number, number
+                if not keys:
+                    q1[row] = number
+            given = [x.requires_grad_() for x in (q1, k1, v1)]
+            output = rg.attention(*given, pattern=span, mechanism=mechanism, parameters=parameters, backend=backend)
+            grads = torch.autograd.grad(output.square().sum(), (*given, *parameters.values()))
+            answers.append((output, *grads))
+        for other in answers[1:]:
+            assert all(torch.equal(one, two) for one, two in zip(answers[0], other, strict=True))
+        assert all(x.isfinite().all() for x in answers[0])
+    assert not answers[0][0][1].any()  # the row without a live key: zeros
+
+
+def test_columns_beyond_the_text_change_nothing_and_get_no_gradient():
+    q, k, v, mechanism, parameters = operands(learning=True)
+    loss = rg.attention(q, k, v, mechanism=mechanism, parameters=parameters, pattern=KeySpan(2, 9)).sum()
+    for grad in torch.autograd.grad(loss, list(parameters.values())):
+        assert grad[..., 2:9].any()
+        assert not grad[..., :2].any()
+        assert not grad[..., 9:].any()
+
+
+@pytest.mark.parametrize("sizes", [(0, 6, 3, 7, 11), (2, 6, 3, 0, 11), (2, 6, 3, 7, 0), (2, 6, 3, 0, 0)])
+def test_sizes_of_zero_give_zeros(sizes):
+    batch, heads, kv_heads, q_len, k_len = sizes
+    mechanism = Linformer(LENGTH, RANK)
+    q, k, v = (torch.randn(batch, h, n, 5) for h, n in ((heads, q_len), (kv_heads, k_len), (kv_heads, k_len)))
+    found = rg.attention(q, k, v, mechanism=mechanism, parameters=mechanism.new_parameters(heads, kv_heads))
+    assert torch.equal(found, torch.zeros(batch, heads, q_len, 5))
+
+
+def test_the_fast_form_is_chosen_also_when_strict():
+    q, k, v, mechanism, parameters = operands()
+    long = rg.plan_attention(q, k, v, mechanism=mechanism, parameters=parameters, strict=True)
+    assert long.backend == "linformer"
+
+
+def test_cost_and_memory_are_linear_in_the_length():
+    costs = []
+    for length in (4096, 8192):
+        mechanism = Linformer(length, 64)
+        x = torch.empty(1, 8, length, 64, device="meta")
+        parameters = {name: y.to("meta") for name, y in mechanism.new_parameters(8).items()}
+        problem = replace(make_problem(x, x, x, mechanism=mechanism, parameters=parameters), device="cpu")
+        costs.append(Projected().assess(problem).cost)
+    assert costs[1].flops == 2 * costs[0].flops
+    assert costs[1].peak_bytes < 2 * costs[0].peak_bytes
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that one tensor held while it was on."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.found = max([self.found, *(x.numel() for x in tree_iter(result) if isinstance(x, torch.Tensor))])
+        return result
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_nothing_grows_with_the_square_of_the_length_nor_with_length_times_rank_times_batch(shared):
+    length, rank, dim, batch = 1024, 64, 4, 8
+    mechanism = Linformer(length, rank, shared)
+    parameters = mechanism.new_parameters(2)
+    x = torch.randn(batch, 2, length, dim, requires_grad=True)
+    with Largest() as largest:
+        rg.attention(x, x, x, mechanism=mechanism, parameters=parameters, backend="linformer").sum().backward()
+    assert largest.found <= 2 * max(rank * length, batch * length * dim)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ({"pattern": Causal()}, "each of its projected keys mixes all positions, the future too"),
+        ({"pattern": CausalWindow(3) & KeySpan(2)}, "mixes all positions"),
+        ({"dropout": 0.1}, "has no dropout"),
+        ({"softcap": 3.0}, "has no softcap"),
+        ({"bias": torch.zeros(())}, "has no bias"),
+    ],
+)
+def test_what_it_cannot_be_combined_with_is_refused(call, words):
+    q, k, v, mechanism, parameters = operands()
+    with pytest.raises(rg.errors.UnsupportedError, match=words):
+        rg.attention(q, k, v, mechanism=mechanism, parameters=parameters, **call)
+
+
+def test_more_keys_than_columns_are_refused_with_the_way_out():
+    q, k, v, mechanism, parameters = operands(k_len=LENGTH + 2)
+    with pytest.raises(rg.errors.UnsupportedError, match=r"19 keys, .* each of 17; .* length=19 or more"):
+        rg.attention(q, k, v, mechanism=mechanism, parameters=parameters)
+
+
+def test_statistics_of_pairs_are_refused():
+    q, k, v, mechanism, parameters = operands()
+    with pytest.raises(rg.errors.UnsupportedError, match="cannot tell entropy; it tells log_sum_exp"):
+        rg.attention_detail(q, k, v, mechanism=mechanism, parameters=parameters, want="entropy")
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"rank": True}, {"shared": "layers"}, {"rank": 2.0}])
+def test_wrong_arguments_are_refused(wrong):
+    with pytest.raises(rg.errors.ArgumentError):
+        Linformer(**{"length": 5, "rank": 3} | wrong)
+
+
+def test_new_parameters_keep_the_size_of_a_key():
+    """Variance 1 / length: the sum of 512 independent keys of variance 1 has variance 1 again."""
+    spread = torch.stack(
+        [(Linformer(512, 8).new_parameters(4)["key_projection"] @ torch.randn(512, 16)).std() for _ in range(50)]
+    )
+    assert abs(spread.mean() - 1) < 0.05
+
+
+def test_equal_generators_make_equal_parameters():
+    made = [Linformer(9, 4).new_parameters(2, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert torch.equal(made[0]["value_projection"], made[1]["value_projection"])
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_training_its_projections_approaches_exact_attention(shared):
+    """Keys of rank 3 need 3 mixtures: what starts far from exact attention learns it."""
+    generator = torch.Generator().manual_seed(1)
+    mixing = torch.randn(LENGTH, 3, generator=generator)
+    mechanism = Linformer(LENGTH, 8, shared)
+    parameters = mechanism.new_parameters(1, generator=generator)
+    optimiser = torch.optim.Adam(parameters.parameters(), lr=0.01)
+    losses = []
+    for _ in range(300):
+        q = torch.randn(4, 1, Q_LEN, HEAD_DIM, generator=generator)
+        k, v = (mixing @ torch.randn(4, 1, 3, HEAD_DIM, generator=generator) for _ in range(2))
+        error = rg.attention(q, k, v, mechanism=mechanism, parameters=parameters) - rg.attention(q, k, v)
+        losses.append(float(error.detach().square().mean()))
+        optimiser.zero_grad()
+        error.square().mean().backward()
+        optimiser.step()
+    assert np.mean(losses[-30:]) < 0.5 * np.mean(losses[:30])

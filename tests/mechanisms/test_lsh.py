@@ -1,0 +1,263 @@
+"""LSH attention is what the Reformer's paper says, causal without a look ahead, and reproducible."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import lsh_by_loops as loops
+import numpy as np
+import pytest
+import torch
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.mechanisms.draws import directions
+
+EXACT = {"rtol": 1e-11, "atol": 1e-11}
+both = pytest.mark.parametrize("backend", ["reference", "lsh"])
+directed = pytest.mark.parametrize("causal", [False, True])
+
+
+def texts(length: int, head_dim: int = 5, requires_grad: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries that are keys (2, 3, length, head_dim) and values (2, 3, length, 7)."""
+    shapes = (2, 3, length, head_dim), (2, 3, length, 7)
+    x, v = (torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for shape in shapes)
+    return x, v
+
+
+def rotations(mechanism: m.LSH, head_dim: int) -> list[np.ndarray]:
+    half = mechanism.buckets // 2
+    drawn = directions(mechanism.seed, mechanism.rounds * half, head_dim, False, torch.empty(0, dtype=torch.float64))
+    return [drawn[r * half : (r + 1) * half].T.numpy() for r in range(mechanism.rounds)]
+
+
+def attend(x: torch.Tensor, v: torch.Tensor, mechanism: m.LSH, pattern: Any = None, **options: Any) -> torch.Tensor:
+    return rg.attention(x, x, v, mechanism=mechanism, pattern=pattern, **options)
+
+
+def dense_shared(x: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Exact attention with shared queries and keys, own position only where there is nothing else."""
+    n = x.shape[2]
+    scores = x @ torch.nn.functional.normalize(x, dim=-1).mT / math.sqrt(x.shape[-1])
+    hidden = torch.eye(n).bool() | (torch.ones(n, n).triu() > 0 if causal else torch.zeros(n, n).bool())
+    hidden[hidden.all(-1).nonzero().flatten(), hidden.all(-1).nonzero().flatten()] = False
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
+@both
+@directed
+@pytest.mark.parametrize(
+    ("length", "chunk", "buckets", "rounds"),
+    [(23, 3, 4, 1), (29, 4, 2, 3), (31, 1, 6, 2), (41, 5, 8, 3), (17, 2, 2, 2)],
+)
+def test_the_answer_is_that_of_plain_loops(backend, causal, length, chunk, buckets, rounds):
+    mechanism = m.LSH(chunk, buckets, rounds, seed=length)
+    x, v = texts(length)
+    starts, stops = [0, 5], [length, length - 2]
+    pattern = p.KeySpan(torch.tensor(starts), torch.tensor(stops)) & (p.Causal() if causal else p.Full())
+    found = rg.attention_detail(x, x, v, mechanism=mechanism, pattern=pattern, backend=backend, scale=0.7)
+    for row in range(2):
+        live = [starts[row] <= i < stops[row] for i in range(length)]
+        for head in range(3):
+            one, values = x[row, head].numpy(), v[row, head].numpy()
+            sees = loops.seen(one, rotations(mechanism, 5), chunk, causal, live)
+            output, log_sum_exp = loops.attend(one, values, sees, 0.7)
+            np.testing.assert_allclose(found.output[row, head], output, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(found.log_sum_exp[row, head], log_sum_exp, rtol=1e-10, atol=1e-10)
+
+
+@both
+@directed
+@pytest.mark.parametrize(("buckets", "rounds"), [(2, 1), (64, 1), (6, 5)])
+def test_a_chunk_as_long_as_the_text_is_exact_attention_with_shared_keys(backend, causal, buckets, rounds):
+    x, v = texts(19)
+    for chunk in (19, 23):
+        mechanism = m.LSH(chunk, buckets, rounds)
+        found = attend(x, v, mechanism, "causal" if causal else None, backend=backend)
+        torch.testing.assert_close(found, dense_shared(x, v, causal), **EXACT)
+
+
+@both
+@directed
+def test_a_pair_that_many_rounds_see_counts_once(backend, causal):
+    """Vectors in one direction share a bucket in every round, so that each round sees the same pairs again."""
+    direction, v = torch.randn(5, dtype=torch.float64), torch.randn(1, 1, 37, 7, dtype=torch.float64)
+    x = direction * (torch.rand(1, 1, 37, 1, dtype=torch.float64) + 0.1)
+    pattern = "causal" if causal else None
+    once, often = (attend(x, v, m.LSH(4, 8, rounds), pattern, backend=backend) for rounds in (1, 5))
+    torch.testing.assert_close(often, once, **EXACT)
+
+
+@both
+def test_a_query_sees_itself_only_where_it_sees_nothing_else(backend):
+    x, v = texts(43)
+    detail = rg.attention_detail(x, x, v, mechanism=m.LSH(2, 32, 1), pattern="causal", want="weights")
+    own = detail.weights.diagonal(dim1=-2, dim2=-1)
+    assert set(own.unique().tolist()) == {0.0, 1.0}
+    output = attend(x, v, m.LSH(2, 32, 1), "causal", backend=backend)
+    assert torch.equal(output[own == 1], v[own == 1])
+    assert int((own == 1).sum()) > 6  # more than the first of every text
+
+
+@both
+def test_a_bucket_that_is_full_does_not_reach_into_the_next(backend):
+    """All but the last key in one bucket, the last in the other, whichever of the two comes first."""
+    direction, v = torch.randn(5, dtype=torch.float64), torch.randn(1, 1, 8, 7, dtype=torch.float64)
+    for first in (direction, -direction):
+        x = torch.stack([first] * 7 + [-first])[None, None]
+        for pattern in ("causal", "full"):
+            output = attend(x, v, m.LSH(chunk=3, buckets=2, rounds=2), pattern, backend=backend)
+            torch.testing.assert_close(output[0, 0, 7], v[0, 0, 7], **EXACT)
+
+
+@both
+def test_a_future_edit_changes_no_bit(backend):
+    mechanism, (x, v) = m.LSH(3, 4, 3), texts(47)
+    before = attend(x, v, mechanism, "causal", backend=backend)
+    for at in range(20, 47, 5):
+        for factor in (-1.0, 1e6):
+            later, values = x.clone(), v.clone()
+            later[:, :, at:] = torch.randn_like(later[:, :, at:]) * factor
+            values[:, :, at:] *= factor
+            after = attend(later, values, mechanism, "causal", backend=backend)
+            torch.testing.assert_close(after[:, :, :at], before[:, :, :at], rtol=1e-12, atol=1e-12)
+            assert not torch.allclose(after[:, :, at:], before[:, :, at:])
+
+
+@both
+def test_a_prefix_alone_equals_the_same_rows_of_the_whole(backend):
+    mechanism, (x, v) = m.LSH(3, 4, 2), texts(37)
+    whole = attend(x, v, mechanism, "causal", backend=backend)
+    for length in (1, 2, 3, 4, 7, 19, 36):
+        alone = attend(x[:, :, :length], v[:, :, :length], mechanism, "causal", backend=backend)
+        torch.testing.assert_close(alone, whole[:, :, :length], **EXACT)
+
+
+@both
+def test_a_text_continued_token_by_token_equals_the_whole(backend):
+    mechanism, (x, v) = m.LSH(3, 4, 2), texts(23)
+    whole = attend(x, v, mechanism, "causal", backend=backend)
+    for end in range(1, 24):
+        k = x[:, :, :end]
+        last = rg.attention(k[:, :, -1:], k, v[:, :, :end], mechanism=mechanism, pattern="causal", backend=backend)
+        torch.testing.assert_close(last, whole[:, :, end - 1 : end], **EXACT)
+
+
+@both
+@directed
+def test_padding_on_either_side_changes_nothing(backend, causal):
+    mechanism, pattern = m.LSH(4, 4, 2), p.Causal() if causal else p.Full()
+    for length in (3, 17):
+        x, v = texts(length)
+        alone = attend(x, v, mechanism, pattern, backend=backend)
+        for left, right in ((5, 0), (0, 9), (2, 11)):
+            longer, values = (torch.nn.functional.pad(y, (0, 0, left, right), value=torch.nan) for y in (x, v))
+            span = pattern & p.KeySpan(left, left + length)
+            padded = attend(longer, values, mechanism, span, backend=backend)
+            torch.testing.assert_close(padded[:, :, left : left + length], alone, **EXACT)
+            assert not padded[:, :, :left].any()
+            assert not padded[:, :, left + length :].any()
+
+
+def test_the_first_rounds_are_the_same_however_many_there_are():
+    x, v = texts(53)
+    seen = []
+    for rounds in (1, 2, 5):
+        detail = rg.attention_detail(x, x, v, mechanism=m.LSH(4, 8, rounds, seed=3), want="weights")
+        seen.append((detail.weights > 0) & ~torch.eye(53).bool())
+    assert all((more >= fewer).all() and (more > fewer).any() for fewer, more in pairwise(seen))
+
+
+def test_a_seed_decides_and_the_global_generator_does_not():
+    x, v = texts(53)
+    state = torch.get_rng_state()
+    first = attend(x, v, m.LSH(4, 8, 2, seed=3))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(99)
+    assert torch.equal(attend(x, v, m.LSH(4, 8, 2, seed=3)), first)
+    assert not torch.allclose(attend(x, v, m.LSH(4, 8, 2, seed=4)), first)
+
+
+def test_near_vectors_share_a_bucket_more_often_than_far_ones():
+    """Over 60 seeds of 3 rounds: angles of about 18, 53 and 90 degrees."""
+    one, other = torch.randn(2, 200, 16, dtype=torch.float64)
+    other = other - (other * one).sum(-1, keepdim=True) / (one * one).sum(-1, keepdim=True) * one
+    one, other = (torch.nn.functional.normalize(y, dim=-1) for y in (one, other))
+    shares = []
+    for cosine in (0.95, 0.6, 0.0):
+        near = cosine * one + math.sqrt(1 - cosine**2) * other
+        met = [
+            (lsh.bucket(one[None, None]) == lsh.bucket(near[None, None])).double().mean()
+            for lsh in (m.LSH(buckets=16, rounds=3, seed=seed) for seed in range(60))
+        ]
+        shares.append(float(torch.stack(met).mean()))
+    assert shares[0] > 2 * shares[1] > 4 * shares[2]
+    assert shares[2] == pytest.approx(1 / 16, rel=0.1)
+
+
+def test_more_rounds_capture_more_of_exact_attention():
+    """The mass that exact weights put on pairs that are seen, over 20 seeds for each number of rounds."""
+    x = torch.randn(1, 1, 96, 8, dtype=torch.float64) * 4
+    exact = rg.attention_detail(x, x, x, mechanism=m.LSH(chunk=96), want="weights").weights
+    captured = []
+    for rounds in (1, 2, 4, 8):
+        of_seed = [
+            (exact * (rg.attention_detail(x, x, x, mechanism=lsh, want="weights").weights > 0)).sum(-1).mean()
+            for lsh in (m.LSH(12, 16, rounds, seed=100 * rounds + seed) for seed in range(20))
+        ]
+        captured.append(float(torch.stack(of_seed).mean()))
+    assert all(more > fewer + 0.05 for fewer, more in pairwise(captured)), captured
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pattern": "causal_window(4)"}, "attends by Full, Causal, KeySpan"),
+        ({"pattern": "causal | key_span(0, 2)"}, "attends by Full, Causal, KeySpan"),
+        ({"bias": torch.zeros(11, 11)}, "no bias"),
+        ({"dropout": 0.1}, "no dropout"),
+        ({"softcap": 3.0}, "no softcap"),
+        ({"parameters": {"R": torch.zeros(1)}}, "learns nothing"),
+    ],
+)
+def test_what_the_paper_has_no_place_for_is_refused(options, words):
+    x, v = texts(11)
+    with pytest.raises(rg.RegardError, match=words):
+        rg.attention(x, x, v, mechanism=m.LSH(), **options)
+
+
+def test_fewer_key_heads_are_refused():
+    x, v = texts(11)
+    with pytest.raises(rg.UnsupportedError, match="3 heads of queries cannot be 1 of keys"):
+        rg.attention(x, x[:, :1], v[:, :1], mechanism=m.LSH())
+
+
+@both
+def test_queries_that_are_not_the_keys_are_refused(backend):
+    x, v = texts(11)
+    other = x.clone()
+    equal = rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
+    assert torch.equal(attend(x, v, m.LSH(2), backend=backend), equal)
+    other[1, 2, 4, 0] += 1e-9
+    with pytest.raises(rg.ArgumentError, match=r"1 of 66 vectors of q are not k's.*pass the same tensor"):
+        rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
+    with pytest.raises(rg.ArgumentError, match="pass the same tensor"):
+        rg.attention(x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend)  # by default these are the last four
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"chunk": 0}, "chunk is 0"),
+        ({"buckets": 7}, "buckets is 7.*even"),
+        ({"buckets": 0}, "buckets is 0"),
+        ({"rounds": True}, "rounds is True"),
+        ({"seed": 0.5}, "seed is 0.5"),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(numbers, words):
+    with pytest.raises(rg.ArgumentError, match=words):
+        m.LSH(**numbers)

@@ -1,0 +1,249 @@
+"""Scores are the formulas of their papers, streamed as in the reference, with every option, statistic and gradient."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from score_calls import BATCH, HEADS, HIDDEN, K_LEN, KEY_DIM, Q_LEN, QUERY_DIM, SCORES, V_DIM, make_call
+from score_oracle import attend
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.kernels.scores import formulas, layout
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))
+PATTERNS = {  # the pattern, and its formula of batch row b and positions i and j
+    "full": ("full", lambda b, i, j: j >= 0),
+    "causal": ("causal", lambda b, i, j: j <= i),
+    "window": ("causal_window(4)", lambda b, i, j: (j <= i) & (i - j < 4)),
+    "padding by row": (SPAN, lambda b, i, j: (j >= np.array([2, 0])[b]) & (j < np.array([9, 6])[b])),
+}
+OPTIONS = {
+    "plain": {},
+    "scale": {"scale": -0.7},
+    "softcap": {"softcap": 1.3},
+    "dropout": {"dropout": 0.3, "dropout_seed": 5},
+    "start by row": {"q_start": torch.tensor([6, -2]), "pattern": "causal"},
+    "everything": {
+        "scale": 0.8, "softcap": 2.0, "dropout": 0.25, "dropout_seed": 9, "pattern": p.Causal() & SPAN,
+        "bias": torch.randn(6, Q_LEN, K_LEN, generator=torch.Generator().manual_seed(2), dtype=torch.float64),
+    },
+}  # fmt: skip
+every = pytest.mark.parametrize("name", SCORES)
+
+
+def seen_by(formula, heads: int) -> np.ndarray:
+    b, i = np.arange(BATCH)[:, None, None, None], K_LEN - Q_LEN + np.arange(Q_LEN)[:, None]
+    return np.broadcast_to(formula(b, i, np.arange(K_LEN)), (BATCH, heads, Q_LEN, K_LEN))
+
+
+@every
+@pytest.mark.parametrize("backend", ["reference", "streamed"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_is_the_formula_of_its_paper(name, backend, shared):
+    for pattern, formula in PATTERNS.values():
+        for heads in HEADS:
+            call = make_call(name, heads, shared=shared)
+            bias = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN)
+            options = {"scale": 0.9, "softcap": 2.5}
+            expected = attend(call.formula, *call.arrays, seen_by(formula, 6), window=call.window, bias=bias, **options)
+            options |= {"pattern": pattern, "bias": torch.from_numpy(bias)}
+            found = call.ask(backend, ("log_sum_exp", "weights"), **options)
+            for one in ("output", "log_sum_exp", "weights"):
+                torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
+
+
+@every
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("pairs", "slab"), [(1 << 17, 1 << 17), (16, 90), (64, 1)])
+def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, option, pairs, slab, monkeypatch):
+    monkeypatch.setattr(layout, "PAIRS", pairs)
+    monkeypatch.setattr(layout, "ROWS", 6 if pairs < 100 else 256)
+    monkeypatch.setattr(layout, "ALIGNED", 4)
+    monkeypatch.setattr(formulas, "SLAB", slab)
+    for heads, shared in ((HEADS[0], True), (HEADS[1], False), (HEADS[2], False)):
+        call = make_call(name, heads, learns=True, shared=shared)
+        options = dict(OPTIONS[option])
+        bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
+        if bias:
+            options["bias"] = bias[0]
+        pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, dtype=torch.float64)
+        answers = []
+        for backend in ("reference", "streamed"):
+            output = call.ask(backend, **options).output
+            answers.append((output, *torch.autograd.grad(output, [*call.learning, *bias], pull)))
+        torch.testing.assert_close(answers[1], answers[0], **EXACT)
+
+
+@pytest.mark.parametrize("name", ["additive", "concat", "local dot", "local additive"])
+def test_gradients_are_those_of_small_differences(name):
+    call = make_call(name, (2, 1), (3, 5), learns=True)
+
+    def output(*tensors):
+        names = iter(tensors[3:])
+        call.q, call.k, call.v = tensors[:3]
+        call.parameters = {one: next(names) for one in call.parameters}
+        return call.ask("streamed", pattern="causal", softcap=2.0).output
+
+    assert torch.autograd.gradcheck(output, call.learning, fast_mode=True)
+
+
+@every
+def test_statistics_and_their_gradients_equal_those_of_the_formula(name, monkeypatch):
+    monkeypatch.setattr(layout, "PAIRS", 16)
+    monkeypatch.setattr(layout, "ALIGNED", 4)
+    monkeypatch.setattr(formulas, "SLAB", 60)
+    want = ("log_sum_exp", "entropy", "received", "distance", rg.top_keys(3), rg.weights_of([1, 4], [5, 2]))
+    for option in ("softcap", "start by row"):
+        answers = []
+        for backend in ("reference", "streamed"):
+            call = make_call(name, learns=True)
+            found = call.ask(backend, want, **{"pattern": SPAN, **OPTIONS[option]})
+            told = (found.log_sum_exp, found.entropy, found.received, found.distance, found.top_keys.weights,
+                    found.chosen_weights)  # fmt: skip
+            loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
+            sent = torch.autograd.grad(loss, call.learning, allow_unused=True, materialize_grads=True)
+            answers.append((*told, *sent))
+        torch.testing.assert_close(answers[1], answers[0], **EXACT)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_dtypes_are_computed_wide_and_rounded_once(name, dtype):
+    call, exact = make_call(name, dtype=dtype), make_call(name)
+    exact.q, exact.k, exact.v = (x.double() for x in (call.q, call.k, call.v))
+    exact.parameters = {one: x.double() for one, x in call.parameters.items()}
+    for backend in ("reference", "streamed"):
+        output, expected = (one.ask(backend, pattern="causal").output for one in (call, exact))
+        assert output.dtype == dtype
+        error = float((output.double() - expected).abs().max() / expected.abs().max())
+        assert error < max(1e-5, 1.01 * torch.finfo(dtype).eps / 2)
+
+
+@every
+@pytest.mark.parametrize("backend", ["reference", "streamed"])
+def test_a_hidden_key_changes_no_bit_not_even_of_what_is_learned(name, backend):
+    found = []
+    for hidden in (0.0, math.nan, math.inf):
+        call = make_call(name, learns=True)
+        with torch.no_grad():
+            for x in (call.k, call.v):
+                x[0, :, [0, 1, 9, 10]] = hidden
+                x[1, :, 6:] = hidden
+        output = call.ask(backend, "entropy", pattern=SPAN)
+        sent = torch.autograd.grad(output.output.square().sum() + output.entropy.sum(), call.learning)
+        found.append((output.output, output.entropy, *sent))
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+        assert all(x.isfinite().all() for x in other)
+
+
+@every
+@pytest.mark.parametrize("backend", ["reference", "streamed"])
+def test_a_row_without_a_key_is_zero_and_sends_nothing(name, backend):
+    call = make_call(name, learns=True)
+    nobody = p.KeySpan(torch.tensor([4, 0]), torch.tensor([4, K_LEN]))
+    found = call.ask(backend, ("log_sum_exp", "entropy"), pattern=nobody)
+    assert torch.equal(found.output[0], torch.zeros_like(found.output[0]))
+    assert bool((found.log_sum_exp[0] == -math.inf).all())
+    sent = torch.autograd.grad(found.output.sum() + found.entropy.sum(), call.learning)
+    assert all(x.isfinite().all() for x in sent)
+    assert torch.equal(sent[0][0], torch.zeros_like(sent[0][0]))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["dot", "general", "additive", "concat"])
+def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
+    call = make_call(name, lengths=(K_LEN, K_LEN))
+    whole = call.ask(pattern="causal").output
+    score = call.score.with_projected_keys()
+    assert score.with_projected_keys() == score
+    projected = call.score.project_keys(call.k, call.parameters)
+    asked = score.parameter_shapes(rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN))
+    parameters = {one: x for one, x in call.parameters.items() if one in asked}
+    capacity = {"capacity": K_LEN} if kind == "static" else {}
+    cache = rg.caches.new_cache(kind, BATCH, 3, projected.shape[-1], v_dim=V_DIM, dtype=torch.float64, **capacity)
+    parts = []
+    with torch.no_grad():
+        for start, stop in ((0, 4), (4, 5), (5, 6), (6, K_LEN)):
+            keys, values = cache.append(projected[:, :, start:stop], call.v[:, :, start:stop])
+            parts.append(rg.attention(call.q[:, :, start:stop], keys, values, q_start=start, pattern="causal",
+                                      mechanism=m.Softmax(score), parameters=parameters))  # fmt: skip
+    torch.testing.assert_close(torch.cat(parts, 2), whole, **EXACT)
+    assert "key_weight" not in asked
+
+
+def test_concat_is_additive_with_the_columns_of_w_side_by_side():
+    concat, additive = make_call("concat", (6, 6)), make_call("additive", (6, 6))
+    weight = torch.cat([additive.parameters["query_weight"], additive.parameters["key_weight"]], -1)
+    concat.parameters = {"weight": weight, "energy": additive.parameters["energy"]}
+    concat.q, concat.k, concat.v = additive.q, additive.k, additive.v
+    torch.testing.assert_close(concat.ask().output, additive.ask().output, **EXACT)
+
+
+def test_general_of_the_identity_is_dot():
+    call = make_call("dot")
+    expected = call.ask().output
+    call.score, call.parameters = m.General(QUERY_DIM, QUERY_DIM), {"weight": torch.eye(QUERY_DIM).double()[None]}
+    torch.testing.assert_close(call.ask().output, expected, **EXACT)
+
+
+@every
+def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
+    call = make_call(name, dtype=torch.float32)
+    made = [m.Softmax(call.score).new_parameters(6, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert all(torch.equal(made[0][one], made[1][one]) for one in made[0])
+    assert all(not torch.equal(made[0][one], made[2][one]) for one in made[0])
+    call.parameters = dict(made[0])
+    assert call.ask().output.isfinite().all()
+
+
+def test_sizes_that_were_not_declared_are_refused_with_their_numbers():
+    q, k = torch.randn(1, 1, 2, 5), torch.randn(1, 1, 4, 3)
+    for score, found in ((m.General(4, 3), r"5 numbers and keys 3.* queries of 4 with keys of 3"),
+                         (m.Additive(5, 4, 7), "queries of 5 with keys of 4"),
+                         (m.Concat(5, 3, 7, projected_keys=True), "queries of 5 with keys of 7"),
+                         (m.LocalPredictive(m.General(5, 2), 3), "queries of 5 with keys of 2")):  # fmt: skip
+        with pytest.raises(rg.ShapeError, match=found):
+            rg.attention(q, k, k, mechanism=m.Softmax(score))
+    with pytest.raises(rg.ShapeError, match=r"5 numbers.* queries of 6"):
+        rg.attention(q, q, q, mechanism=m.Softmax(m.LocalPredictive(m.Dot(), 3, query_dim=6)))
+    with pytest.raises(rg.ShapeError, match="head_dim"):
+        rg.attention(q, k, k, mechanism=m.Softmax(m.Dot()))
+
+
+@every
+def test_a_parameter_that_is_missing_or_of_another_shape_is_refused(name):
+    call = make_call(name)
+    for one, x in call.parameters.items():
+        rest = {other: y for other, y in call.parameters.items() if other != one}
+        for given, error, words in ((rest, rg.ArgumentError, one), ({**rest, one: x[..., 1:]}, rg.ShapeError, one)):
+            call.parameters = given
+            with pytest.raises(error, match=words):
+                call.ask()
+        call.parameters = {**rest, one: x}
+
+
+def test_backends_of_dot_products_refuse_other_scores_in_words():
+    for name in ("additive", "local dot"):
+        call = make_call(name)
+        for backend in ("fused", "tiled", "decode"):
+            with pytest.raises(rg.UnsupportedError, match="it computes dot products, not"):
+                call.ask(backend, pattern="causal_window(2)")
+
+
+def test_the_general_score_is_computed_by_the_fused_operations():
+    call = make_call("general", lengths=(300, 300))
+    assert call.ask().plan.backend == "fused"
+
+
+def test_only_keys_that_have_to_be_are_projected_again():
+    k, parameters = torch.randn(1, 1, 4, KEY_DIM), {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
+    assert m.Dot().project_keys(k, {}) is k
+    assert m.General(5, KEY_DIM).project_keys(k, {}) is k
+    assert m.Additive(5, KEY_DIM, HIDDEN).project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)

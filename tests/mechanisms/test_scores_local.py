@@ -1,0 +1,102 @@
+"""Local attention: local-p is the paper's up to one factor a query, counts live keys alone; local-m is a pattern."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from score_calls import K_LEN, QUERY_DIM, WINDOW, make_call
+from score_oracle import FORMULAS, centre
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+LOCAL = ("local dot", "local general", "local additive", "local concat")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_weights_of_the_paper_are_these_times_their_sum(name):
+    call = make_call(name, (6, 6))
+    q, k, _, parameters = call.arrays
+    weights = call.ask(want="weights").weights.numpy()
+    for b, h, i in np.ndindex(weights.shape[:3]):
+        own = {one: x[h] for one, x in parameters.items()}
+        at = centre(q[b, h, i], own, np.arange(K_LEN))
+        keys = np.flatnonzero(np.abs(np.arange(K_LEN) - at) <= WINDOW)
+        align = np.exp(FORMULAS[call.formula](q[b, h, i], k[b, h, keys], own))
+        align = align / align.sum() * np.exp(-((keys - at) ** 2) / (2 * (WINDOW / 2) ** 2))  # equation 10
+        np.testing.assert_allclose(weights[b, h, i, keys] * align.sum(), align, rtol=1e-10)
+        assert weights[b, h, i].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("backend", ["reference", "streamed"])
+def test_padding_on_either_side_changes_nothing(name, backend):
+    call = make_call(name)
+    padded = call.ask(backend, pattern=p.KeySpan(torch.tensor([3, 0]), torch.tensor([9, 6])), q_start=0).output
+    k, v = call.k, call.v
+    for row, (start, stop) in enumerate(((3, 9), (0, 6))):
+        call.k, call.v = k[:, :, start:stop], v[:, :, start:stop]
+        torch.testing.assert_close(padded[row], call.ask(backend, q_start=0).output[row], **EXACT)
+
+
+def test_heads_that_see_other_keys_count_their_own():
+    call = make_call("local dot")
+    spans = p.PerHead([p.KeySpan(0, 4 + head) for head in range(6)])
+    expected = call.ask("reference", pattern=spans).output
+    torch.testing.assert_close(call.ask("streamed", pattern=spans).output, expected, **EXACT)
+    for head in range(6):
+        alone = call.ask("reference", pattern=p.KeySpan(0, 4 + head)).output
+        torch.testing.assert_close(expected[:, head], alone[:, head], **EXACT)
+
+
+def test_keys_farther_than_the_window_are_not_seen_and_the_rest_sums_to_one():
+    call = make_call("local additive", lengths=(5, 101))
+    weights = call.ask(want="weights").weights
+    seen = weights > 0
+    assert int(seen.sum(-1).max()) <= 2 * WINDOW + 1
+    places = torch.arange(101).where(seen, -1).amax(-1) - torch.arange(101).where(seen, 101).amin(-1)
+    assert int(places.max()) <= 2 * WINDOW
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), **EXACT)
+
+
+def test_the_centre_learns():
+    call = make_call("local dot", learns=True)
+    sent = torch.autograd.grad(call.ask("streamed").output.square().sum(), list(call.parameters.values()))
+    assert all(bool((x != 0).any()) for x in sent)
+
+
+def test_it_says_that_it_counts_keys_so_that_no_cache_continues_it():
+    assert m.LocalPredictive(m.Dot(), 4, query_dim=5).counts_keys
+    assert not m.Additive(5, 3, 7).counts_keys
+
+
+def test_what_cannot_be_local_is_refused():
+    for window in (0, 2.5, True):
+        with pytest.raises(rg.ArgumentError, match="1 or more"):
+            m.LocalPredictive(m.General(5, 3), window)
+    with pytest.raises(rg.ArgumentError, match="query_dim is None"):
+        m.LocalPredictive(m.Dot(), 4)
+    with pytest.raises(rg.ArgumentError, match="query_dim is 4"):
+        m.LocalPredictive(m.General(5, 3), 4, query_dim=4)
+    with pytest.raises(rg.ArgumentError, match="no place"):
+        m.LocalPredictive(m.LocalPredictive(m.General(5, 3), 4), 4)
+
+
+def test_local_m_is_a_window_around_the_aligned_position():
+    call, reach = make_call("dot"), 2
+    start = 3  # where the first target word is aligned
+    output = call.ask(pattern=p.SlidingWindow(2 * reach), q_start=start).output
+    q, k, v, _ = call.arrays
+    for b, h, i in np.ndindex(q.shape[:3]):
+        keys = np.arange(max(0, start + i - reach), min(K_LEN, start + i + reach + 1))
+        exponentials = np.exp(k[b, h // 2, keys] @ q[b, h, i])
+        expected = exponentials @ v[b, h // 2, keys] / exponentials.sum()
+        np.testing.assert_allclose(output[b, h, i].numpy(), expected, rtol=1e-10)
+
+
+def test_equal_declarations_are_equal_and_named():
+    assert m.LocalPredictive(m.General(5, 3), 4) == m.LocalPredictive(m.General(5, 3), 4, query_dim=QUERY_DIM)
+    assert str(m.Softmax(m.LocalPredictive(m.Concat(5, 3, 7), 4))) == "softmax(local_predictive(concat(5, 3, 7), 4))"
