@@ -29,7 +29,10 @@ fix: $(READY)                 ## let the tools repair what they can
 bench: $(READY)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench --out benchmarks/results/attention_cpu
+	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
+	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
+	$(BIN)/python benchmarks/behaviour.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt

@@ -147,7 +147,8 @@ def _additive(
     """Bahdanau et al. 2015, appendix A.1.2: energy · tanh(W q + U k)."""
     if not isinstance(mechanism.score, Additive):
         raise ArgumentError(f"no formula is known for {mechanism}; add it to regard.bench.formulas")
-    of_q, of_k = q @ parameters["query_weight"].mT, k @ parameters["key_weight"].mT
+    key_weight = parameters["key_weight"].repeat_interleave(k.shape[1] // len(parameters["key_weight"]), dim=0)
+    of_q, of_k = q @ parameters["query_weight"].mT, k @ key_weight.mT  # a matrix for each query head
     scores = torch.tanh(of_q[:, :, :, None] + of_k[:, :, None]) @ parameters["energy"][:, None, :, None]
     return _mean(pairs * scores[..., 0].exp(), v)
 

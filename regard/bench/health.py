@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from regard.bench.machine import PACKAGES, environment, package_version
+from regard.bench.mechanism_health import try_mechanisms
 from regard.kernels import BACKENDS
 from regard.plan import Refusal, make_plan
 from regard.problem import make_problem
@@ -121,6 +122,12 @@ def examine() -> Health:
             found = Findings(name, device)
             for probe, question in oracles:
                 _try(found, probe, question)
+            errors, wrong = try_mechanisms(name, device)
+            found.errors |= errors
+            found.wrong |= wrong
+            found.gradients += errors
+            if errors and not found.errors.keys() - errors.keys():
+                found.refused.clear()  # it is for other mechanisms, and that is no finding
             findings.append(found)
     packages = {name: package_version(name) for name in PACKAGES}
     compiler = any(shutil.which(name) for name in ("g++", "clang++", "c++"))

@@ -37,6 +37,8 @@ def test_doctor_answers_with_json():
     assert found.keys() == BACKENDS.keys()
     assert set(found.values()) <= {"ok", "refused"}
     assert found["reference"] == "ok"
+    assert all(found[name] == "ok" for name in ("linear", "linformer", "lsh"))
+    assert {name for name, status in found.items() if status == "refused"} == {"flex"}
 
 
 def test_doctor_fails_where_a_backend_is_wrong(monkeypatch):

@@ -32,7 +32,9 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
 def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> bool:
     """Does this backend offer to compute a call? That it offers what it should is what the grid holds."""
     options.pop("dropout_seed", None)
-    return isinstance(BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options)), Offer)
+    return isinstance(
+        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).lowered), Offer
+    )
 
 
 def computing(q: Any, k: Any, v: Any, **options: Any) -> list[str]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
+from asking import OTHERS
 from cell_options import OPTIONS
 from cell_patterns import PATTERNS
 from cells import DTYPES, HEADS, LENGTHS
@@ -99,5 +100,5 @@ def report(tally: Tally, record_property, resting: tuple[str, ...] = ELSEWHERE) 
     print(f"\n{tally}")
     for name, number in tally.record().items():
         record_property(name, number)
-    idle = [name for name in BACKENDS if name not in resting and not tally.cells[f"{name} computed"]]
+    idle = [name for name in BACKENDS if name not in (*resting, *OTHERS) and not tally.cells[f"{name} computed"]]
     assert not idle, f"no cell was computed by {idle}"

@@ -23,7 +23,7 @@ SLAB_ELSEWHERE = 1 << 22
 
 # Measured on CPU in float32, as the floating-point operations that take as long:
 TERM = 32  # of each term of a tanh sum forward: its sum, tanh and product
-TERM_BACKWARD = 55  # and backward, once it is computed again
+TERM_BACKWARD = 80  # and backward, once it is computed again
 
 Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
 
