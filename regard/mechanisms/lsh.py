@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +37,8 @@ class LSH(Mechanism):
     Args:
         chunk: keys in a chunk. The paper takes twice the mean size of a bucket, 2 · length / buckets; a bucket that
             outgrows it is cut.
-        buckets: how many a round has, an even number.
+        buckets: how many a round has, an even number; or several even numbers, whose product they are: each is hashed
+            by itself, so that many buckets cost about as much as their sum.
         rounds: of hashing, each by a rotation R of its own. More of them see more and cost as much more each.
         seed: decides the rotations, with the round, `buckets` and head_dim alone; heads share them, devices too.
 
@@ -52,7 +54,7 @@ class LSH(Mechanism):
     """
 
     chunk: int = 64
-    buckets: int = 64
+    buckets: int | tuple[int, ...] = 64
     rounds: int = 4
     seed: int = 0
 
@@ -63,11 +65,23 @@ class LSH(Mechanism):
 
     def __post_init__(self) -> None:
         whole("LSH's chunk", self.chunk, 1)
-        whole("LSH's buckets", self.buckets, 2)
         whole("LSH's rounds", self.rounds, 1)
         whole("LSH's seed", self.seed)
-        if self.buckets % 2:
-            raise ArgumentError(f"LSH's buckets is {self.buckets}; both ends of a direction are buckets, so it is even")
+        for factor in self.factors:
+            if whole("LSH's buckets", factor, 2) % 2:
+                raise ArgumentError(
+                    f"LSH's buckets is {self.buckets}; both ends of a direction are buckets: even numbers"
+                )
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """What is hashed by itself."""
+        return self.buckets if isinstance(self.buckets, tuple) else (self.buckets,)
+
+    @property
+    def bucket_count(self) -> int:
+        """Buckets of a round."""
+        return math.prod(self.factors)
 
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
         if sizes.heads != sizes.kv_heads:
@@ -83,14 +97,19 @@ class LSH(Mechanism):
         The length of a vector does not matter. In float64, so that two shapes or machines do not round a key into
         different buckets.
         """
-        wide = keys.detach().double()
-        half, size = self.buckets // 2, keys.shape[-1]
-        found = []
-        for R in directions(self.seed, self.rounds * half, size, orthogonal=False, like=wide).split(half):
-            rotated = wide @ R.mT  # (batch, heads, keys, half)
+        wide, halves = keys.detach().double(), [factor // 2 for factor in self.factors]
+        every = directions(self.seed, self.rounds * sum(halves), keys.shape[-1], orthogonal=False, like=wide)
+        return torch.stack([self._hashed(wide, R.split(halves)) for R in every.split(sum(halves))], 2)
+
+    def _hashed(self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The bucket of every key in one round, (batch, heads, keys): the factors' hashes as digits of a number."""
+        number = torch.zeros(keys.shape[:-1], dtype=torch.int64, device=keys.device)
+        for R in rotations:
+            rotated = keys @ R.mT  # (batch, heads, keys, half a factor)
             (largest, ahead), (least, behind) = rotated.max(-1), rotated.min(-1)
-            found.append(ahead.where(largest >= -least, half + behind))  # argmax([x R; -x R])
-        return torch.stack(found, 2)
+            digit = ahead.where(largest >= -least, len(R) + behind)  # argmax([x R; -x R])
+            number = number * (2 * len(R)) + digit
+        return number
 
     def unit(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys at unit length; zeros stay zeros, with a finite gradient."""
@@ -129,7 +148,8 @@ class LSH(Mechanism):
             )
 
     def __str__(self) -> str:
-        return f"lsh(chunk={self.chunk}, buckets={self.buckets}, rounds={self.rounds}, seed={self.seed})"
+        buckets = " x ".join(map(str, self.factors))
+        return f"lsh(chunk={self.chunk}, buckets={buckets}, rounds={self.rounds}, seed={self.seed})"
 
 
 def rows_at(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

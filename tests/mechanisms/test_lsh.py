@@ -254,6 +254,7 @@ def test_queries_that_are_not_the_keys_are_refused(backend):
         ({"chunk": 0}, "chunk is 0"),
         ({"buckets": 7}, "buckets is 7.*even"),
         ({"buckets": 0}, "buckets is 0"),
+        ({"buckets": (4, 3)}, "buckets is .*even"),
         ({"rounds": True}, "rounds is True"),
         ({"seed": 0.5}, "seed is 0.5"),
     ],
@@ -261,3 +262,24 @@ def test_queries_that_are_not_the_keys_are_refused(backend):
 def test_numbers_outside_their_range_are_refused(numbers, words):
     with pytest.raises(rg.ArgumentError, match=words):
         m.LSH(**numbers)
+
+
+def test_buckets_that_are_a_product_are_hashed_factor_by_factor():
+    mechanism, x = m.LSH(chunk=5, buckets=(4, 6), rounds=3, seed=2), torch.randn(2, 3, 41, 7, dtype=torch.float64)
+    rotations = directions(2, 3 * (2 + 3), 7, orthogonal=False, like=x).split(5)
+    found = mechanism.bucket(x)
+    for number, R in enumerate(rotations):
+        digits = [torch.cat([x @ one.mT, -x @ one.mT], -1).argmax(-1) for one in (R[:2], R[2:])]
+        assert torch.equal(found[:, :, number], digits[0] * 6 + digits[1])
+    assert mechanism.bucket_count == 24
+    assert int(found.max()) < 24
+
+
+@pytest.mark.parametrize("pattern", [None, "causal"])
+def test_buckets_that_are_a_product_attend_alike_in_both_forms(pattern):
+    x, v = torch.randn(2, 3, 61, 7, dtype=torch.float64), torch.randn(2, 3, 61, 5, dtype=torch.float64)
+    lsh = m.LSH(chunk=5, buckets=(4, 6), rounds=2)
+    fast, formula = (
+        rg.attention(x, x, v, mechanism=lsh, pattern=pattern, backend=backend) for backend in ("lsh", "reference")
+    )
+    torch.testing.assert_close(fast, formula, rtol=1e-12, atol=1e-12)

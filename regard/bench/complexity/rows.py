@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from regard.bench.complexity.layers import attending, convolution, recurrent, root, written_out
 from regard.bench.complexity.row import N_LOG_N, N_ROOT_N, N_SQUARED, N, Row
 from regard.bench.subjects import BIG_BIRD
@@ -13,9 +15,16 @@ CHILD = "Child et al. 2019, section 4"
 LINEAR = "Katharopoulos et al. 2020, section 3.2"
 NOT_LINEAR = "often listed as O(n); its paper says n·sqrt(n), for a stride that grows with sqrt(n), as here"
 HASHING = (
-    "often listed as O(n); its paper says n·log n, to sort, and leaves out that hashing n positions into n / 32 "
-    "buckets takes n²·d / 32 operations a round"
+    "often listed as O(n); its paper says n·log n, to sort, and leaves out the hashing: into n / 32 buckets it takes "
+    "n²·d / 32 operations a round, into a product of two numbers, as here, n·sqrt(n / 32)·2·d"
 )
+
+
+def factors(n: int) -> tuple[int, int]:
+    """Two even numbers whose product is near n / 32, so that chunks of 64 are twice a bucket's mean size."""
+    first = max(2, 2 * round(math.sqrt(n / 32) / 2))
+    return first, max(2, 2 * round(n / 32 / first / 2))
+
 
 _CLASSIC = (
     Row(
@@ -65,7 +74,7 @@ _PATTERNS = (
 _MECHANISMS = (
     Row(
         "reformer", "Reformer, chunks of 64, 2 rounds", "mechanisms", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
-        attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=max(2, n // 64 * 2), rounds=2), shares_keys=True),
+        attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=factors(n), rounds=2), shares_keys=True),
         "Kitaev et al. 2020, table 1", correction=HASHING,
     ),
     Row(

@@ -81,9 +81,9 @@ def _cost(problem: Problem, mechanism: LSH) -> Cost:
     whole = units * keys * (2 * size * wide + 16 * rounds)  # keys at unit length, output, order and codes
     sorting = units * keys * wide * (3 * rounds * problem.v_dim + 4 * size) // groups
     return Cost(
-        flops=pairs * by_pair * wide / 4 + hashed * rounds * mechanism.buckets * (2 * problem.head_dim + 20),
+        flops=pairs * by_pair * wide / 4 + hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20),
         bytes=wide * moved * (3 if learning else 1),
-        peak_bytes=whole + max(3 * wide * held + sorting, 8 * hashed * (mechanism.buckets + problem.head_dim)),
+        peak_bytes=whole + max(3 * wide * held + sorting, 8 * hashed * (max(mechanism.factors) + problem.head_dim)),
         pairs=pairs,
         calls=100 + 30 * rounds * groups * (3 if learning else 1),
     )

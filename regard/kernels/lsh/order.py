@@ -24,15 +24,15 @@ def sort_keys(
     """
     bucket, keys = mechanism.bucket(k), k.shape[2]
     if live is not None:
-        bucket = bucket.masked_fill(~live[:, None, None], mechanism.buckets)
+        bucket = bucket.masked_fill(~live[:, None, None], mechanism.bucket_count)
     bucket, order = bucket.sort(stable=True)
     place = torch.arange(keys, device=k.device).expand_as(bucket)
     rank = place - torch.searchsorted(bucket, bucket) if causal else place
     stride = -(-keys // mechanism.chunk) + 1  # more than the chunks there are: no two buckets have neighbouring codes
     codes = bucket * stride + rank // mechanism.chunk
-    codes = codes.where(bucket < mechanism.buckets, -2 - 2 * place)  # hidden keys are two apart from everyone
+    codes = codes.where(bucket < mechanism.bucket_count, -2 - 2 * place)  # hidden keys are two apart from everyone
     codes = torch.empty_like(codes).scatter_(-1, order, codes)
-    most = max((mechanism.buckets + 1) * stride, 2 * keys + 8)
+    most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
     small = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max)
     return order, codes.to(small)
 

@@ -54,7 +54,7 @@ class Reference:
             moved, peak = moved + (14 if learning else 6) * terms, peak + (4 if learning else 3) * terms
         calls = 25 if learning else 10
         if isinstance(problem.mechanism, LSH):  # it hashes, and compares the buckets of all pairs in every round
-            rounds, buckets = problem.mechanism.rounds, problem.mechanism.buckets
+            rounds, buckets = problem.mechanism.rounds, problem.mechanism.bucket_count
             hashed = problem.batch * problem.heads * problem.k_len * buckets
             flops += 2 * hashed * rounds * problem.head_dim
             moved, calls = moved + 10 * rounds * scores + 32 * rounds * hashed, calls + 30 * rounds

@@ -67,7 +67,7 @@ def _allowed(mechanism: LSH, k: torch.Tensor, own: torch.Tensor, live: torch.Ten
 
 def _place(mechanism: LSH, bucket: torch.Tensor, live: torch.Tensor, causal: bool) -> torch.Tensor:
     """s_i, how many live keys stand before each by (bucket, position); causal: of its own bucket alone."""
-    inside = F.one_hot(bucket, mechanism.buckets) * live[:, None, :, None]  # (batch, heads, keys, buckets)
+    inside = F.one_hot(bucket, mechanism.bucket_count) * live[:, None, :, None]  # (batch, heads, keys, buckets)
     place = inside.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
     if causal:
         return place
