@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch.nn import functional
 
 from regard.kernels.linear.documents import Pack, pack_documents, put_back
-from regard.kernels.linear.function import follow
+from regard.kernels.linear.function import follow, follow_on
 from regard.kernels.linear.sight import Sight, live_keys, shown
-from regard.kernels.linear.walk import Walk
+from regard.kernels.linear.walk import Tensors, Walk
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
 from regard.operands import Operands
@@ -43,11 +44,44 @@ def _whole(problem: Problem, operands: Operands) -> Told:
         alone = min(max(0, keys.start - problem.q_start), problem.q_len)
         before = problem.q_start + alone - keys.start
     sight = Sight(Walk(problem.q_len - alone, len(keys), before), live_keys(problem.pattern, operands.grid))
-    found = _features(problem, replace(operands, q=operands.q[:, :, alone:]), sight.live, sight.lonely())
-    output, log = _walked(sight, found, operands.v)
+    operands = replace(operands, q=operands.q[:, :, alone:])
+    if sight.live is None and sight.walk.rows and not _learning(operands):
+        output, log = _in_blocks(problem, operands, sight.walk)
+    else:
+        output, log = _walked(sight, _features(problem, operands, sight.live, sight.lonely()), operands.v)
     if not alone:
         return output, log
     return functional.pad(output, (0, 0, alone, 0)), functional.pad(log, (alone, 0), value=-math.inf)
+
+
+def _in_blocks(problem: Problem, operands: Operands, walk: Walk) -> Told:
+    """Without a gradient: features are made a block at a time, so that they stay in cache and never take much room."""
+    q_logs: list[torch.Tensor] = []
+
+    def blocks() -> Iterator[tuple[slice, Walk, Tensors]]:
+        least = None
+        for rows, keys, inner in walk.blocks():
+            q, k, handed = operands.q[:, :, rows], operands.k[:, :, keys], _cut(problem, operands, keys)
+            here = replace(operands, q=q, k=k, parameters=handed)
+            found = _features(problem, here, None, None)
+            sight = Sight(inner, None, None, least)
+            tensors = sight.tensors(found, operands.v[:, :, keys])
+            least = least if found.floor is None else sight.least_after(found.floor, tensors)
+            q_logs.extend([] if found.q_log is None else [found.q_log])
+            yield rows, inner, tensors
+
+    output, log = follow_on(blocks(), walk.rows)
+    return output, log + torch.cat(q_logs, -1) if q_logs else log
+
+
+def _cut(problem: Problem, operands: Operands, keys: slice) -> dict[str, torch.Tensor]:
+    by_key = problem.mechanism.by_key
+    return {name: x[..., keys] if name in by_key else x for name, x in operands.parameters.items()}
+
+
+def _learning(operands: Operands) -> bool:
+    tensors = (operands.q, operands.k, operands.v, *operands.parameters.values())
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) -> Told:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,42 +16,82 @@ from regard.kernels.linear.walk import Step, Tensors, Walk, shares, vanishing
 def follow(walk: Walk, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """Outputs (batch, heads, rows, v_dim) and the logarithms of their denominators (batch, heads, rows)."""
     given = (tensors.q, tensors.k, tensors.v, tensors.k_log, tensors.decay_log, tensors.least)
-    learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-    output, log = _Follow.apply(walk, learning, *given)  # (u, g, rows, v_dim), (u, g, rows)
+    output, log = _Follow.apply(walk, *given)  # (u, g, rows, v_dim), (u, g, rows)
     heads = tensors.units[0], tensors.q.shape[1] * tensors.q.shape[2]
     return output.view(*heads, *output.shape[2:]), log.view(*heads, walk.rows)
+
+
+def follow_on(walks: Iterable[tuple[slice, Walk, Tensors]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, without a gradient, of walks that follow on each other, each with its rows among all.
+
+    Their tensors are asked for one after the other, so that features need not all be there at once.
+    """
+    room: _Told | None = None
+    sums: Sums | None = None
+    for here, walk, tensors in walks:
+        if room is None or sums is None:
+            room, sums = _Told.of(tensors, rows), tensors.start()
+            heads = tensors.units[0], tensors.q.shape[1] * tensors.q.shape[2]
+        for step in walk.steps():
+            sums = room.after(step, tensors, sums, here.start)
+    assert room is not None
+    return room.output.view(*heads, *room.output.shape[2:]), room.log().view(*heads, rows)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What rows are told: output (u, g, rows, v_dim); denominator (u, g, rows), divided by the exponential of scale
+    (u, 1, rows) if there is one; raised, likewise, where it was raised to its least."""
+
+    output: torch.Tensor
+    denominator: torch.Tensor
+    scale: torch.Tensor | None
+    raised: torch.Tensor | None
+
+    @classmethod
+    def of(cls, tensors: Tensors, rows: int) -> _Told:
+        """Room for so many rows."""
+        units, group = math.prod(tensors.units), tensors.q.shape[2]
+        output = tensors.q.new_empty(units, group, rows, tensors.v.shape[-1])
+        denominator = output.new_empty(units, group, rows)
+        scale = None if tensors.k_log is None else output.new_empty(units, 1, rows)
+        raised = None if tensors.least is None else torch.empty_like(denominator, dtype=torch.bool)
+        return cls(output, denominator, scale, raised)
+
+    def after(self, step: Step, tensors: Tensors, sums: Sums, first: int = 0) -> Sums:
+        """Tell the rows of a step, which stand `first` further on in this room; the sums after it."""
+        chunk = tensors.chunk(sums, step.keys) if step.adds else None
+        if step.answers:
+            rows = (slice(None), slice(None), slice(first + step.rows.start, first + step.rows.stop))
+            found, log = (chunk or sums).answer(tensors.queries(step.rows))
+            lowest = tensors.lowest(log, step.rows)
+            _, self.denominator[rows] = shares(found, lowest, out=self.output[rows])
+            if self.raised is not None and lowest is not None:
+                self.raised[rows] = found[..., -1] < lowest
+            if self.scale is not None and log is not None:
+                self.scale[rows] = log[:, None]
+        return sums if chunk is None else chunk.after()
+
+    def log(self) -> torch.Tensor:
+        """The logarithms of the denominators, (u, g, rows)."""
+        log = self.denominator.log() if self.scale is None else self.denominator.log() + self.scale
+        return log.masked_fill_(vanishing(self.denominator), -math.inf)
 
 
 class _Follow(torch.autograd.Function):
     """The sum before each step is kept, which is little beside the features; all else is computed again."""
 
     @staticmethod
-    def forward(ctx: Any, walk: Walk, learning: bool, *given: Any) -> Any:
+    def forward(ctx: Any, walk: Walk, *given: Any) -> Any:
         tensors = Tensors(*given)
-        units, group = math.prod(tensors.units), tensors.q.shape[2]
-        output = tensors.q.new_empty(units, group, walk.rows, tensors.v.shape[-1])
-        denominator = output.new_empty(units, group, walk.rows)  # divided by the exponential of `scale`
-        scale = None if tensors.k_log is None else output.new_empty(units, 1, walk.rows)
-        raised = None if tensors.least is None else torch.empty_like(denominator, dtype=torch.bool)
-        sums, all_sums = tensors.start(), []
+        told, sums, all_sums = _Told.of(tensors, walk.rows), tensors.start(), []
         for step in walk.steps():
-            all_sums += [sums] if learning else []
-            chunk = tensors.chunk(sums, step.keys) if step.adds else None
-            if step.answers:
-                rows = (slice(None), slice(None), step.rows)
-                found, log = (chunk or sums).answer(tensors.queries(step.rows))
-                lowest = tensors.lowest(log, step.rows)
-                _, denominator[rows] = shares(found, lowest, out=output[rows])
-                if raised is not None and lowest is not None:
-                    raised[rows] = found[..., -1] < lowest
-                if scale is not None and log is not None:
-                    scale[rows] = log[:, None]
-            sums = sums if chunk is None else chunk.after()
-        ctx.save_for_backward(*given, output, denominator, raised)
+            all_sums.append(sums)
+            sums = told.after(step, tensors, sums)
+        ctx.save_for_backward(*given, told.output, told.denominator, told.raised)
         ctx.walk, ctx.sums = walk, all_sums
         ctx.set_materialize_grads(False)
-        log = denominator.log() if scale is None else denominator.log() + scale
-        return output, log.masked_fill_(vanishing(denominator), -math.inf)
+        return told.output, told.log()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -58,7 +100,7 @@ class _Follow(torch.autograd.Function):
         back = _WayBack(ctx.walk, Tensors(*given), output, denominator, raised, grads)
         for step, before in reversed(list(zip(ctx.walk.steps(), ctx.sums, strict=True))):
             back.step(step, before)
-        return None, None, *back.found()
+        return None, *back.found()
 
 
 class _WayBack:

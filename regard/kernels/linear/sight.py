@@ -54,8 +54,18 @@ class Sight:
         k_log, decay_log = tensors.k_log.masked_fill(hidden, -math.inf), tensors.decay_log.masked_fill(hidden, 0)
         return replace(tensors, k=k, k_log=k_log, decay_log=decay_log)
 
+    def least_after(self, floor: float, tensors: Tensors) -> torch.Tensor:
+        """`least` for a call that follows on this one."""
+        return self._running(floor, tensors)[..., -1:]
+
     def _least(self, floor: float, tensors: Tensors) -> torch.Tensor:
-        """log(floor · Σ exp(k_log_j + Σ decay_log_t)), (batch, kv_heads, rows), in float64."""
+        """What `_running` is at the last key that each row sees, (batch, kv_heads, rows)."""
+        return self._at_rows(self._running(floor, tensors))
+
+    def _running(self, floor: float, tensors: Tensors) -> torch.Tensor:
+        """log(floor · Σ exp(k_log_j + Σ decay_log_t)), (batch, kv_heads, keys), in float64."""
+        if not self.walk.keys and self.least is not None:
+            return self.least
         k, k_log, decay_log = tensors.k, tensors.k_log, tensors.decay_log
         if k_log is None or decay_log is None:
             live = k.new_ones(1, 1, k.shape[2]) if self.live is None else self.live
@@ -64,12 +74,12 @@ class Sight:
             decayed = decay_log.cumsum(-1, dtype=torch.float64)
             sums = (k_log - decayed).clamp_min(NOBODY).logcumsumexp(-1)
         sums = sums + math.log(floor)
-        return self._at_rows(decayed + (sums if self.least is None else torch.logaddexp(self.least, sums)))
+        return decayed + (sums if self.least is None else torch.logaddexp(self.least, sums))
 
     def _at_rows(self, by_key: torch.Tensor) -> torch.Tensor:
         """The running sums (..., keys) as far as each row sees, (..., rows)."""
         last = torch.arange(self.walk.before, self.walk.before + self.walk.rows, device=by_key.device)
-        return by_key[..., last.clamp_max(self.walk.keys - 1)]
+        return by_key[..., last.clamp_max(max(0, self.walk.keys - 1))]
 
 
 def live_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:

@@ -54,6 +54,17 @@ class Walk:
             yield Step(rows, slice(self.before + rows.start, self.before + rows.stop))
         yield from (Step(rows, none) for rows in _pieces(self.both, self.rows, BLOCK))
 
+    def blocks(self) -> Iterator[tuple[slice, slice, Walk]]:
+        """The same walk as some that follow on each other, each with its rows and keys among all."""
+        none = slice(0, 0)
+        for keys in _pieces(0, min(self.before, self.keys), BLOCK):
+            yield none, keys, Walk(0, keys.stop - keys.start, keys.stop - keys.start)
+        for rows in _pieces(0, self.both, BLOCK):
+            size = rows.stop - rows.start
+            yield rows, slice(self.before + rows.start, self.before + rows.stop), Walk(size, size, 0)
+        for rows in _pieces(self.both, self.rows, BLOCK):
+            yield rows, none, Walk(rows.stop - rows.start, 0, 0)
+
 
 def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
     return (slice(at, min(at + size, stop)) for at in range(start, stop, size))
