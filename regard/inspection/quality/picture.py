@@ -61,6 +61,8 @@ def _draw_line(axes: Axes, rows: Sequence[Row], colour: str, mark: str, label: s
         label=drawable(label),
     )  # fmt: skip
     for row, time, error in zip(rows, times, errors, strict=True):
+        if not row.knob:
+            continue
         axes.annotate(
             drawable(row.knob[:LETTERS]), (time, error), (5, 4), textcoords="offset points", fontsize=7, color=colour,
             parse_math=False,
