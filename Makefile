@@ -11,7 +11,7 @@ demo: $(READY)                ## train a translator here, score it, and show wha
 	$(BIN)/regard demo
 
 test: $(READY)                ## the test suite and the examples in the documentation
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-long: $(READY)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
@@ -20,7 +20,7 @@ check: $(READY)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
@@ -32,7 +32,6 @@ bench: $(READY)               ## measurements that take minutes; results are com
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
-	$(BIN)/python benchmarks/behaviour.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt

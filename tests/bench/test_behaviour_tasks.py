@@ -73,9 +73,9 @@ def test_letters_are_counted_from_one_and_all_else_is_a_gap():
 def test_reach_tells_which_windows_can_copy():
     back = duplication_experiment.WORD
     told = {name: duplication_experiment.reaches(name) for name in duplication_experiment.CONTENDERS}
-    assert told.pop("softmax")
-    assert told.pop("linear")
-    assert told == {f"window {size}": 2 * (size - 1) >= back for size in (8, 12, 13, 16)}
+    windows = {name: reached for name, reached in told.items() if name.startswith("window")}
+    assert all(reached for name, reached in told.items() if name not in windows)
+    assert windows == {f"window {size}": 2 * (size - 1) >= back for size in (8, 12, 13, 16)}
 
 
 def test_the_patterns_that_are_compared_keep_nearly_the_same_pairs():

@@ -7,7 +7,7 @@ from regard.bench.memory import measure_apart, measure_here
 from regard.bench.peers import PEERS
 from regard.errors import ArgumentError, RegardError
 
-EVERY = [(name, contest) for name, case in CASES.items() for contest in {*case.contests, *case.quick}]
+EVERY = [(name, contest) for name, case in CASES.items() for contest in dict.fromkeys((*case.contests, *case.quick))]
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -1,0 +1,94 @@
+"""The duplication task: what a model must reach back for, it cannot guess."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
+from benchmarks.behaviour.models import SmallDecoder
+from benchmarks.behaviour.tasks import duplication
+from benchmarks.behaviour.training import Training, score, train
+from benchmarks.behaviour.verdicts import Verdict, at_least
+from regard.mechanisms import LinearTransformer, Mechanism, Softmax
+from regard.patterns import parse
+
+SYMBOLS, WORD, LAYERS, ROWS = 10, 24, 2, 32
+CHANCE = math.log(SYMBOLS)  # nats, of one who knows nothing but the alphabet: 2.303
+DRAW = duplication(SYMBOLS, WORD, ROWS)
+HOW = Training(updates=500, rate=3e-3)
+LONGER = replace(HOW, updates=1000)
+
+CONTENDERS: dict[str, tuple[Mechanism, str, Training]] = {
+    "softmax": (Softmax(), "causal", HOW),
+    "linear": (LinearTransformer(), "causal", HOW),
+    "linear, 1,000 updates": (LinearTransformer(), "causal", LONGER),
+    "window 8": (Softmax(), "causal_window(8)", HOW),
+    "window 12": (Softmax(), "causal_window(12)", HOW),
+    "window 13": (Softmax(), "causal_window(13)", HOW),
+    "window 16": (Softmax(), "causal_window(16)", HOW),
+}
+
+
+def reaches(contender: str) -> bool:
+    """Do the layers together look back as far as the symbol that must be copied?"""
+    back = parse(CONTENDERS[contender][1]).reach(LAYERS).back
+    return back is None or back >= WORD
+
+
+def run(contender: str, seed: int, quick: bool) -> Record:
+    """Train one contender from one seed."""
+    mechanism, pattern, how = CONTENDERS[contender]
+    torch.manual_seed(seed)
+    model = SmallDecoder(
+        vocabulary=SYMBOLS + 1, length=2 * WORD + 1, dim=64, heads=4, layers=LAYERS,
+        mechanism=mechanism, pattern=pattern,
+    )  # fmt: skip
+    done = train(model, DRAW, how.shortened(quick), seed, f"duplication, {contender}, seed {seed}")
+    back = parse(pattern).reach(LAYERS).back
+    return {"reach": "all" if back is None else back, **score(model, DRAW), **vars(done)}
+
+
+def judge(records: Records) -> list[Verdict]:
+    """Who reaches the symbol solves the task, and who does not stays at chance."""
+    verdicts = []
+    for contender in CONTENDERS:
+        if reaches(contender):
+            accuracy = over_seeds(records, contender, "accuracy")
+            verdicts.append(at_least(f"{contender} reaches {WORD} back, and its accuracy", accuracy, 0.99))
+        else:
+            loss = over_seeds(records, contender, "loss")
+            verdicts.append(at_least(f"{contender} does not reach {WORD} back, and its loss", loss, 2.29))
+    return verdicts
+
+
+def picture(records: Records, axes: Any) -> None:
+    """Loss over updates, the mean of the seeds."""
+    for contender, by_seed in records.items():
+        curves = [record["curve"] for record in by_seed.values()]
+        points = [(together[0][0], mean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
+        axes.plot(*zip(*points, strict=True), label=contender)
+    axes.axhline(CHANCE, color="black", linestyle=":", linewidth=1, label="chance, ln 10")
+    axes.set(xlabel="updates", ylabel="loss on the second word, nats")
+
+
+DUPLICATION = Experiment(
+    name="duplication",
+    title="Duplication: a window solves what its layers together reach",
+    recipe=(
+        f"Texts `0 w 0 w`, w of {WORD} random symbols out of {SYMBOLS}; the second w is to be guessed, and each of its "
+        f"symbols stands {WORD} positions before the guess. {LAYERS} layers, dim 64, 4 heads, learned positions; "
+        f"{HOW.updates} updates of {ROWS} texts, or as many as a contender's name says. `pattern.reach({LAYERS})` "
+        f"predicts who can solve it.\n\n"
+        "Source: Reformer, Kitaev et al. 2020, section 5 (the task); Transformers are RNNs, Katharopoulos et al. 2020, "
+        "section 4.1 (linear attention copies)."
+    ),
+    contenders=tuple(CONTENDERS),
+    columns={"reach": "reach of 2 layers", "loss": "loss, nats", "accuracy": "accuracy"},
+    run=run,
+    judge=judge,
+    draw=picture,
+)

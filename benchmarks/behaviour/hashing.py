@@ -1,0 +1,113 @@
+"""LSH rounds: a model that was trained with exact attention, read with more and more rounds of hashing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
+from benchmarks.behaviour.models import SmallDecoder
+from benchmarks.behaviour.tasks import duplication
+from benchmarks.behaviour.training import Training, score, train
+from benchmarks.behaviour.verdicts import Verdict, apart, at_least
+from regard.mechanisms import LSH
+
+SYMBOLS, WORD, ROWS = 10, 63, 16
+LENGTH = 2 * WORD + 1
+ROUNDS = (1, 2, 4, 8)
+SIZES = {"chunk 8, 32 buckets": (8, 32), "chunk 4, 64 buckets": (4, 64), "chunk 2, 128 buckets": (2, 128)}
+HASH_SEEDS = range(8)
+EXACT = LSH(chunk=LENGTH)  # a text that fits into one chunk is not hashed
+HOW = Training(updates=300, rate=3e-3)
+DRAW = duplication(SYMBOLS, WORD, ROWS)
+
+
+def new_model(mechanism: LSH) -> SmallDecoder:
+    """The model; nothing but the mechanism differs from one to the next."""
+    return SmallDecoder(
+        vocabulary=SYMBOLS + 1, length=LENGTH, dim=64, heads=4, layers=1, mechanism=mechanism, pattern="causal"
+    )
+
+
+@cache
+def trained(seed: int, quick: bool) -> tuple[SmallDecoder, Record]:
+    """A model trained with exact attention, and what that took; one for all contenders."""
+    torch.manual_seed(seed)
+    model = new_model(EXACT)
+    done = train(model, DRAW, HOW.shortened(quick), seed, f"hashing, seed {seed}")
+    return model, {"exact": score(model, DRAW)["accuracy"], **vars(done)}
+
+
+def run(contender: str, seed: int, quick: bool) -> Record:
+    """Score the trained model with every number of rounds: means over several seeds of the hashes."""
+    model, done = trained(seed, quick)
+    chunk, buckets = SIZES[contender]
+    found = {}
+    for rounds in ROUNDS:
+        accuracies = []
+        for hash_seed in HASH_SEEDS:
+            hashed = new_model(LSH(chunk, buckets, rounds, hash_seed))
+            hashed.load_state_dict(model.state_dict())
+            accuracies.append(score(hashed, DRAW, batches=2)["accuracy"])
+        found[f"rounds_{rounds}"] = mean(accuracies)
+    return {**found, **done}
+
+
+def judge(records: Records) -> list[Verdict]:
+    """Accuracy rises with rounds to that of exact attention; one round is clearly lower where chunks are small."""
+    smallest = list(SIZES)[-1]
+    verdicts = [at_least("accuracy with exact attention", over_seeds(records, smallest, "exact"), 0.99)]
+    for contender in SIZES:
+        falls = _largest_falls([over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS])
+        verdicts.append(
+            Verdict(
+                f"{contender}: accuracy never falls from 1 to 8 rounds by more than 0.002; it does by {max(falls):.3f} "
+                f"at most",
+                max(falls) <= 0.002,
+            )
+        )
+        eight = over_seeds(records, contender, "rounds_8")
+        verdicts.append(at_least(f"{contender}: accuracy with 8 rounds", eight, 0.98))
+    one = over_seeds(records, smallest, "rounds_1")
+    return [*verdicts, apart(f"{smallest}: 8 rounds are more accurate than 1", eight, one, margin=0.1)]
+
+
+def _largest_falls(by_rounds: Sequence[Sequence[float]]) -> list[float]:
+    """For each seed, the most that accuracy falls from one number of rounds to the next; 0 where it never does."""
+    steps = pairwise(by_rounds)
+    falls = [[max(0.0, fewer - more) for fewer, more in zip(*step, strict=True)] for step in steps]
+    return [max(of_seed) for of_seed in zip(*falls, strict=True)]
+
+
+def picture(records: Records, axes: Any) -> None:
+    """Accuracy over rounds, mean and extremes of the seeds."""
+    for contender in records:
+        found = [over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS]
+        line = axes.plot(ROUNDS, [mean(numbers) for numbers in found], "o-", label=contender)[0]
+        least, most = [min(numbers) for numbers in found], [max(numbers) for numbers in found]
+        axes.fill_between(ROUNDS, least, most, color=line.get_color(), alpha=0.2)
+    axes.set(xlabel="rounds of hashing", ylabel="accuracy", xscale="log")
+    axes.set_xticks(ROUNDS, [str(rounds) for rounds in ROUNDS])
+    axes.minorticks_off()
+
+
+HASHING = Experiment(
+    name="hashing",
+    title="LSH: a trained model read with more rounds",
+    recipe=(
+        f"Texts `0 w 0 w`, w of {WORD} random symbols out of {SYMBOLS}; the second w is to be guessed. 1 layer, dim "
+        f"64, 4 heads, learned positions, queries that are the keys; {HOW.updates} updates of {ROWS} texts with exact "
+        f"attention. The same weights are then scored with LSH: chunks of twice a bucket's mean size, as in the paper, "
+        f"and 1, 2, 4 and 8 rounds, the mean over {len(HASH_SEEDS)} seeds of the hashes.\n\n"
+        "Source: Reformer, Kitaev et al. 2020, section 5, table 2 (trained with full attention, evaluated with hashes)."
+    ),
+    contenders=tuple(SIZES),
+    columns={"exact": "exact", **{f"rounds_{rounds}": f"rounds: {rounds}" for rounds in ROUNDS}},
+    run=run,
+    judge=judge,
+    draw=picture,
+)

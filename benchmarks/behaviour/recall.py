@@ -1,0 +1,113 @@
+"""Associative recall by the size of the state: a sum over keys holds only as many pairs as it has room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
+from benchmarks.behaviour.models import SmallDecoder
+from benchmarks.behaviour.tasks import recall
+from benchmarks.behaviour.training import Batch, Training, score, train
+from benchmarks.behaviour.verdicts import Verdict, apart, at_least, below
+from regard.mechanisms import LinearTransformer, Mechanism, Softmax
+
+LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2
+PAIRS = (4, 8, 16)
+DRAWS = {pairs: recall(VOCABULARY, LENGTH, ROWS, pairs) for pairs in PAIRS}
+HOW = Training(updates=1200, rate=3e-3)
+SLOW = replace(HOW, rate=1e-3)
+
+CONTENDERS: dict[str, tuple[Mechanism, int, Training]] = {
+    "softmax, dim 32": (Softmax(), 32, HOW),
+    "linear, dim 16": (LinearTransformer(), 16, HOW),
+    "linear, dim 32": (LinearTransformer(), 32, HOW),
+    "linear, dim 64": (LinearTransformer(), 64, HOW),
+    "linear, dim 32, slow": (LinearTransformer(), 32, SLOW),
+}
+
+
+def numbers_kept(contender: str) -> str:
+    """What a layer keeps of the text to decode on: keys and values, or one sum of their products and one of keys."""
+    mechanism, dim, _ = CONTENDERS[contender]
+    if isinstance(mechanism, Softmax):
+        return f"{2 * dim * LENGTH:,}"
+    return f"{dim * (dim // HEADS) + dim:,}"
+
+
+def draw_any(generator: torch.Generator) -> Batch:
+    """What is trained on: a batch with 4, 8 or 16 pairs, all equally often."""
+    pairs = PAIRS[int(torch.randint(len(PAIRS), (), generator=generator))]
+    return DRAWS[pairs](generator)
+
+
+def run(contender: str, seed: int, quick: bool) -> Record:
+    """Train one contender from one seed."""
+    mechanism, dim, how = CONTENDERS[contender]
+    torch.manual_seed(seed)
+    model = SmallDecoder(
+        vocabulary=VOCABULARY, length=None, dim=dim, heads=HEADS, convolution=3, mechanism=mechanism, pattern="causal"
+    )
+    done = train(model, draw_any, how.shortened(quick), seed, f"recall, {contender}, seed {seed}")
+    accuracies = {f"accuracy_{pairs}": score(model, DRAWS[pairs])["accuracy"] for pairs in PAIRS}
+    return {"kept": numbers_kept(contender), **accuracies, **vars(done)}
+
+
+def judge(records: Records) -> list[Verdict]:
+    """A state too small fails where a larger one, and softmax that keeps every key, recall."""
+    found = {
+        (contender, pairs): over_seeds(records, contender, f"accuracy_{pairs}")
+        for contender in CONTENDERS
+        for pairs in PAIRS
+    }
+    verdicts = []
+    for pairs in PAIRS:
+        for contender in ("softmax, dim 32", "linear, dim 64"):
+            verdicts.append(at_least(f"{contender}: accuracy with {pairs} pairs", found[contender, pairs], 0.9))
+        verdicts.append(below(f"linear, dim 32: accuracy with {pairs} pairs", found["linear, dim 32", pairs], 0.3))
+    by_state = ("linear, dim 16", "linear, dim 32", "linear, dim 64", "softmax, dim 32")
+    for less, more in pairwise(by_state):
+        numbers = found[more, 16], found[less, 16]
+        verdicts.append(apart(f"with 16 pairs, {more}, recalls more than {less},", *numbers, margin=0.05))
+    slow, fast = found["linear, dim 32, slow", 16], found["linear, dim 32", 16]
+    verdicts.append(apart("with 16 pairs, linear, dim 32, recalls more at the rate 0.003 than at 0.001,", fast, slow))
+    return verdicts
+
+
+def picture(records: Records, axes: Any) -> None:
+    """Accuracy over pairs, mean and extremes of the seeds."""
+    for contender in records:
+        found = [over_seeds(records, contender, f"accuracy_{pairs}") for pairs in PAIRS]
+        means = [mean(numbers) for numbers in found]
+        down = [middle - min(numbers) for middle, numbers in zip(means, found, strict=True)]
+        up = [max(numbers) - middle for middle, numbers in zip(means, found, strict=True)]
+        axes.errorbar(PAIRS, means, yerr=[down, up], marker="o", capsize=3, label=contender)
+    axes.set(xlabel="pairs to remember", ylabel="accuracy", ylim=(-0.03, 1.03), xscale="log")
+    axes.set_xticks(PAIRS, [str(pairs) for pairs in PAIRS])
+    axes.minorticks_off()
+
+
+RECALL = Experiment(
+    name="recall",
+    title="Associative recall: what a state has room for",
+    recipe=(
+        f"Texts of {LENGTH} tokens out of {VOCABULARY}: 4, 8 or 16 pairs of a key and its value, then each key once "
+        f"more at a random place, where its value is to be guessed. 2 layers, {HEADS} heads, a causal convolution of "
+        f"width 3 before each attention tells what stands next to what, and there are no other positions; "
+        f"{HOW.updates:,} updates of {ROWS} texts at the learning rate {HOW.rate:g}. One contender is trained at "
+        f"{SLOW.rate:g} as well, to tell what a state cannot hold from what was not learned yet.\n\n"
+        "Source: Zoology, Arora et al. 2023, section 3 (multi-query associative recall); that a state's size decides: "
+        "Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff, Arora et al. 2024."
+    ),
+    contenders=tuple(CONTENDERS),
+    columns={
+        "kept": "numbers kept a layer",
+        **{f"accuracy_{pairs}": f"accuracy, {pairs} pairs" for pairs in PAIRS},
+    },
+    run=run,
+    judge=judge,
+    draw=picture,
+)

@@ -1,0 +1,66 @@
+"""What was measured so far, kept in one file after every training, so that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.behaviour.experiment import Experiment, Record
+from regard.bench.machine import environment
+from regard.storage.files import replace_file
+
+FILE = "behaviour.json"
+
+
+@dataclass
+class Results:
+    """Records by experiment, contender and seed, and where they were measured."""
+
+    quick: bool = False
+    environment: dict[str, Any] = field(default_factory=environment)
+    records: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+
+    def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
+        """The contenders and seeds that were not trained yet, seed by seed."""
+        done = self.records.get(experiment.name, {})
+        pairs = [(contender, seed) for seed in experiment.seeds for contender in experiment.contenders]
+        return [(contender, seed) for contender, seed in pairs if seed not in done.get(contender, {})]
+
+    def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
+        """Keep what one training measured."""
+        self.records.setdefault(experiment.name, {}).setdefault(contender, {})[seed] = record
+
+    def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
+        """The records of an experiment, in the order of its contenders and seeds."""
+        kept = self.records.get(experiment.name, {})
+        return {
+            contender: {seed: kept[contender][seed] for seed in experiment.seeds if seed in kept[contender]}
+            for contender in experiment.contenders
+            if contender in kept
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write them in one instant."""
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"environment": self.environment, "quick": self.quick, "records": self.records}
+        replace_file(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path, quick: bool) -> Results:
+        """What a folder holds, or nothing yet; quick and whole runs are not mixed."""
+        path = folder / FILE
+        if not path.exists():
+            return cls(quick)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["quick"] != quick:
+            raise SystemExit(f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out")
+        records = {
+            name: {
+                contender: {int(seed): record for seed, record in by_seed.items()}
+                for contender, by_seed in by_contender.items()
+            }
+            for name, by_contender in content["records"].items()
+        }
+        return cls(quick, content["environment"], records)

@@ -1,0 +1,50 @@
+"""A text that every machine has: the documentation strings of Python's standard library, in 27 symbols."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import torch
+
+SYMBOLS = 27  # a to z, and whatever separates words
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
+
+
+@cache
+def texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of the training text and of the held-out text: every tenth module is held out."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for number, path in enumerate(_modules()):
+        parts[number % 10 == 0].append(" ".join(_documentation(path)))
+    first, held_out = (ids(" ".join(part)) for part in parts)
+    return first, held_out
+
+
+def _modules() -> list[Path]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    return sorted(path for path in library.rglob("*.py") if not _SKIPPED & set(path.relative_to(library).parts))
+
+
+def _documentation(path: Path) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def ids(text: str) -> torch.Tensor:
+    """Letters as 1 to 26 without their case, and 0 for whatever stands between them.
+
+    >>> ids("A, b").tolist()
+    [1, 0, 2]
+    """
+    plain = re.sub(r"[^a-z]+", " ", text.lower())
+    return torch.tensor([ord(letter) - 96 if letter != " " else 0 for letter in plain])
