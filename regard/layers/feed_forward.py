@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from regard.errors import ArgumentError
 
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "silu": nn.functional.silu}
+GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
+ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "gelu-tanh": partial(nn.functional.gelu, approximate="tanh"),
+    "silu": nn.functional.silu,
+    **GATED,
+}
 
 
 class FeedForward(nn.Module):
-    """`activation(x W1 + b1) W2 + b2` at each position by itself.
+    """`activation(x W1 + b1) W2 + b2` at each position by itself; gated, `(act(x G + g) · (x W1 + b1)) W2 + b2`.
 
     Args:
         dim: size of the vectors that come and go.
-        hidden_dim: size between the two projections.
-        activation: "relu" as in the paper, "gelu" or "silu".
+        hidden_dim: size between the projections.
+        activation: "relu" as in the paper, "gelu" (or its estimate by a tanh, GPT-2's "gelu-tanh"), "silu"; gated,
+            "swiglu" by silu as in Llama, "geglu" by gelu.
         dropout: share of the hidden numbers dropped in training.
+        bias: do the projections have biases?
 
-    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.3.
+    Raises:
+        ArgumentError: an activation that does not exist.
 
-    >>> FeedForward(8, 32)(torch.zeros(2, 3, 8)).shape
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.3; gates: GLU Variants Improve Transformer,
+    Shazeer 2020, equations 5 and 6.
+
+    >>> FeedForward(8, 32, "swiglu", bias=False)(torch.zeros(2, 3, 8)).shape
     torch.Size([2, 3, 8])
     """
 
-    def __init__(self, dim: int, hidden_dim: int, activation: str = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, hidden_dim: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation {activation!r} does not exist; there are {', '.join(ACTIVATIONS)}")
         self.activation = activation
-        self.widen = nn.Linear(dim, hidden_dim)
-        self.narrow = nn.Linear(hidden_dim, dim)
+        self.gate = nn.Linear(dim, hidden_dim, bias=bias) if activation in GATED else None
+        self.widen = nn.Linear(dim, hidden_dim, bias=bias)
+        self.narrow = nn.Linear(hidden_dim, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
-        return self.narrow(self.dropout(ACTIVATIONS[self.activation](self.widen(x))))
+        activate = ACTIVATIONS[self.activation]
+        hidden = activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
+        return self.narrow(self.dropout(hidden))

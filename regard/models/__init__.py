@@ -3,7 +3,30 @@
 Batches hold ids padded with `PAD` on either side; a model finds the padding itself and is not changed by it.
 """
 
+from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.models.kinds import load_translation_model
+from regard.models.language import LanguageConfig, LanguageModel, LanguageState
+from regard.models.recurrent import LongShortTermMemoryNetwork, RecurrentTranslationState, RecurrentTranslator
+from regard.models.state import LayerCaches, State, Writer
 from regard.models.storage import SavedModel, load_model, save_model
 from regard.models.translation_transformer import TranslationState, TranslationTransformer
 
-__all__ = ["TranslationTransformer", "TranslationState", "save_model", "load_model", "SavedModel"]
+__all__ = [
+    "TranslationTransformer",
+    "TranslationState",
+    "RecurrentTranslator",
+    "RecurrentTranslationState",
+    "LongShortTermMemoryNetwork",
+    "LanguageModel",
+    "LanguageConfig",
+    "LanguageState",
+    "TextEncoder",
+    "EncoderConfig",
+    "State",
+    "Writer",
+    "LayerCaches",
+    "load_translation_model",
+    "save_model",
+    "load_model",
+    "SavedModel",
+]

@@ -1,5 +1,6 @@
 """Text to ids and back without loss, and ids to the words a person sees."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, groupby
@@ -10,18 +11,21 @@ from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabul
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
 
+LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its end
+
 BARE_SPACE = "\u2423"  # "␣": how a piece or word of nothing but space is shown
 
 
 class Tokeniser:
     """Byte-level sub-words: every text, emoji included, comes back exactly as `normalise` leaves it.
 
-        decode(encode(text)) == normalise(text)
+        decode(encode(text)) == normalise(text)     for sentences
+        decode(encode(text)) == text                verbatim, for running text: line ends and all spaces stay
 
-    Two kinds: "bpe" merges bytes into sub-words inside words, "character" into single characters (rare ones
-    stay bytes). Punctuation and symbols are units apart from words; "didn't" is one word. (Unigram is not
-    offered: its trainer gives another vocabulary on every run.) Ids 0 to 3 are `PAD, UNKNOWN, BEGIN, END`; no
-    text is ever encoded as one of them, "<end>" is six ordinary characters.
+    Three kinds: "bpe" merges bytes into sub-words inside words, "character" into single characters (rare ones
+    stay bytes), "byte" merges nothing. Punctuation and symbols are units apart from words; "didn't" is one word.
+    (Unigram is not offered: its trainer gives another vocabulary on every run.) Ids 0 to 3 are `PAD, UNKNOWN, BEGIN,
+    END`; no text is ever encoded as one of them, "<end>" is six ordinary characters.
 
     Source: Sennrich, Haddow and Birch 2016 (byte-pair encoding); Radford et al. 2019 (over bytes).
 
@@ -40,13 +44,14 @@ class Tokeniser:
         self._word_units = word_units()
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe") -> "Tokeniser":
+    def train(cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, verbatim: bool = False) -> "Tokeniser":
         """Learn a vocabulary from lines of text; the same lines give the same vocabulary, bit for bit.
 
         Args:
-            lines: the text, for a translator both sides; each is normalised first.
-            vocab_size: the most pieces to learn, at least 260; a small text gives fewer.
-            kind: "bpe" or "character".
+            lines: the text, for a translator both sides; each is normalised first, unless it is taken verbatim.
+            vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" has no more.
+            kind: "bpe", "character" or "byte".
+            verbatim: encode texts as they stand.
 
         Raises:
             ArgumentError: an unknown kind, a vocab_size below 260, or one string where lines are needed.
@@ -55,10 +60,13 @@ class Tokeniser:
         """
         if isinstance(lines, str):
             raise ArgumentError("lines is one string; hand over a list of lines, or text.splitlines()")
-        prepared = [f" {text}" for line in lines if (text := normalise(line))]
+        if verbatim:
+            prepared = [line for text in lines for line in _whole_lines(text)]
+        else:
+            prepared = [f" {text}" for line in lines if (text := normalise(line))]
         if not prepared:
             raise DataError("the lines hold no text; a tokeniser learns from at least one line that is not empty")
-        return cls(Vocabulary.learn(prepared, vocab_size, kind))
+        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim))
 
     @property
     def vocab_size(self) -> int:
@@ -67,8 +75,13 @@ class Tokeniser:
 
     @property
     def kind(self) -> str:
-        """Either "bpe" or "character"."""
+        """One of "bpe", "character" and "byte"."""
         return self.vocabulary.kind
+
+    @property
+    def verbatim(self) -> bool:
+        """Are texts encoded as they stand?"""
+        return self.vocabulary.verbatim
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special ids; an empty text has none.
@@ -78,6 +91,9 @@ class Tokeniser:
         """
         if not isinstance(text, str):
             raise ArgumentError(f"a {type(text).__name__} was given to encode; it takes one string at a time")
+        if self.verbatim:
+            lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
+            return [i for line in lines for i in line.ids]
         # The first word starts with a space as the others do, so that it is the same piece wherever it stands.
         text = normalise(text)
         return self._engine.encode(f" {text}", add_special_tokens=False).ids if text else []
@@ -89,7 +105,8 @@ class Tokeniser:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
         joined = b"".join(self._bytes_of(i) or b"" for i in ids)
-        return joined.decode("utf-8", "replace").removeprefix(" ")
+        text = joined.decode("utf-8", "replace")
+        return text if self.verbatim else text.removeprefix(" ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         r"""What each id alone stands for: its text without the space, "\xf0" for part of a character, "<end>".
@@ -162,6 +179,11 @@ class Tokeniser:
 
     def __repr__(self) -> str:
         return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines of a text with their ends; encoded one by one, so that no piece crosses an end."""
+    return LINES.findall(LONE_SURROGATES.sub("\ufffd", text))
 
 
 def _shown(raw: bytes, errors: str) -> str:

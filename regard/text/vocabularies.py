@@ -22,7 +22,7 @@ FORMAT = "regard tokeniser 1"
 # punctuation and a run of symbols (emoji with all that modifies them) are units too; each takes the space before it.
 LETTER, REST = r"[\p{L}\p{N}]", r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]*"
 WORD_UNITS = rf" ?{LETTER}{REST}(?:'{LETTER}{REST})*| ?\p{{P}}+| ?[^\s\p{{L}}\p{{N}}\p{{P}}]+|\s+"
-UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]"}
+UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]", "byte": r"[\s\S]"}
 
 
 def _byte_letters() -> dict[str, int]:
@@ -41,6 +41,7 @@ class Vocabulary:
 
     kind: str
     merges: tuple[tuple[str, str], ...]
+    verbatim: bool = False  # texts are encoded as they stand, not normalised
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ class Vocabulary:
         return (None,) * len(SPECIALS) + tuple(bytes(BYTE_OF[letter] for letter in piece) for piece in ordinary)
 
     @classmethod
-    def learn(cls, texts: Iterable[str], size: int, kind: str) -> "Vocabulary":
+    def learn(cls, texts: Iterable[str], size: int, kind: str, verbatim: bool = False) -> "Vocabulary":
         """Merges learned from texts until there are `size` pieces, or no pair of pieces occurs twice."""
         if kind not in UNITS:
             raise ArgumentError(f"kind is {kind!r}; a tokeniser is one of {', '.join(map(repr, UNITS))}")
@@ -65,6 +66,8 @@ class Vocabulary:
             raise ArgumentError(
                 f"vocab_size is {size}; it must be at least {least}: {len(SPECIALS)} special pieces and 256 bytes"
             )
+        if kind == "byte":
+            return cls(kind, (), verbatim)
         with needed("tokenizers", "a tokeniser"):
             from tokenizers import Tokenizer as Engine
             from tokenizers import models, trainers
@@ -75,7 +78,8 @@ class Vocabulary:
             vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=sorted(BYTE_OF), show_progress=False
         )
         engine.train_from_iterator(texts, trainer)
-        return cls(kind, tuple((left, right) for left, right in json.loads(engine.to_str())["model"]["merges"]))
+        merges = json.loads(engine.to_str())["model"]["merges"]
+        return cls(kind, tuple((left, right) for left, right in merges), verbatim)
 
     def engine(self) -> "Engine":
         """The Hugging Face tokenizer that applies the merges."""
@@ -91,9 +95,8 @@ class Vocabulary:
 
     def to_json(self) -> str:
         """The vocabulary as one line of ASCII."""
-        return json.dumps(
-            {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}, separators=(",", ":")
-        )
+        content = {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}
+        return json.dumps({**content, **({"verbatim": True} if self.verbatim else {})}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
@@ -107,7 +110,8 @@ class Vocabulary:
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"the tokeniser is not valid JSON ({error}); copy or train it again") from None
         wanted = {"format", "kind", "specials", "merges"}
-        if not isinstance(found, dict) or set(found) != wanted:
+        verbatim = isinstance(found, dict) and found.pop("verbatim", False)
+        if not isinstance(found, dict) or set(found) != wanted or not isinstance(verbatim, bool):
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if found["format"] != FORMAT:
             raise _damaged(f"its format is {str(found['format'])[:60]!r}, where {FORMAT!r} is read")
@@ -115,7 +119,10 @@ class Vocabulary:
             raise _damaged(f"its kind is {str(found['kind'])[:60]!r}, where one of {', '.join(UNITS)} is read")
         if found["specials"] != list(SPECIALS):
             raise _damaged(f"its special pieces are not {', '.join(SPECIALS)} with the ids 0 to 3")
-        return cls(found["kind"], _checked_merges(found["merges"]))
+        merges = _checked_merges(found["merges"])
+        if found["kind"] == "byte" and merges:
+            raise _damaged("it is of bytes and yet merges them")
+        return cls(found["kind"], merges, verbatim)
 
 
 def word_units() -> "PreTokenizer":

@@ -265,5 +265,7 @@ def test_feed_forward_is_its_formula():
     layer, x = FeedForward(6, 10), torch.randn(2, 3, 6)
     hidden = (x @ layer.widen.weight.T + layer.widen.bias).clamp(min=0)
     torch.testing.assert_close(layer(x), hidden @ layer.narrow.weight.T + layer.narrow.bias)
-    with pytest.raises(rg.ArgumentError, match="'tanh' does not exist; there are relu, gelu, silu"):
+    with pytest.raises(
+        rg.ArgumentError, match="'tanh' does not exist; there are relu, gelu, gelu-tanh, silu, swiglu, geglu"
+    ):
         FeedForward(6, 10, activation="tanh")

@@ -1,0 +1,116 @@
+"""Where a language model stands in its texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from regard.errors import ArgumentError
+from regard.models.state import LayerCaches
+from regard.patterns import KeySpan
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that a model continues in one go: in its caches they all end at the same place.
+
+    Args:
+        caches: one for each layer.
+        starts: the place (texts,) at which each begins; None where all begin at 0.
+        rows: which rows of the batch they are, (texts,); None for all.
+    """
+
+    caches: LayerCaches
+    starts: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+
+    @cached_property
+    def live(self) -> KeySpan | None:
+        """What is no padding, for attention."""
+        return None if self.starts is None else KeySpan(self.starts)
+
+    @property
+    def shortest(self) -> int:
+        """Ids of the shortest text."""
+        return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
+
+    def of(self, ids: torch.Tensor) -> torch.Tensor:
+        """Of ids (batch, ...), those of these texts."""
+        return ids if self.rows is None else ids[self.rows]
+
+    def places(self, added: int, device: torch.device) -> torch.Tensor:
+        """Where the next ids stand in their texts: (added,), or (texts, added) where the texts begin apart."""
+        places = torch.arange(self.caches.length, self.caches.length + added, device=device)
+        return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
+
+    def reordered(self, index: torch.Tensor) -> Texts:
+        """Those of the new rows that go on from one of these texts."""
+        rows = None
+        if self.rows is not None:
+            rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
+        caches = self.caches.copy()
+        caches.reorder(index)
+        return Texts(caches, None if self.starts is None else self.starts[index], rows)
+
+    def cropped(self, length: int) -> Texts:
+        """These with `length` positions; where there are none, nothing is known of beginnings."""
+        caches = self.caches.copy()
+        caches.crop(length)
+        return replace(self, caches=caches, starts=self.starts if length else None)
+
+
+@dataclass
+class LanguageState:
+    """Texts side by side, each layer's cache of them, and the scores of what follows.
+
+    Args:
+        groups: texts that go on in one go; several where texts of unequal lengths cannot.
+        next_scores: (batch, vocab_size), the scores of what follows the prompts; None once the texts have gone on.
+    """
+
+    groups: list[Texts]
+    next_scores: torch.Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Ids taken in so far, of the longest text."""
+        return max(texts.caches.length for texts in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the caches hold."""
+        return sum(texts.caches.nbytes for texts in self.groups)
+
+    def reorder(self, index: torch.Tensor) -> None:
+        """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        groups = [texts.reordered(index) for texts in self.groups]
+        rows = [texts.rows for texts in groups if texts.rows is not None]
+        if rows and sum(map(len, rows)) < len(index):
+            raise ArgumentError(f"reorder to rows {index.tolist()}: this state has no such rows")
+        self.groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
+        if self.next_scores is not None:
+            self.next_scores = self.next_scores[index]
+
+    def crop(self, length: int) -> None:
+        """Forget what came after the longest text had `length` ids: every text loses as many; 0 forgets all.
+
+        Raises:
+            ArgumentError, UnsupportedError: a text that has no so many ids, or a cache that no longer knows how it was.
+        """
+        lost = self.length - length
+        shortest = min(texts.shortest for texts in self.groups)
+        if length and not 0 <= lost <= shortest:
+            raise ArgumentError(
+                f"crop({length}): the longest text has {self.length} ids and the shortest {shortest}, and each loses "
+                f"as many; {self.length - shortest} to {self.length} can stay, or none"
+            )
+        self.groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
+        self.next_scores = None if lost else self.next_scores
+
+
+def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+    """What was computed of each group, in the order of the batch's rows."""
+    rows = [texts.rows for texts in groups if texts.rows is not None]
+    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]

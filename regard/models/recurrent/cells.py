@@ -1,0 +1,200 @@
+"""Recurrent cells that attend: Bahdanau's attends before it moves on, Luong's after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError, ShapeError
+from regard.models.recurrent.memory import Memory, MemoryAttention, OneVector
+
+Recurrent = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+"""The state of torch's cells, (batch, hidden), or of its layers, (layers, batch, hidden); LSTM has two of them."""
+
+
+def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
+    """The state of a cell, or of layers that are run for one step, after x (batch, input_size)."""
+    if isinstance(cell, nn.RNNBase):
+        return cell(x[:, None], state)[1]
+    return cell(x, state)
+
+
+def top(state: Recurrent) -> torch.Tensor:
+    """What a state shows: the hidden state, of the topmost layer, (batch, hidden)."""
+    hidden = state[0] if isinstance(state, tuple) else state
+    return hidden[-1] if hidden.dim() == 3 else hidden
+
+
+@dataclass(frozen=True)
+class CellState:
+    """Where an attentive cell stands: the wrapped cell's state, what is fed to its next step, and how many steps."""
+
+    recurrent: Recurrent
+    fed: torch.Tensor | None = None
+    place: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts())
+
+    def reorder(self, index: torch.Tensor) -> CellState:
+        """Row i is what row `index[i]` was here."""
+        chosen = [part.index_select(-2, index) for part in self._parts()]  # the rows are always the last axis but one
+        fed = None if self.fed is None else chosen.pop()
+        recurrent = (chosen[0], chosen[1]) if isinstance(self.recurrent, tuple) else chosen[0]
+        return CellState(recurrent, fed, self.place)
+
+    def _parts(self) -> list[torch.Tensor]:
+        parts = list(self.recurrent) if isinstance(self.recurrent, tuple) else [self.recurrent]
+        return parts if self.fed is None else [*parts, self.fed]
+
+
+class AttentionCell(nn.Module):
+    """A recurrent cell that attends to a memory at each step; what it wraps may be any recurrent cell of torch.
+
+    Args:
+        cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True, whose layers
+            then move on together. Its input is x and what the order below joins to it.
+        attention: reads the memory.
+    """
+
+    def __init__(self, cell: nn.RNNCellBase | nn.RNNBase, attention: MemoryAttention | OneVector) -> None:
+        super().__init__()
+        if isinstance(cell, nn.RNNBase) and (cell.bidirectional or not cell.batch_first):
+            raise ArgumentError(f"{cell} cannot go step by step: it needs batch_first=True and one direction")
+        self.cell, self.attention = cell, attention
+
+    def begin(self, recurrent: Recurrent) -> CellState:
+        """Before the first step, with the wrapped cell in this state."""
+        return CellState(recurrent)
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        """One step: x (batch, x_dim) -> output (batch, output_dim), and the state after it."""
+        raise NotImplementedError
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        """Many steps: xs (batch, length, x_dim) -> outputs (batch, length, output_dim), and the state after them."""
+        outputs = []
+        for x in xs.unbind(1):
+            output, state = self(x, state, memory)
+            outputs.append(output)
+        return torch.stack(outputs, 1), state
+
+    def _advance(self, x: torch.Tensor, recurrent: Recurrent) -> Recurrent:
+        if x.shape[-1] != self.cell.input_size:
+            raise ShapeError(
+                f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {self.cell.input_size}; "
+                f"give it input_size={x.shape[-1]}"
+            )
+        return advance(self.cell, x, recurrent)
+
+    def _attend(self, query: torch.Tensor, memory: Memory, place: int) -> torch.Tensor:
+        return self.attention(query[:, None], memory, place)[:, 0]  # (batch, memory_dim)
+
+
+class BahdanauCell(AttentionCell):
+    """Attends with the state it comes from, then moves on with what it found; the output is [s_t; c_t].
+
+        c_t = Σ_j softmax_j(score(s_{t-1}, h_j)) h_j
+        s_t = f(s_{t-1}, [y_{t-1}; c_t])
+
+    The wrapped cell reads x and c_t side by side, which multiplies each with a matrix of its own. (torch's GRU resets
+    after the matrix, r ∘ (U s), where the paper has U (r ∘ s), and its z is the paper's 1 - z.)
+
+    Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, section 3.1,
+    equations 4 to 6, and appendix A.2.2.
+
+    >>> from regard.mechanisms import Additive
+    >>> cell = BahdanauCell(nn.GRUCell(5 + 4, 6), MemoryAttention(Additive(query_dim=6, key_dim=4, hidden=6)))
+    >>> memory = cell.attention.remember(torch.zeros(2, 7, 4))
+    >>> output, state = cell(torch.zeros(2, 5), cell.begin(torch.zeros(2, 6)), memory)
+    >>> output.shape
+    torch.Size([2, 10])
+    """
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        context = self._attend(top(state.recurrent), memory, state.place)
+        recurrent = self._advance(torch.cat([x, context], -1), state.recurrent)
+        return torch.cat([top(recurrent), context], -1), CellState(recurrent, None, state.place + 1)
+
+
+class FixedVectorCell(BahdanauCell):
+    """The decoder before attention: the same vector of the source at each step; the output is [s_t; c].
+
+        s_t = f(s_{t-1}, [y_{t-1}; c])
+
+    Source: Learning Phrase Representations using RNN Encoder-Decoder, Cho et al. 2014, section 2.2.
+    """
+
+    def __init__(self, cell: nn.RNNCellBase | nn.RNNBase) -> None:
+        super().__init__(cell, OneVector())
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        if not isinstance(self.cell, nn.RNNBase):
+            return super().sequence(xs, state, memory)
+        contexts = self.attention(xs, memory)  # (batch, length, memory_dim)
+        hidden, recurrent = self.cell(torch.cat([xs, contexts], -1), state.recurrent)
+        return torch.cat([hidden, contexts], -1), CellState(recurrent, None, state.place + xs.shape[1])
+
+
+class LuongCell(AttentionCell):
+    """Moves on, then attends with the state it came to; the output is the attentional vector h~_t.
+
+        h_t = f(h_{t-1}, y_{t-1}),  or  f(h_{t-1}, [y_{t-1}; h~_{t-1}])  with input feeding
+        c_t = Σ_j softmax_j(score(h_t, h_j)) h_j
+        h~_t = tanh(W_c [c_t; h_t])
+
+    Args:
+        cell, attention: as for AttentionCell.
+        memory_dim: size of c_t.
+        output_dim: size of h~_t.
+        input_feeding: is h~_t joined to the next step's input?
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, equation 5;
+    input feeding: section 3.3.
+
+    >>> from regard.mechanisms import General
+    >>> attention = MemoryAttention(General(query_dim=6, key_dim=4))
+    >>> cell = LuongCell(nn.LSTMCell(5 + 7, 6), attention, memory_dim=4, output_dim=7, input_feeding=True)
+    >>> start = cell.begin((torch.zeros(2, 6), torch.zeros(2, 6)))
+    >>> cell(torch.zeros(2, 5), start, attention.remember(torch.zeros(2, 3, 4)))[0].shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(
+        self,
+        cell: nn.RNNCellBase | nn.RNNBase,
+        attention: MemoryAttention,
+        *,
+        memory_dim: int,
+        output_dim: int,
+        input_feeding: bool = False,
+    ) -> None:
+        super().__init__(cell, attention)
+        self.combine = nn.Linear(memory_dim + cell.hidden_size, output_dim, bias=False)
+        self.input_feeding = input_feeding
+
+    def begin(self, recurrent: Recurrent) -> CellState:
+        hidden = top(recurrent)
+        return CellState(
+            recurrent, hidden.new_zeros(len(hidden), self.combine.out_features) if self.input_feeding else None
+        )
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        x = x if state.fed is None else torch.cat([x, state.fed], -1)
+        recurrent = self._advance(x, state.recurrent)
+        context = self._attend(top(recurrent), memory, state.place)
+        output = self._attentional(context, top(recurrent))
+        return output, CellState(recurrent, output if self.input_feeding else None, state.place + 1)
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        if self.input_feeding or not isinstance(self.cell, nn.RNNBase):
+            return super().sequence(xs, state, memory)
+        hidden, recurrent = self.cell(xs, state.recurrent)  # no step waits for the attention of the one before
+        contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
+        return self._attentional(contexts, hidden), CellState(recurrent, None, state.place + xs.shape[1])
+
+    def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.combine(torch.cat([context, hidden], -1)))

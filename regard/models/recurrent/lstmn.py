@@ -1,0 +1,110 @@
+"""A recurrent cell that attends to its own past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.errors import ShapeError
+from regard.mechanisms.scores import Additive
+from regard.models.recurrent.memory import Memory, MemoryAttention
+
+
+@dataclass(frozen=True)
+class Tapes:
+    """All that a text has left so far: its hidden states and memories, and the last summary h~, (batch, hidden)."""
+
+    memory: Memory
+    summary: torch.Tensor
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        """The hidden tape, (batch, length, hidden)."""
+        return self.memory.values[:, 0].chunk(2, -1)[0]
+
+    @property
+    def memories(self) -> torch.Tensor:
+        """The memory tape, (batch, length, hidden)."""
+        return self.memory.values[:, 0].chunk(2, -1)[1]
+
+    @property
+    def length(self) -> int:
+        return self.memory.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes + self.summary.nbytes
+
+    def reorder(self, index: torch.Tensor) -> Tapes:
+        """Row i is what row `index[i]` was here."""
+        return Tapes(self.memory.reorder(index), self.summary.index_select(0, index))
+
+
+class LongShortTermMemoryNetwork(nn.Module):
+    """The LSTMN: an LSTM whose last state is replaced by what it finds among all its states.
+
+        a_i = v · tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1}),   s = softmax(a) over i < t
+        [h~_t; c~_t] = Σ_i s_i [h_i; c_i]
+        i, f, o = σ(W [h~_t; x_t] + b),   ĉ = tanh(W [h~_t; x_t] + b),   each with rows of its own
+        c_t = f ∘ c~_t + i ∘ ĉ,   h_t = o ∘ tanh(c_t)
+
+    The score has three inputs and is `Additive` of the query [x_t; h~_{t-1}] and the key h_i; both tapes side by side
+    are the values. The first step finds nothing: h~ and c~ are zeros.
+
+    Args:
+        dim: size of what is read.
+        hidden: size of h and c, and inside the score.
+
+    Source: Long Short-Term Memory-Networks for Machine Reading, Cheng et al. 2016, the section Long Short-Term
+    Memory-Network.
+
+    >>> network = LongShortTermMemoryNetwork(dim=5, hidden=6)
+    >>> outputs, tapes = network(torch.zeros(2, 3, 5))
+    >>> more, tapes = network(torch.zeros(2, 4, 5), tapes)
+    >>> more.shape, tapes.length
+    (torch.Size([2, 4, 6]), 7)
+    """
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.dim, self.hidden = dim, hidden
+        self.attention = MemoryAttention(Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden))
+        self.gates = nn.Linear(hidden + dim, 4 * hidden)
+
+    def begin(self, batch: int) -> Tapes:
+        """Empty tapes for so many texts."""
+        weight = self.gates.weight
+        empty = weight.new_zeros(batch, 1, 0, self.hidden)
+        return Tapes(Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden))
+
+    def forward(self, x: torch.Tensor, state: Tapes | None = None) -> tuple[torch.Tensor, Tapes]:
+        """Read on.
+
+        Args:
+            x: (batch, length, dim).
+            state: the tapes so far; empty ones by default.
+
+        Returns:
+            The states h_t, (batch, length, hidden), and the tapes after them.
+        """
+        if x.dim() != 3 or x.shape[-1] != self.dim:
+            raise ShapeError(f"x has shape {tuple(x.shape)}; this network reads (batch, length, {self.dim})")
+        tapes = self.begin(len(x)) if state is None else state
+        outputs = []
+        for x_t in x.unbind(1):
+            h, tapes = self._step(x_t, tapes)
+            outputs.append(h)
+        return torch.stack(outputs, 1) if outputs else x.new_zeros(len(x), 0, self.hidden), tapes
+
+    def _step(self, x: torch.Tensor, tapes: Tapes) -> tuple[torch.Tensor, Tapes]:
+        query = torch.cat([x, tapes.summary], -1)  # (batch, dim + hidden)
+        found = self.attention(query[:, None], tapes.memory)[:, 0]  # (batch, 2 * hidden)
+        summary, past = found.chunk(2, -1)
+        i, f, o, new = self.gates(torch.cat([summary, x], -1)).chunk(4, -1)
+        c = f.sigmoid() * past + i.sigmoid() * new.tanh()  # (batch, hidden)
+        h = o.sigmoid() * c.tanh()
+        written = self.attention.remember(h[:, None])  # one state, with its key
+        values = torch.cat([h, c], -1)[:, None, None]  # (batch, 1, 1, 2 * hidden)
+        return h, Tapes(tapes.memory.append(written.keys, values), summary)

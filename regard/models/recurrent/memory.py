@@ -1,0 +1,121 @@
+"""What a recurrent cell attends to, and the attention that reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.functional import attention, attention_detail
+from regard.layers.recording import RecordedLayer, current_recording
+from regard.mechanisms import Softmax
+from regard.mechanisms.base import Sizes
+from regard.mechanisms.scores import Score
+from regard.patterns import Full, KeySpan, SlidingWindow
+
+
+@dataclass(frozen=True)
+class Memory:
+    """States that can be attended to, with their keys projected once.
+
+    values: (batch, 1, length, value_dim); keys: (batch, 1, length, key_dim), the same tensor as `values` where a score
+    compares the states as they are; live: which of them are no padding, None for all.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    live: KeySpan | None = None
+
+    @property
+    def length(self) -> int:
+        return self.values.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + (0 if self.keys is self.values else self.keys.nbytes)
+
+    def reorder(self, index: torch.Tensor) -> Memory:
+        """Row i is what row `index[i]` was here."""
+        values = self.values.index_select(0, index)
+        keys = values if self.keys is self.values else self.keys.index_select(0, index)
+        live = self.live
+        if live is not None:
+            assert isinstance(live.stop, torch.Tensor)
+            live = KeySpan(live.start, live.stop[index.to(live.stop.device)])
+        return Memory(keys, values, live)
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Memory:
+        """With one more state: keys (batch, 1, 1, key_dim), values (batch, 1, 1, value_dim)."""
+        return Memory(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), self.live)
+
+
+class MemoryAttention(RecordedLayer):
+    """One head of attention from the states of a recurrent cell to a memory: the score learns, nothing else does.
+
+        c_t = Σ_j softmax_j(score(h_t, key_j)) value_j
+
+    Args:
+        score: how a query is compared with a key.
+        window: looks only at memories at most so far from the query's own place (Luong's local-m).
+
+    >>> from regard.mechanisms import Additive
+    >>> attention = MemoryAttention(Additive(query_dim=6, key_dim=4, hidden=8))
+    >>> memory = attention.remember(torch.zeros(2, 5, 4))
+    >>> attention(torch.zeros(2, 1, 6), memory).shape
+    torch.Size([2, 1, 4])
+    """
+
+    def __init__(self, score: Score, window: int | None = None) -> None:
+        super().__init__()
+        self.score = score
+        self.mechanism = Softmax(score.with_projected_keys())
+        self.pattern = Full() if window is None else SlidingWindow(2 * window)
+        self.learned = score.new_parameters(heads=1, kv_heads=1)
+        # What is asked for at each step: not what `remember` has multiplied the keys with.
+        self.asked = tuple(self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1)))
+
+    def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
+        """A memory of states (batch, length, key_dim), which are its values too."""
+        values = states[:, None]  # (batch, 1, length, key_dim)
+        return Memory(self.score.project_keys(values, dict(self.learned)), values, live)
+
+    def forward(self, queries: torch.Tensor, memory: Memory, place: int = 0) -> torch.Tensor:
+        """What each query finds.
+
+        Args:
+            queries: (batch, q_len, query_dim).
+            memory: what `remember` made.
+            place: of the first query, for a window.
+
+        Returns:
+            (batch, q_len, value_dim).
+        """
+        q = queries[:, None]  # (batch, 1, q_len, query_dim)
+        options: dict[str, Any] = {"mechanism": self.mechanism}
+        options["parameters"] = {name: self.learned[name] for name in self.asked}
+        options["pattern"] = self.pattern if memory.live is None else self.pattern & memory.live
+        if self.pattern.compares_positions:
+            options["q_start"] = place
+        recording = current_recording(self)
+        if recording is None:
+            return attention(q, memory.keys, memory.values, **options)[:, 0]  # (batch, q_len, value_dim)
+        detail = attention_detail(q, memory.keys, memory.values, want=recording.want, **options)
+        recording.add(self, detail)
+        return detail.output[:, 0]
+
+    def extra_repr(self) -> str:
+        return f"{self.score}, pattern={str(self.pattern)!r}"
+
+
+class OneVector(torch.nn.Module):
+    """No attention: a memory of one vector, which every query finds."""
+
+    def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
+        """A memory of states (batch, 1, dim)."""
+        values = states[:, None]  # (batch, 1, 1, dim)
+        return Memory(values, values, live)
+
+    def forward(self, queries: torch.Tensor, memory: Memory, place: int = 0) -> torch.Tensor:
+        """That vector for each of the queries (batch, q_len, ·), (batch, q_len, dim)."""
+        return memory.values[:, 0].expand(-1, queries.shape[1], -1)

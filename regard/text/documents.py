@@ -1,0 +1,168 @@
+"""Running text from files: whole documents, lines, and texts with a label."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regard.errors import DataError
+from regard.text.characters import LONE_SURROGATES, tidy
+from regard.text.lines import PathLike, numbered_lines
+from regard.text.pairs import Pair
+from regard.text.readers import read_pairs
+
+MANY = 20  # documents
+MOST_CLASSES = 1000
+LONGEST_TEXT = 1_000_000  # words of a text with a label
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """Texts of some files, and what was dropped on the way: lines that are not UTF-8, or objects without a text."""
+
+    files: tuple[str, ...]
+    texts: tuple[str, ...]
+    dropped: int = 0
+    first_dropped: tuple[str, int] | None = None
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
+
+    def report(self) -> str:
+        """One sentence: how much was read, and how many lines dropped.
+
+        >>> TextFile(("a.txt",), ("A bird sang.",), 1, ("a.txt", 7)).report()
+        'a.txt: 12 characters in 1 text; dropped 1 damaged line, first at a.txt line 7'
+        """
+        said = f"{' + '.join(self.files)}: {self.characters:,} characters in {_count(len(self.texts), 'text')}"
+        if self.first_dropped is None:
+            return said
+        file, line = self.first_dropped
+        return f"{said}; dropped {_count(self.dropped, 'damaged line')}, first at {file} line {line}"
+
+
+def read_documents(*paths: PathLike) -> TextFile:
+    r"""Documents as they stand: a file is one, or each line of a `.jsonl` with the string "text".
+
+    Line ends become "\n"; a byte order mark is dropped, and so are lines that are not UTF-8, which are counted.
+
+    Raises:
+        DataError: a file is missing, empty, binary or in another encoding.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "few.txt")
+    ...     _ = path.write_bytes(b"A bird sang.\r\n\r\nIt  was happy.")
+    ...     read_documents(path).texts
+    ('A bird sang.\n\nIt  was happy.\n',)
+    """
+    return _read(paths, by_line=False)
+
+
+def read_texts(*paths: PathLike) -> TextFile:
+    """Short texts: each line that is not empty, or each "text" of a `.jsonl`, `tidy` and none twice.
+
+    Raises:
+        DataError: as `read_documents`.
+    """
+    read = _read(paths, by_line=True)
+    return replace(read, texts=tuple(dict.fromkeys(map(tidy, read.texts))))
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """Texts (`source`) with their labels (`target`), and one sentence about what was read."""
+
+    pairs: tuple[Pair, ...]
+    report: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every label once, in order."""
+        return tuple(sorted({pair.target for pair in self.pairs}))
+
+
+def read_labelled(path: PathLike) -> LabelledFile:
+    """Texts with labels from a `.tsv`: label TAB text, one a line.
+
+    Raises:
+        DataError: a file that cannot be read, with one label alone or with over a thousand.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "few.tsv")
+    ...     _ = path.write_text("good\\tA bird sang.\\nbad\\tIt rained.\\n", encoding="utf-8")
+    ...     read_labelled(path).labels
+    ('bad', 'good')
+    """
+    if Path(path).suffix.lower() != ".tsv":
+        raise DataError(f"{path} has a name that tells no format; labels are read from a .tsv (label TAB text)")
+    read = read_pairs(path, max_words=LONGEST_TEXT)
+    found = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
+    if not 2 <= len(found.labels) <= MOST_CLASSES:
+        raise DataError(
+            f"{path} has {_count(len(found.labels), 'label')}, such as {found.labels[0][:40]!r}; there are 2 to "
+            f"{MOST_CLASSES:,}, in the column before the text"
+        )
+    return found
+
+
+def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[str], list[str]]:
+    r"""What comes first and what is held out: of many documents the last, of few the tail of each.
+
+    Args:
+        documents: in their order; 20 are many.
+        share: how much is held out, of the documents or of the characters of each.
+        most: characters held out of few documents, at most; a tail begins with a line where one begins in its first
+            half.
+
+    >>> split_tail(["one\ntwo\nthree\n"], 0.5, 100)
+    (['one\ntwo\n'], ['three\n'])
+    """
+    if len(documents) >= MANY:
+        count = max(1, round(share * len(documents)))
+        return list(documents[:-count]), list(documents[-count:])
+    share = min(share, most / max(1, sum(map(len, documents))))
+    heads, tails = [], []
+    for text in documents:
+        cut = len(text) - round(share * len(text))
+        line = text.find("\n", cut, cut + (len(text) - cut) // 2) + 1
+        heads.append(text[: line or cut])
+        tails.append(text[line or cut :])
+    return [head for head in heads if head], [tail for tail in tails if tail]
+
+
+def _read(paths: Sequence[PathLike], by_line: bool) -> TextFile:
+    texts: list[str] = []
+    faults: list[tuple[str, int]] = []
+    for path in paths:
+        is_table = Path(path).suffix.lower() == ".jsonl"
+        kept: list[str] = []
+        for number, line in numbered_lines(path):
+            found = _text_of(line) if is_table and line is not None else line
+            if found is None or "\0" in found:
+                faults.append((str(path), number))
+            else:
+                kept.append(found)
+        parts = kept if is_table or by_line else ["".join(f"{line}\n" for line in kept)]
+        parts = [text for text in parts if text.strip()]
+        if not parts:
+            raise DataError(f'{path} holds no text; give UTF-8 text, or a .jsonl of objects with a string "text"')
+        texts += parts
+    return TextFile(tuple(map(str, paths)), tuple(texts), len(faults), faults[0] if faults else None)
+
+
+def _text_of(line: str) -> str | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    text = found.get("text") if isinstance(found, dict) else None
+    return text if isinstance(text, str) and not LONE_SURROGATES.search(text) else None
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
