@@ -1,25 +1,41 @@
-"""From a model's scores to text: greedy and beam search over any model that can `start` and `step`.
+"""From a model's scores to text: greedy search, draws and beam search over any model that can `start` and `step`.
 
-A search keeps its state in hand (caches, hypotheses), so one model serves many at once; `Translator` joins a model
-and its tokeniser, and `evaluate` scores what comes out.
+A search keeps its state in hand (caches, hypotheses), so one model serves many at once. `Translator` and `Generator`
+join a model and its tokeniser, and `evaluate` scores translations.
 """
 
 from regard.decoding.beam import beam_search
 from regard.decoding.evaluation import Evaluation, evaluate, perplexity
-from regard.decoding.greedy import greedy_search
-from regard.decoding.hypothesis import NORMALISATIONS, Hypothesis, SteppingModel, normalised
+from regard.decoding.filters import filtered_probabilities
+from regard.decoding.generate import generate
+from regard.decoding.generator import Generation, Generator
+from regard.decoding.hypothesis import NORMALISATIONS, Hypothesis, normalised
+from regard.decoding.opening import SpecialIds
+from regard.decoding.sampling import Sampling
+from regard.decoding.stops import TextStream
 from regard.decoding.translator import Translation, Translator
+from regard.decoding.writing import greedy_search
 
 __all__ = [
+    # text to text
     "Translator",
     "Translation",
-    "evaluate",
-    "Evaluation",
-    "perplexity",
+    "Generator",
+    "Generation",
+    "TextStream",
+    # ids to ids
+    "generate",
     "greedy_search",
     "beam_search",
     "Hypothesis",
     "NORMALISATIONS",
     "normalised",
-    "SteppingModel",
+    "SpecialIds",
+    # draws
+    "Sampling",
+    "filtered_probabilities",
+    # scores
+    "evaluate",
+    "Evaluation",
+    "perplexity",
 ]

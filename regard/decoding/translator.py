@@ -9,15 +9,14 @@ from pathlib import Path
 import torch
 
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import ArgumentError, CheckpointError
-from regard.models import TranslationTransformer, load_model
-from regard.models.translation_transformer import KIND
+from regard.decoding.loading import TOKENISER_FILE, check_together, load_with_tokeniser
+from regard.decoding.writing import greedy_search
+from regard.models.kinds import TranslationModel, translation_model
 from regard.text import Tokeniser
 from regard.text.translation_batches import batches_in_order
 
-TOKENISER_FILE = "tokeniser.json"
+__all__ = ["TOKENISER_FILE", "Translation", "Translator"]
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,18 @@ class Translation:
 
 
 class Translator:
-    """Translates lines of text with a trained model.
+    """Translates lines of text with a trained model, recurrent or Transformer.
 
     Args:
         model: put into eval mode.
         tokeniser: the one it was trained with.
+
+    Raises:
+        ArgumentError: they were not trained together.
     """
 
-    def __init__(self, model: TranslationTransformer, tokeniser: Tokeniser) -> None:
-        if model.config.vocab_size != tokeniser.vocab_size:
-            raise ArgumentError(
-                f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; they were not "
-                f"trained together"
-            )
+    def __init__(self, model: TranslationModel, tokeniser: Tokeniser) -> None:
+        check_together(model.config.vocab_size, tokeniser)
         self.model, self.tokeniser = model.eval(), tokeniser
 
     @classmethod
@@ -54,13 +52,10 @@ class Translator:
         """The best model of a training run, or a saved model, with its tokeniser.
 
         Raises:
-            CheckpointError: missing or damaged.
+            CheckpointError: missing, damaged, or no model that translates.
         """
-        saved = load_model(folder, KIND)
-        if TOKENISER_FILE not in saved.extra_files:
-            raise CheckpointError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
-        tokeniser = Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
-        return cls(TranslationTransformer.from_saved(saved, str(folder)), tokeniser)
+        saved, tokeniser = load_with_tokeniser(folder)
+        return cls(translation_model(saved, str(folder)), tokeniser)
 
     def translate(
         self,

@@ -1,0 +1,142 @@
+"""How fast we translate beside Hugging Face's `generate`: a Marian-shaped model with the same weights in both.
+
+python benchmarks/translation_speed.py [--quick]
+
+One thread, CPU seconds, the two interleaved, the least of several rounds. Both write the same number of ids, and it is
+checked that these are the same before anything is timed. Needs transformers. Writes a report into results/.
+"""
+
+import cProfile
+import platform
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+import transformers
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests" / "decoding"))
+from hugging_face_models import marian  # noqa: E402
+
+from regard.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
+from regard.text import PAD  # noqa: E402
+
+NEVER = (0, 1, 2, 3)  # END too, so that both write as many ids
+FULL = {"vocab": 58_101, "dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "places": 512}  # as opus-mt-en-de
+QUICK = {"vocab": 8_000, "dim": 256, "heads": 8, "layers": 3, "hidden": 1024, "places": 512}
+CASES = ((1, 1, 2.0), (1, 4, 2.0), (32, 1, 1.2), (32, 4, 1.2))  # batch, beam, how many times as fast we want to be
+PARTS = {
+    "linear": "matrices",
+    "scaled_dot_product": "attention",
+    "masked_fill": "hidden keys",
+    "index_select": "reorder",
+    "topk": "best of the vocabulary",
+    "logsumexp": "probabilities",
+}
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    torch.set_num_threads(1)
+    sizes, words, rounds = (QUICK, 12, 3) if quick else (FULL, 32, 5)
+    theirs, ours = marian(transformers, 0.05, **sizes)
+    lines = []
+    for batch, beam, goal in CASES:
+        sources = texts(batch, sizes["vocab"])
+        runs = [searcher(theirs, sources, beam, words), our_searcher(ours, sources, beam, words)]
+        same = sum(a == b for a, b in zip(runs[0](), runs[1](), strict=True))
+        seconds = interleaved(runs, rounds)
+        ratio = seconds[0] / seconds[1]
+        verdict = "kept" if ratio >= goal else "missed"
+        lines.append(
+            f"| {batch} | {beam} | {same} of {batch} | {seconds[0]:.2f} | {seconds[1]:.2f} | {ratio:.2f} | {goal} "
+            f"{verdict} | {where_time_goes(runs[1])} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    report = "\n".join(
+        [
+            "# Translation beside Hugging Face's generate, on a CPU",
+            "",
+            f"`python benchmarks/translation_speed.py{' --quick' * quick}`, {date.today()}; {sizes}, "
+            f"{words} ids a text, sources of 13 to 20 ids, one thread, CPU seconds, least of {rounds}; "
+            f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}.",
+            "",
+            "| batch | beam | same tokens | theirs, s | ours, s | times as fast | wanted | where our time goes |",
+            "|---|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+        ]
+    )
+    if quick:
+        print(report)
+        return
+    path = HERE / "results" / f"translation_speed_cpu_{date.today():%Y%m}.md"
+    path.write_text(report)
+    print(path)
+
+
+def texts(batch: int, vocab: int) -> torch.Tensor:
+    """Sources of 13 to 20 ids, padded on the right."""
+    ids = torch.randint(4, vocab, (batch, 20), generator=torch.Generator().manual_seed(0))
+    for row in range(batch):
+        ids[row, 20 - row % 8 :] = PAD
+    return ids
+
+
+def searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callable[[], list[list[int]]]:
+    options = {"num_beams": beam, "early_stopping": "never", "length_penalty": 1.0} if beam > 1 else {}
+    mask = (sources != PAD).long()
+
+    def run() -> list[list[int]]:
+        found = model.generate(
+            sources, attention_mask=mask, max_new_tokens=words, do_sample=False, suppress_tokens=list(NEVER),
+            renormalize_logits=beam > 1, **options,
+        )  # fmt: skip
+        return found[:, 1:].tolist()
+
+    return run
+
+
+def our_searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callable[[], list[list[int]]]:
+    special = SpecialIds(never=NEVER)
+
+    def run() -> list[list[int]]:
+        if beam == 1:
+            return [list(found.ids) for found in greedy_search(model, sources, words, special)]
+        rows = beam_search(model, sources, beam, normalisation="average", max_length=words, special=special)
+        return [list(row[0].ids) for row in rows]
+
+    return run
+
+
+def interleaved(runs: list[Callable[[], object]], rounds: int) -> list[float]:
+    """The least CPU seconds of each, one after the other in each round."""
+    best = [float("inf")] * len(runs)
+    for _ in range(rounds):
+        for at, run in enumerate(runs):
+            begun = time.process_time()
+            run()
+            best[at] = min(best[at], time.process_time() - begun)
+    return best
+
+
+def where_time_goes(run: Callable[[], object]) -> str:
+    """Shares of a profiled run; the rest is Python, and operations that are not in the list."""
+    profile = cProfile.Profile()
+    profile.runcall(run)
+    stats = pstats.Stats(profile)
+    shares = dict.fromkeys(PARTS.values(), 0.0)
+    for (_, _, name), (_, _, own, _, _) in stats.stats.items():
+        for part, label in PARTS.items():
+            if (part in name and "built-in" in name) or f"'{part}'" in name:
+                shares[label] += own / stats.total_tt
+    shares["rest"] = 1 - sum(shares.values())
+    return ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""A language model and its tokeniser: prompts in, texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.decoding.generate import generate
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.listening import Listener
+from regard.decoding.loading import check_together, load_with_tokeniser
+from regard.decoding.sampling import Sampling
+from regard.decoding.stops import TextStream
+from regard.errors import ArgumentError
+from regard.models import LanguageModel
+from regard.text import BEGIN, Tokeniser, pad
+
+OnText = Callable[[int, int, str], None]  # the number of a prompt, the number of its text, and more of that text
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A prompt and one text that continues it.
+
+    `text` is what follows the prompt, up to a stop; `ids` are all that were written, those of the stop too. `ended`
+    says by what: "end", the model's own; "stop", a text that was asked for; "length", the limit.
+    """
+
+    prompt: str
+    text: str
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    log_probability: float
+    score: float
+    ended: str
+
+
+class Generator:
+    """Continues texts with a trained language model.
+
+    Args:
+        model: put into eval mode.
+        tokeniser: the one it was trained with.
+
+    Raises:
+        ArgumentError: they were not trained together.
+    """
+
+    def __init__(self, model: LanguageModel, tokeniser: Tokeniser) -> None:
+        check_together(model.config.vocab_size, tokeniser)
+        self.model, self.tokeniser = model.eval(), tokeniser
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Generator:
+        """The best model of a training run, or a saved model, with its tokeniser.
+
+        Raises:
+            CheckpointError: missing, damaged, or no language model.
+        """
+        saved, tokeniser = load_with_tokeniser(folder, LanguageModel.KIND)
+        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 100,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        beam: int = 1,
+        count: int = 1,
+        normalisation: str = "none",
+        alpha: float = 0.6,
+        batch_size: int = 32,
+        on_text: OnText | None = None,
+    ) -> list[list[Generation]]:
+        """`count` texts for each prompt, in the prompts' order.
+
+        Args:
+            prompts: texts; an empty one is continued from nothing.
+            max_tokens, sampling, beam, count, normalisation, alpha: of `generate`.
+            stop: texts that end a text, wherever they fall among its sub-words, and are no part of it.
+            batch_size: the most prompts continued at once.
+            on_text: told (number of the prompt, number of its text, more of that text) as soon as this is certain:
+                whole characters, and nothing that may be the beginning of a stop. A beam is told at its end.
+
+        Raises:
+            ArgumentError: settings that cannot be, or more ids than the model has places for.
+            UnsupportedError: prompts of unequal lengths for a pattern that counts from the beginning of a text.
+        """
+        if isinstance(prompts, str) or batch_size < 1:
+            raise ArgumentError(
+                f"prompts are a {type(prompts).__name__}, batch_size is {batch_size}; give a list of texts, of which "
+                f"at least 1 is continued at once"
+            )
+        TextStream(stop)  # refuses what cannot stop a text, before any work
+        encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
+        self._check_room(max(map(len, encoded), default=0), max_tokens)
+        options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "beam": beam, "count": count}
+        options |= {"normalisation": normalisation, "alpha": alpha}
+        device = next(self.model.parameters()).device
+        found: list[list[Generation]] = [[] for _ in prompts]
+        order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
+        for rows in (order[at : at + batch_size] for at in range(0, len(order), batch_size)):
+            begins = [not encoded[row][1:] and not self.tokeniser.verbatim for row in rows]
+            listener = Listener(self._bytes_of, stop, begins, count, beam > 1)
+            if on_text is not None:
+                listener.tell = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
+            batch = pad([encoded[row] for row in rows]).to(device)
+            texts = generate(self.model, batch, rows=rows, over=listener, **options)
+            for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
+                for one in hypotheses:
+                    text, stopped = listener.read(at, one.ids)
+                    found[row].append(_generation(prompts[row], encoded[row][1:], one, text, stopped))
+            listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
+        return found
+
+    def _bytes_of(self, identifier: int) -> bytes:
+        return self.tokeniser.vocabulary.raw_pieces[identifier] or b""
+
+    def _check_room(self, longest: int, max_tokens: int) -> None:
+        config = self.model.config
+        if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
+            raise ArgumentError(
+                f"a prompt of {longest} ids, BEGIN included, and {max_tokens} more were asked for; this model has "
+                f"learned {config.max_length} positions, so ask for at most {max(0, config.max_length - longest + 1)}, "
+                f"or shorten the prompt"
+            )
+
+
+def _generation(prompt: str, prompt_ids: list[int], found: Hypothesis, text: str, stopped: bool) -> Generation:
+    ended = "stop" if stopped else "end" if found.finished else "length"
+    return Generation(prompt, text, tuple(prompt_ids), found.ids, found.log_probability, found.score, ended)

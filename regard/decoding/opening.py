@@ -1,0 +1,80 @@
+"""What every search does first, and with each model's scores: the two things that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError, RegardError
+from regard.models.state import State, Writer
+from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
+
+# Is the text of this row, with all its ids so far, over? Asked once for each id that did not end it.
+Over = Callable[[int, Sequence[int]], bool]
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids that mean something to a search; those of regard's tokenisers unless given.
+
+    Args:
+        begin: opens a text that a model begins to write, such as a translation.
+        end: closes a text; None for a model that never ends one.
+        never: what no text holds, so that no search chooses it.
+    """
+
+    begin: int = BEGIN
+    end: int | None = END
+    never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
+
+
+OURS = SpecialIds()
+
+
+def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> tuple[State, torch.Tensor]:
+    """The state from which texts (batch, length) are continued or translated, and the scores of each first id.
+
+    A state that has read a prompt holds them as `next_scores`; any other text begins with `special.begin`.
+    """
+    state = model.start(texts)
+    scores = getattr(state, "next_scores", None)
+    if scores is None:
+        begin = torch.full((len(texts),), special.begin, dtype=torch.int64, device=texts.device)
+        return state, model.step(begin, state)
+    return state, scores.clone()  # a search writes into scores, and these are the state's
+
+
+def admitted(scores: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores (batch, vocab_size) in which ids that no text holds have -inf, and the logarithm (batch, 1) of what the
+    exponents of a row add up to: scores less that are log-probabilities.
+
+    Scores of at least float32 are written to in place, for they are a step's own and may be large.
+
+    Raises:
+        RegardError: scores that are not numbers.
+    """
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    if special.never:
+        scores[:, list(special.never)] = -torch.inf
+    total = scores.logsumexp(-1, keepdim=True)  # NaN or infinite where one score is, or all are -inf
+    if not bool(total.isfinite().all()):
+        raise RegardError(
+            "the model's scores are not finite, so nothing can be chosen by them; its weights are damaged"
+        )
+    return scores, total
+
+
+def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
+    """How many ids each row may get: twice its living source ids and 16 more, or `most` for all.
+
+    A row's limit is its own, so that what stands beside it in a batch changes nothing.
+    """
+    if most is None:
+        return [2 * living + 16 for living in (texts != PAD).sum(1).tolist()]
+    if most < 1:
+        raise ArgumentError(f"a text of at most {most} ids was asked for; it may have 1 or more")
+    return [most] * len(texts)

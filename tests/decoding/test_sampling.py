@@ -1,0 +1,56 @@
+"""Draws: how often, the same again, and whatever stands beside them."""
+
+import pytest
+import torch
+
+from regard.decoding import Sampling, filtered_probabilities
+from regard.decoding.sampling import uniform
+from regard.errors import ArgumentError
+
+
+def test_ids_are_drawn_as_often_as_they_are_likely():
+    rows = torch.arange(20_011)
+    scores = torch.randn(1, 13).expand(len(rows), -1)
+    sampling = Sampling(temperature=0.7, top_k=9, seed=5)
+    drawn = torch.bincount(sampling.choose(scores, rows, 3), minlength=13) / len(rows)
+    likely = filtered_probabilities(scores[:1], temperature=0.7, top_k=9)[0]
+    assert (drawn - likely).abs().max() < 4 * (0.25 / len(rows)) ** 0.5  # four standard deviations
+    assert (drawn[likely == 0] == 0).all()
+
+
+def test_numbers_are_uniform_and_differ_by_seed_row_and_place():
+    numbers = torch.stack([uniform(seed, torch.arange(1009), place) for seed in (0, 1) for place in range(5)])
+    assert len(numbers.unique()) == numbers.numel()
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert abs(numbers.mean().item() - 0.5) < 4 * (1 / 12 / numbers.numel()) ** 0.5
+    assert (torch.corrcoef(numbers) - torch.eye(10)).abs().max() < 5 / 1009**0.5
+
+
+def test_a_row_draws_the_same_whatever_stands_beside_it():
+    scores, rows = torch.randn(7, 29), torch.tensor([4, 0, 9, 2, 30, 1, 5])
+    together = Sampling(seed=8).choose(scores, rows, 2)
+    for at in range(7):
+        alone = Sampling(seed=8).choose(scores[at : at + 1], rows[at : at + 1], 2)
+        assert alone.item() == together[at]
+
+
+def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
+    scores = torch.tensor([[-torch.inf, 1.0, -torch.inf, 1.0, -torch.inf]])
+    for number in (0.0, 0.5, 1 - 2**-52):
+        monkeypatch.setattr(
+            "regard.decoding.sampling.uniform", lambda *_, n=number: torch.tensor([n], dtype=torch.float64)
+        )
+        assert Sampling().choose(scores, torch.tensor([0]), 0).item() in (1, 3)
+
+
+def test_draws_touch_no_generator_of_torch():
+    before = torch.get_rng_state()
+    Sampling(seed=1).choose(torch.randn(3, 5, generator=torch.Generator()), torch.arange(3), 0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises(ArgumentError, match="seed is"):
+        Sampling(seed=seed)
