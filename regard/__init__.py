@@ -61,6 +61,7 @@ _ROOMS = (
     "training",
     "inspection",
     "bench",
+    "comparison",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -36,6 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("caches", "layers"),
     ("text", "models"),
     ("decoding", "training", "inspection", "bench"),
+    ("comparison",),
     ("cli",),
 )
 STRANGERS = (

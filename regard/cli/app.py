@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.train_app import add_commands
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 train_app = typer.Typer(help="Train a model.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
+add_commands(train_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]
@@ -66,7 +69,12 @@ def train_translation(
         list[str] | None, typer.Option(metavar="FILE", help="Validation pairs; else split off by a hash of the source.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run, its settings included.")] = False,
-    model: Annotated[str | None, typer.Option(help="transformer.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="transformer, bahdanau, luong-dot, luong-general, luong-concat or none. [default: transformer]"
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps. [default: 10000]")] = None,
     minutes: Annotated[float | None, typer.Option(help="A cap on the time, resumed time included.")] = None,
     attention: Annotated[str | None, typer.Option(metavar="PATTERN", help="Of the encoder. [default: full]")] = None,
@@ -77,16 +85,30 @@ def train_translation(
         str | None, typer.Option(metavar="PATTERN", help="From decoder to encoder. [default: full]")
     ] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads everywhere. [default: heads]")] = None,
-    dim: Annotated[int | None, typer.Option(min=2, help="Size of the vectors. [default: 256]")] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=2, help="Size of the vectors. [default: 256; 128 if recurrent]")
+    ] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Query heads. [default: 4]")] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Of encoder and decoder each. [default: 3]")] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Of encoder and decoder each. [default: 3; 1 if recurrent]")
+    ] = None,
+    hidden: Annotated[
+        int | None,
+        typer.Option(min=2, help="Inside the feed-forward, or of the recurrent states. [default: 4, or 2, times dim]"),
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="Recurrent: gru or lstm. [default: gru]")] = None,
+    reach: Annotated[str | None, typer.Option(help="Luong: global, local-m or local-p. [default: global]")] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Luong, local: words on either side. [default: 10]")] = None,
+    input_feeding: Annotated[
+        bool, typer.Option("--input-feeding", help="Luong: feed the attentional vector to the next step.")
+    ] = False,
     norm: Annotated[str | None, typer.Option(help="pre or post. [default: pre]")] = None,
     positions: Annotated[str | None, typer.Option(help="sinusoidal, learned or rotary. [default: sinusoidal]")] = None,
     dropout: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
     vocab_size: Annotated[int | None, typer.Option(min=260, help="Sub-words at most. [default: 8000]")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=16, help="Ids on a side of a batch. [default: 2048]")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Its peak. [default: 0.001]")] = None,
-    warmup_steps: Annotated[int | None, typer.Option(min=0, help="[default: 400]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Its peak. [default: 0.001; 0.002 if recurrent]")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(min=0, help="[default: 400; 200 if recurrent]")] = None,
     schedule: Annotated[str | None, typer.Option(help="inverse_square_root, cosine or constant.")] = None,
     label_smoothing: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
     accumulate: Annotated[int | None, typer.Option(min=1, help="Batches in one step. [default: 1]")] = None,
@@ -98,6 +120,7 @@ def train_translation(
 ) -> None:
     """Train a translator on pairs of sentences."""
     given = {name: value for name, value in locals().items() if name not in ("out", "resume", "cpu")}
+    given["input_feeding"] = input_feeding or None
     from regard.cli.train import run_training
 
     run_training(out, given, resume=resume, cpu=cpu)
@@ -124,6 +147,39 @@ def translate(
     run_translate(
         run, sentences or [], beam=beam, normalisation=normalisation, alpha=alpha, picture=picture, as_json=as_json
     )
+
+
+@app.command()
+def generate(
+    run: Run,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="Or lines on standard input.", show_default=False),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Below 1 sharper, above 1 evener; 0 for the likeliest. [default: 1]")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest ids.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest that together reach p.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Draw among those p times as likely as the likeliest.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws; the same seed, the same text. [default: 0]")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most sub-words that are written.")] = 100,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")
+    ] = None,
+    beam: Beam = 1,
+    normalisation: Normalisation = "none",
+    alpha: Alpha = 0.6,
+    as_json: Json = False,
+) -> None:
+    """Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."""
+    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    from regard.cli.generate import run_generate
+
+    run_generate(
+        run, prompts or [], draws=draws, max_tokens=max_tokens, stop=stop or [], beam=beam,
+        normalisation=normalisation, alpha=alpha, as_json=as_json,
+    )  # fmt: skip
 
 
 @app.command()
@@ -206,6 +262,57 @@ def approximation(
         file, pattern=pattern, candidates=candidate or [], scale=scale, seeds=seeds, tolerance=tolerance, plot=plot,
         as_json=as_json,
     )  # fmt: skip
+
+
+@app.command()
+def compare(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="One run for each model, and the report.")],
+    data: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="As for the training of the task; or 'pronouns'.")
+    ] = None,
+    valid: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Validation data; else split off.")] = None,
+    task: Annotated[str | None, typer.Option(help="translation or language-model. [default: translation]")] = None,
+    models: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="[default: none,bahdanau,luong-general,transformer]")
+    ] = None,
+    kv_heads: Annotated[
+        str | None, typer.Option(metavar="N,...", help="The Transformer once with each, such as 8,2,1.")
+    ] = None,
+    heads: Annotated[str | None, typer.Option(metavar="N,...", help="Likewise, such as 1,8.")] = None,
+    attention: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Likewise, of encoder or language model; repeated.")
+    ] = None,
+    equal_parameters: Annotated[
+        bool, typer.Option("--equal-parameters", help="Widen or narrow all to as many numbers as the first has.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each. [default: 2000]")] = None,
+    dim: Annotated[int | None, typer.Option(min=2, help="Size of the vectors, of all.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Of all.")] = None,
+    positions: Annotated[str | None, typer.Option(help="Of the Transformer.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(min=260, help="Sub-words at most. [default: 8000]")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=16, help="Ids in a batch.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Its peak, of all. [default: each model's own]")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(min=0, help="[default: each model's own]")] = None,
+    schedule: Annotated[str | None, typer.Option(help="inverse_square_root, cosine or constant.")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="[default: 0.1]")] = None,
+    validate_every: Annotated[int | None, typer.Option(min=1, help="Steps. [default: 250]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="[default: 0]")] = None,
+    cache_mib: Annotated[float | None, typer.Option(help="Say how many texts fit so much. [default: 64]")] = None,
+    length: Annotated[int | None, typer.Option(min=1, help="Of those texts, in ids. [default: 64]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on; what is done stays.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train several attentions under one budget on the same data, and report quality, time and memory."""
+    apart = ("out", "resume", "as_json", "models", "kv_heads", "heads", "attention")
+    given = {name: value for name, value in locals().items() if name not in ("apart", *apart)}
+    given.update(equal_parameters=equal_parameters or None, data=data or None, valid=valid or None)
+    from regard.cli.compare import listed, numbered, run_compare
+
+    own = {
+        "models": listed(models), "kv_heads": numbered(kv_heads), "heads": numbered(heads), "attention": attention or []
+    }  # fmt: skip
+    run_compare(out, own, given, resume=resume, as_json=as_json)
 
 
 @app.command()

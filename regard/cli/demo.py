@@ -12,7 +12,8 @@ from regard.cli.console import duration, out, say
 from regard.cli.evaluate import describe
 from regard.cli.pronouns import PronounReport, judge_pronouns
 from regard.cli.runs import read_settings
-from regard.cli.train import Settings, decide_settings, train_translator
+from regard.cli.train import decide_settings, train_translator
+from regard.cli.translator_settings import Settings
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
@@ -72,6 +73,7 @@ def _settings(run: Path, steps: int | None, seed: int) -> Settings:
 def _look_at_articles(translator: Translator, report: PronounReport, folder: Path, tell: Any) -> list[str]:
     folder.mkdir(exist_ok=True)
     head = report.head
+    assert head is not None, "the demo trains a Transformer"
     pictures = []
     sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
     found = translator.translate([sentence.source for sentence in sentences])

@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.decoding import Translator
 from regard.inspection import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
+from regard.models import TranslationTransformer
 from regard.text.pronouns import (
     contrast_accuracy,
     majority_baseline,
@@ -27,36 +28,48 @@ class PronounReport:
     pronouns: float
     baseline: float
     contrast: float
-    head: HeadChoice
-    agreement: Agreement
     swaps: SwapCheck
+    head: HeadChoice | None = None  # recurrent translators have no self-attention for *it* to look with
+    agreement: Agreement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The rates, 0 to 1, as JSON values."""
+        looked = {}
+        if self.head is not None and self.agreement is not None:
+            looked = {
+                "referent_agreement": self.agreement.agreement,
+                "referent_preference": self.agreement.preference,
+                "referent_chance": self.agreement.chance,
+                "referent_head": {"layer": self.head.layer, "head": self.head.head},
+            }
         return {
             "pronoun_accuracy": self.pronouns,
             "majority_baseline": self.baseline,
             "contrast_accuracy": self.contrast,
-            "referent_agreement": self.agreement.agreement,
-            "referent_preference": self.agreement.preference,
-            "referent_chance": self.agreement.chance,
-            "referent_head": {"layer": self.head.layer, "head": self.head.head},
+            **looked,
             "swap_followed": self.swaps.followed,
             "swap_kept": self.swaps.kept,
         }
 
     def lines(self) -> list[str]:
         """The rates in lines of text."""
-        head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
-        found = self.agreement
         return [
             f"  pronouns     {self.pronouns:.3f} right; the commonest pronoun alone would get {self.baseline:.3f}",
             f"  contrast     {self.contrast:.3f} of pairs with one word changed have both pronouns right",
+            *self._looked(),
+            f"  swap         {self.swaps.followed:.3f} of pronouns follow when another gender's noun takes its place,",
+            f"               {self.swaps.kept:.3f} stay when the other noun is swapped instead",
+        ]
+
+    def _looked(self) -> list[str]:
+        if self.head is None or self.agreement is None:
+            return []
+        head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
+        found = self.agreement
+        return [
             f"  agreement    {found.agreement:.3f} of *it* look most at their noun, {found.preference:.3f} more than "
             "at the other noun;",
             f"               blind choice {found.chance:.3f} ({head})",
-            f"  swap         {self.swaps.followed:.3f} of pronouns follow when another gender's noun takes its place,",
-            f"               {self.swaps.kept:.3f} stay when the other noun is swapped instead",
         ]
 
 
@@ -74,12 +87,15 @@ def judge_pronouns(
     contrast = make_contrast_pairs(CONTRAST_PAIRS, seed)
     firsts = translate([first.source for first, _ in contrast])
     seconds = translate([second.source for _, second in contrast])
-    head = choose_head(model, tokeniser, make_split("valid", PRONOUN_COUNTS["valid"], seed))
+    head = agreement = None
+    if isinstance(model, TranslationTransformer):
+        head = choose_head(model, tokeniser, make_split("valid", PRONOUN_COUNTS["valid"], seed))
+        agreement = referent_agreement(model, tokeniser, test, head)
     return PronounReport(
         pronouns=pronoun_accuracy(test, translate([sentence.source for sentence in test])),
         baseline=majority_baseline(test),
         contrast=contrast_accuracy(contrast, list(zip(firsts, seconds, strict=True))),
-        head=head,
-        agreement=referent_agreement(model, tokeniser, test, head),
         swaps=swap_check(translate, test[:SWAPS], seed),
+        head=head,
+        agreement=agreement,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +13,17 @@ import torch
 from regard.cli.console import duration, say
 from regard.cli.progress import training_progress
 from regard.cli.runs import read_settings, write_run
+from regard.cli.translator_settings import Settings, new_settings
 from regard.decoding.translator import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
-from regard.models import TranslationTransformer
+from regard.models.kinds import TRANSLATORS
 from regard.models.storage import read_checkpoints
-from regard.models.translation_transformer import KIND
 from regard.text import Tokeniser
 from regard.text.translation_data import TranslationData, load_translation_data
-from regard.training import TrainingConfig, TrainingResult, draw_curves, train
+from regard.training import TrainingResult, draw_curves, train
 from regard.training.translation import TranslationTask
 
-MODELS = ("transformer",)
 MAY_CHANGE = ("steps", "minutes", "patience")  # of a run that goes on
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Everything that decides a training, as it is kept in the run."""
-
-    data: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    model: str = "transformer"
-    steps: int = 10_000
-    minutes: float | None = None
-    attention: str = "full"
-    decoder_attention: str = "causal"
-    cross_attention: str = "full"
-    kv_heads: int | None = None
-    dim: int = 256
-    heads: int = 4
-    layers: int = 3
-    norm: str = "pre"
-    positions: str = "sinusoidal"
-    dropout: float = 0.1
-    vocab_size: int = 8_000
-    batch_tokens: int = 2_048
-    learning_rate: float = 1e-3
-    warmup_steps: int = 400
-    schedule: str = "inverse_square_root"
-    label_smoothing: float = 0.1
-    accumulate: int = 1
-    validate_every: int = 250
-    patience: int | None = None
-    precision: str = "float32"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ArgumentError(f"model {self.model!r} does not exist; there are {', '.join(MODELS)}")
-        for name in ("data", "valid"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
-    def model_config(self, vocab_size: int) -> TranslationTransformer.Config:
-        return TranslationTransformer.Config(
-            vocab_size=vocab_size, dim=self.dim, heads=self.heads, norm=self.norm, positions=self.positions,
-            encoder_layers=self.layers, decoder_layers=self.layers, dropout=self.dropout,
-            encoder_kv_heads=self.kv_heads, decoder_kv_heads=self.kv_heads, cross_kv_heads=self.kv_heads,
-            encoder_pattern=self.attention, decoder_pattern=self.decoder_attention, cross_pattern=self.cross_attention,
-        )  # fmt: skip
-
-    def training_config(self) -> TrainingConfig:
-        return TrainingConfig(
-            steps=self.steps, minutes=self.minutes, learning_rate=self.learning_rate, warmup_steps=self.warmup_steps,
-            schedule=self.schedule, accumulate=self.accumulate, validate_every=self.validate_every,
-            save_every=self.validate_every, patience=self.patience, precision=self.precision, seed=self.seed,
-        )  # fmt: skip
 
 
 def run_training(out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool) -> None:
@@ -105,7 +51,7 @@ def decide_settings(out: Path, given: Mapping[str, Any], resume: bool) -> Settin
             raise ArgumentError(
                 "--data is missing: name a file of sentence pairs, or 'pronouns' for the embedded corpus"
             )
-        return Settings(**chosen)
+        return new_settings(chosen)
     known = {field.name for field in fields(Settings)}
     before = Settings(**{name: value for name, value in kept.items() if name in known})
     after = Settings(**{**asdict(before), **chosen})
@@ -117,15 +63,18 @@ def decide_settings(out: Path, given: Mapping[str, Any], resume: bool) -> Settin
 
 
 def train_translator(
-    out: Path, settings: Settings, data: TranslationData, *, resume: bool, cpu: bool = False
+    out: Path,
+    settings: Settings,
+    data: TranslationData,
+    *,
+    resume: bool,
+    cpu: bool = False,
+    tokeniser: Tokeniser | None = None,
 ) -> TrainingResult:
     """Train what the settings describe on the data, into the folder `out`, with its curves and test split."""
+    tokeniser = tokeniser or learn_tokeniser(settings, data)
     torch.manual_seed(settings.seed)
-    tokeniser = Tokeniser.train(
-        (text for pair in data.train for text in (pair.source, pair.target)), settings.vocab_size
-    )
-    config = settings.model_config(tokeniser.vocab_size)
-    model = TranslationTransformer(config)
+    model = settings.new_model(tokeniser.vocab_size)
     task = TranslationTask(
         data.train, data.valid, tokeniser,
         batch_tokens=settings.batch_tokens, label_smoothing=settings.label_smoothing, seed=settings.seed,
@@ -137,15 +86,21 @@ def train_translator(
     if not begun:
         write_run(out, asdict(settings), data.test)
     numbers = sum(parameter.numel() for parameter in model.parameters())
-    say(f"a Transformer of {numbers:,} numbers, {tokeniser.vocab_size:,} sub-words; {settings.steps:,} steps of up to "
+    say(f"{settings.model}: {numbers:,} numbers, {tokeniser.vocab_size:,} sub-words; {settings.steps:,} steps of up to "
         f"{settings.batch_tokens * settings.accumulate:,} ids, {task.batches.steps_per_epoch:,} an epoch")  # fmt: skip
+    kind = next(kind for kind, made in TRANSLATORS.items() if isinstance(model, made))
     with training_progress() as progress:
         result = train(
-            model, task, settings.training_config(), out, kind=KIND, model_config=config.to_dict(),
+            model, task, settings.training_config(), out, kind=kind, model_config=model.config.to_dict(),
             extra_files={TOKENISER_FILE: tokeniser.to_json()}, resume=resume, progress=progress, cpu=cpu,
         )  # fmt: skip
     draw_curves(out / "log.jsonl", out / "curves.png")
     return result
+
+
+def learn_tokeniser(settings: Settings, data: TranslationData) -> Tokeniser:
+    """One vocabulary for both sides of the training pairs."""
+    return Tokeniser.train((text for pair in data.train for text in (pair.source, pair.target)), settings.vocab_size)
 
 
 def _verdict(out: Path, result: TrainingResult) -> str:

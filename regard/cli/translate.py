@@ -37,6 +37,8 @@ def run_translate(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"
             )
     translator = Translator.load(run)
+    if picture is not None:
+        check_can_look(translator)
     alone = not sentences and sys.stdin.isatty()
     if alone:
         say("one sentence a line; end with Ctrl-D")
@@ -51,6 +53,13 @@ def run_translate(
 def check_search(normalisation: str) -> None:
     if normalisation not in NORMALISATIONS:
         raise ArgumentError(f"--normalisation {normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+
+
+def check_can_look(translator: Translator) -> None:
+    """Raise an UnsupportedError, before any work, if the model has no attention to draw."""
+    from regard.inspection.maps import check_attends
+
+    check_attends(translator.model)
 
 
 def _record(translation: Translation) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.merging import Span, merge
-from regard.inspection.watching import recorded_weights, watched
-from regard.models import TranslationTransformer
+from regard.inspection.watching import layer_weights, recorded_weights, watched
+from regard.layers.recording import Recording
+from regard.models import RecurrentTranslator
+from regard.models.kinds import TranslationModel
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.translation_batches import batches_in_order
 
@@ -33,6 +35,8 @@ class AttentionMaps:
         decoder: (decoder layers, heads, target, target).
         cross: (decoder layers, heads, target, source).
         source_spans, target_spans: the words that the labels spell and their places; empty where labels are words.
+
+    Recurrent translators attend from target to source alone: their `encoder` and `decoder` have no layers.
 
     Raises:
         ShapeError: weights that do not fit the labels.
@@ -92,6 +96,8 @@ class AttentionMaps:
         self.labels(kind)
         weights: torch.Tensor = getattr(self, kind)
         layers, heads = weights.shape[:2]
+        if not layers:
+            raise ArgumentError(f"a recurrent translator has no {kind} weights; there are those of kind 'cross'")
         if not -layers <= layer < layers:
             raise ArgumentError(f"layer {layer} was asked for; the {kind} weights have layers 0 to {layers - 1}")
         if head is not None and not 0 <= head < heads:
@@ -129,7 +135,7 @@ class AttentionMaps:
         return f"AttentionMaps({sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]} of {sizes[4]})"
 
 
-def look(model: TranslationTransformer, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
+def look(model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
     """What the model looks at while it reads a source and is made to write given ids; one forward pass.
 
     Args:
@@ -143,7 +149,9 @@ def look(model: TranslationTransformer, tokeniser: Tokeniser, source: str, targe
 
     Raises:
         ArgumentError: text instead of ids, special ids, or model and tokeniser that do not belong together.
+        UnsupportedError: a translator without attention.
 
+    >>> from regard.models import TranslationTransformer
     >>> tokeniser = Tokeniser.train(["The animal didn't cross the street."], vocab_size=300)
     >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
     >>> maps = look(model, tokeniser, "The animal.", tokeniser.encode("The street.")).merged()
@@ -156,7 +164,7 @@ def look(model: TranslationTransformer, tokeniser: Tokeniser, source: str, targe
 
 
 def look_batch(
-    model: TranslationTransformer,
+    model: TranslationModel,
     tokeniser: Tokeniser,
     sentences: Sequence[tuple[str, Sequence[int]]],
     batch_tokens: int = 2048,
@@ -168,15 +176,14 @@ def look_batch(
     Raises:
         ArgumentError: as `look`.
     """
+    check_attends(model)
     encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
     found: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
             model(batch.source.to(device), batch.target.to(device))
-        encoder = recorded_weights(recording, "encoder", "attention", model.config.encoder_layers)
-        decoder = recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers)
-        cross = recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers)
+        encoder, decoder, cross = _all_weights(recording, model)
         for row, index in enumerate(indices):
             source, target = ([*ids, END] for ids in encoded[index])
             s, t = len(source), len(target)
@@ -190,6 +197,29 @@ def look_batch(
                 tuple(tokeniser.words(target)),
             )
     return [found[index] for index in range(len(sentences))]
+
+
+def check_attends(model: TranslationModel) -> None:
+    """Raise an UnsupportedError if there is nothing to look at."""
+    if isinstance(model, RecurrentTranslator) and model.config.attention == "none":
+        raise UnsupportedError(
+            "this translator has attention='none': it reads the source as one vector, so there are no weights to look "
+            "at; look at one that attends, such as 'bahdanau'"
+        )
+
+
+def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys) each."""
+    if isinstance(model, RecurrentTranslator):
+        cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
+        _, batch, heads, target, source = cross.shape
+        encoder, decoder = (cross.new_zeros(0, batch, heads, length, length) for length in (source, target))
+        return encoder, decoder, cross
+    return (
+        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
+        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
+        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
+    )
 
 
 def _checked_target(target_ids: Sequence[int]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,8 +81,11 @@ def draw_maps(
         )
     with new_figure() as figure:
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
-        cross, encoder, decoder = (Panel.of(maps, kind, layer, head, cell) for kind in ("cross", "encoder", "decoder"))
-        arrangements = (((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,)))
+        cross = Panel.of(maps, "cross", layer, head, cell)
+        arrangements: Sequence[tuple[tuple[Panel, ...], tuple[Panel, ...]]] = [((), ())]
+        if len(maps.encoder):  # recurrent translators have no self-attention
+            encoder, decoder = (Panel.of(maps, kind, layer, head, cell) for kind in ("encoder", "decoder"))
+            arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
         page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
         page.draw(figure, drawable(title) if title else "")
         save(figure, path)
@@ -121,26 +126,26 @@ class Page:
                 panel.draw(figure, left, place)
                 place += panel.height + GAP
             left += _right(column) + GAP
-        first = self.columns[1][0]
+        first = (self.columns[1] or self.columns[0])[0]
         draw_scale(figure, Box(left, top + first.above, 0.14, 2.0))
         write_text(figure, NOTE, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
 
 
 def _arranged(cross: Panel, under: tuple[Panel, ...], beside: tuple[Panel, ...]) -> Page:
     """The page on which the cross-attention is as large as the column beside it allows."""
-    room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above
+    room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
     largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
     cross = cross.sized(min(max(room / len(cross.rows), 1.3 * cross.cell), largest))
     return Page(((cross, *under), beside))
 
 
 def _left(column: tuple[Panel, ...]) -> float:
-    return max(panel.left for panel in column)
+    return max((panel.left for panel in column), default=0.0)
 
 
 def _right(column: tuple[Panel, ...]) -> float:
-    return max(panel.right for panel in column)
+    return max((panel.right for panel in column), default=0.0)
 
 
 def _stacked(column: tuple[Panel, ...]) -> float:
-    return sum(panel.height for panel in column) + GAP * (len(column) - 1)
+    return sum(panel.height for panel in column) + GAP * max(0, len(column) - 1)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import recorded_weights, watched
 from regard.models import TranslationTransformer
+from regard.models.kinds import TranslationModel
 from regard.text import END, Tokeniser, normalise
 from regard.text.pronouns import PronounSentence, split_of_pair
 from regard.text.translation_batches import batches_in_order
@@ -80,7 +81,7 @@ class Agreement:
 
 
 def it_weights(
-    model: TranslationTransformer,
+    model: TranslationModel,
     tokeniser: Tokeniser,
     sentences: Sequence[PronounSentence],
     batch_tokens: int = 2048,
@@ -95,6 +96,7 @@ def it_weights(
 
     Raises:
         ArgumentError: model and tokeniser that do not belong together.
+        UnsupportedError: a recurrent translator, whose source words do not look at each other.
 
     >>> from regard.text.pronouns import ARTICLE_SENTENCES
     >>> tokeniser = Tokeniser.train([ARTICLE_SENTENCES[0].source], vocab_size=300)
@@ -103,13 +105,14 @@ def it_weights(
     >>> found.words[found.it], found.words[found.referent], found.words[found.other], found.weights.shape
     ('it', 'animal', 'street', torch.Size([2, 2, 13]))
     """
+    encoder = _self_attending(model)
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     found: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
-            model.encode(batch.source.to(device))
-        weights = recorded_weights(recording, "encoder", "attention", model.config.encoder_layers)
+            encoder.encode(batch.source.to(device))
+        weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)
         for row, index in enumerate(indices):
             spans = tokeniser.words([*encoded[index][0], END])
             found[index] = _row_of_it(sentences[index], spans, weights[:, row])
@@ -117,7 +120,7 @@ def it_weights(
 
 
 def choose_head(
-    model: TranslationTransformer,
+    model: TranslationModel,
     tokeniser: Tokeniser,
     valid_sentences: Sequence[PronounSentence],
     batch_tokens: int = 2048,
@@ -153,7 +156,7 @@ def choose_head(
 
 
 def referent_agreement(
-    model: TranslationTransformer,
+    model: TranslationModel,
     tokeniser: Tokeniser,
     sentences: Sequence[PronounSentence],
     head: HeadChoice | tuple[int, int],
@@ -178,7 +181,8 @@ def referent_agreement(
     """
     _check_any(sentences)
     layer, number = (head.layer, head.head) if isinstance(head, HeadChoice) else head
-    layers, heads = model.config.encoder_layers, model.config.heads
+    encoder = _self_attending(model)
+    layers, heads = encoder.config.encoder_layers, encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
         raise ArgumentError(
             f"head {number} of layer {layer} was asked for; this encoder has layers 0 to {layers - 1} and heads 0 to "
@@ -191,6 +195,15 @@ def referent_agreement(
         count=len(found),
         chance=sum(1 / (len(one.words) - 1) for one in found) / len(found),
     )
+
+
+def _self_attending(model: TranslationModel) -> TranslationTransformer:
+    if not isinstance(model, TranslationTransformer):
+        raise UnsupportedError(
+            f"where *it* looks is a question to self-attention, and {type(model).__name__} has none; ask swap_check, "
+            f"or look at its cross-attention"
+        )
+    return model
 
 
 def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:

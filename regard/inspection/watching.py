@@ -9,12 +9,12 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.layers.recording import Recording, record_attention
-from regard.models import TranslationTransformer
+from regard.models.kinds import TranslationModel
 from regard.text import Tokeniser
 
 
 @contextmanager
-def watched(model: TranslationTransformer, tokeniser: Tokeniser) -> Generator[Recording]:
+def watched(model: TranslationModel, tokeniser: Tokeniser) -> Generator[Recording]:
     """While the block runs, the model drops nothing, makes no gradients and tells the weights of every layer.
 
     Afterwards each of its modules is in the mode, training or eval, that it was in before.
@@ -39,5 +39,12 @@ def watched(model: TranslationTransformer, tokeniser: Tokeniser) -> Generator[Re
 
 def recorded_weights(recording: Recording, stack: str, attention: str, depth: int) -> torch.Tensor:
     """The weights of every layer of a stack, (layers, batch, heads, rows, keys), float32 on the CPU."""
-    layers = [recording[f"{stack}.{layer}.{attention}"][-1].weights for layer in range(depth)]
-    return torch.stack([weights.float().cpu() for weights in layers])
+    return torch.stack([layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)])
+
+
+def layer_weights(recording: Recording, name: str) -> torch.Tensor:
+    """The weights of one layer, (batch, heads, rows, keys), float32 on the CPU.
+
+    A recurrent layer runs once for each word that it writes; its rows are joined in their order.
+    """
+    return torch.cat([detail.weights.float().cpu() for detail in recording[name]], 2)

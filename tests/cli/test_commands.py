@@ -211,8 +211,7 @@ def test_ctrl_c_is_one_word(run_folder):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert said.decode().strip() == "regard: interrupted"
+    assert (process.returncode, said.decode().strip()) == (1, "regard: interrupted")
 
 
 def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):

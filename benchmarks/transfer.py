@@ -1,0 +1,186 @@
+"""Does an encoder that found hidden words again learn to sort sentences from fewer labels? Writes a report.
+
+python benchmarks/transfer.py [--seeds 0 1 2] [--quick] [--out DIR]
+
+The task: what kind of thing does *it* mean (an animal, a food, a road, ...)? "The animal didn't cross the street
+because it was too tired." Sentences are plenty, labels few. The pairs of nouns of the test never occur in training.
+Both contenders have the same sizes, the same labels, as many steps, and the better of the same learning rates, chosen
+on validation sentences; one begins with random weights, the other with those that hidden words taught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from regard.bench.machine import environment
+from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.text import Pair, Tokeniser
+from regard.text.pronouns import SENSES, make_split
+from regard.training import TrainingConfig, TrainingResult, train
+from regard.training.encoder import ClassificationTask, MaskedWordTask
+
+FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what is measured."""
+
+    sentences: int = 40_000
+    valid: int = 300
+    test: int = 1_000
+    labels: tuple[int, ...] = (100, 300)
+    dim: int = 64
+    layers: int = 2
+    hidden_word_steps: int = 1_000
+    label_steps: int = 200
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3)
+
+
+QUICK = Recipe(sentences=2_000, valid=50, test=100, labels=(50,), hidden_word_steps=30, label_steps=10)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One seed and one number of labels: shares of test sentences that were sorted right."""
+
+    seed: int
+    labels: int
+    scratch: float
+    transfer: float
+    commonest: float  # what naming the commonest kind would get
+    scratch_rate: float  # the learning rate that validation chose
+    transfer_rate: float
+    cpu_seconds: float
+
+    @property
+    def margin(self) -> float:
+        return self.transfer - self.scratch
+
+
+def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
+    """One seed: hidden words once, then both contenders for each number of labels."""
+    train_set = make_split("train", recipe.sentences, seed)
+    valid, test = make_split("valid", recipe.valid, seed), make_split("test", recipe.test, seed)
+    sources = [sentence.source for sentence in train_set]
+    tokeniser = Tokeniser.train(sources, 2_000)
+    torch.manual_seed(seed)
+    blank = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers))
+    untaught = {name: tensor.clone() for name, tensor in blank.state_dict().items()}
+    hidden = MaskedWordTask(sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed)
+    found = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed)
+    fresh = TextEncoder(blank.config)
+    fresh.load_state_dict(untaught)
+    told = [labelled(part) for part in (train_set, valid, test)]
+    records = []
+    for labels in recipe.labels:
+        task = ClassificationTask(told[0][:labels], told[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed)
+        scratch, scratch_rate, seconds = best(recipe, fresh, task, told, seed)
+        transfer, transfer_rate, more = best(recipe, blank, task, told, seed)
+        commonest = max(sum(pair.target == sense for pair in told[2]) for sense in SENSES) / len(told[2])
+        records.append(Record(seed, labels, scratch, transfer, commonest, scratch_rate, transfer_rate, seconds + more))
+        print(records[-1], flush=True)
+    return records, {"seed": seed, "cpu_seconds": found.cpu_seconds, "nats_a_word": found.valid_loss}
+
+
+def best(
+    recipe: Recipe, begin: TextEncoder, task: ClassificationTask, told: Sequence[list[Pair]], seed: int
+) -> tuple[float, float, float]:
+    """Test accuracy at the learning rate that is best on validation sentences, that rate, and the seconds of all."""
+    seconds, tried = 0.0, []
+    for rate in recipe.learning_rates:
+        torch.manual_seed(seed)  # both contenders have the same first head
+        model = begin.changed(head="classes", classes=len(SENSES))
+        seconds += trained(model, task, recipe.label_steps, rate, seed).cpu_seconds
+        tried.append((task.accuracy(model, told[1]), rate, task.accuracy(model, told[2])))
+    _, rate, right = max(tried)
+    return right, rate, seconds
+
+
+def trained(model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int) -> TrainingResult:
+    """Train in place, down to a learning rate of zero."""
+    config = TrainingConfig(
+        steps=steps, learning_rate=rate, warmup_steps=min(50, steps // 5), schedule="cosine", weight_decay=0.01,
+        validate_every=steps, save_every=steps, seed=seed,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        return train(model, task, config, folder, cpu=True)
+
+
+def labelled(sentences: Sequence[Any]) -> list[Pair]:
+    """Sentences with the kind of thing that *it* means."""
+    return [Pair(sentence.source, sentence.derivation.referent.sense) for sentence in sentences]
+
+
+def verdict(records: Sequence[Record]) -> str:
+    """One sentence: the margin with its spread, and whether it holds for every seed."""
+    margins = [record.margin for record in records]
+    spread = stdev(margins) if len(margins) > 1 else float("nan")
+    holds = min(margins) > 0 and fmean(margins) > 2 * spread
+    said = "transfer wins for every seed and by over two standard deviations" if holds else "no clear winner"
+    return (
+        f"{records[0].labels} labels: {fmean(margins):+.3f} ± {spread:.3f} (standard deviation over {len(margins)} "
+        f"seeds; the least {min(margins):+.3f}): {said}"
+    )
+
+
+def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, Any]], command: str) -> str:
+    """The Markdown of a run."""
+    rows = [
+        f"| {r.labels} | {r.seed} | {r.scratch:.3f} | {r.transfer:.3f} | {r.margin:+.3f} | {r.commonest:.3f} |"
+        for r in sorted(records, key=lambda r: (r.labels, r.seed))
+    ]
+    verdicts = [f"- {verdict([r for r in records if r.labels == labels])}" for labels in recipe.labels]
+    seconds = sum(record.cpu_seconds for record in records) + sum(one["cpu_seconds"] for one in hidden)
+    losses = ", ".join(f"{one['nats_a_word']:.3f}" for one in hidden)
+    return "\n".join([
+        "# Labels saved by hidden words", "",
+        f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
+        "What kind of thing (of 11) does *it* mean? Share of test sentences right; their noun pairs are new.", "",
+        "| labels | seed | from scratch | from hidden words | margin | commonest kind |", "|---|---|---|---|---|---|",
+        *rows, "", *verdicts, "",
+        f"Hidden words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
+        f"validation {losses} nats a word. Encoder: {recipe.layers} layers of {recipe.dim}. Labels: "
+        f"{recipe.label_steps} steps at the better of {' and '.join(map(str, recipe.learning_rates))}, chosen on "
+        f"{recipe.valid} validation sentences for each contender.", "",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--quick", action="store_true", help="sizes that show only that it runs")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slower than one
+    recipe = QUICK if given.quick else Recipe()
+    records: list[Record] = []
+    hidden: list[dict[str, Any]] = []
+    for seed in given.seeds:
+        found, about = measure(recipe, seed)
+        records += found
+        hidden.append(about)
+    command = f"python benchmarks/transfer.py --seeds {' '.join(map(str, given.seeds))}{' --quick' * given.quick}"
+    given.out.mkdir(parents=True, exist_ok=True)
+    content = {
+        "command": command, "environment": environment(), "recipe": asdict(recipe), "hidden_words": hidden,
+        "records": [{**asdict(record), "margin": record.margin} for record in records],
+        "verdicts": [verdict([r for r in records if r.labels == labels]) for labels in recipe.labels],
+    }  # fmt: skip
+    (given.out / "transfer.json").write_text(json.dumps(content, indent=1) + "\n")
+    (given.out / "transfer.md").write_text(report(recipe, records, hidden, command))
+    print((given.out / "transfer.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

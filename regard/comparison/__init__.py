@@ -1,0 +1,19 @@
+"""Several attentions trained under one budget, side by side: what each costs, and how good it came to be.
+
+`measure_translator` and `measure_language_model` look at one trained model, `write_report` at all of them. Training
+is done by who asks.
+"""
+
+from regard.comparison.footprint import Footprint, footprint
+from regard.comparison.measures import Measures, Spent, measure_language_model, measure_translator
+from regard.comparison.report import write_report
+
+__all__ = [
+    "measure_translator",
+    "measure_language_model",
+    "Measures",
+    "Spent",
+    "footprint",
+    "Footprint",
+    "write_report",
+]

@@ -1,0 +1,186 @@
+"""What one trained model costs, and how good it came to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from regard.comparison.footprint import footprint
+from regard.decoding import Translator, evaluate
+from regard.errors import ArgumentError
+from regard.models import LanguageModel
+from regard.text import Pair, score
+
+GROUPS = 4  # of test sentences, by length
+TIMED_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a training took: optimiser steps, target ids, seconds, and bytes at most beyond those before it."""
+
+    steps: int
+    tokens: int
+    seconds: float
+    cpu_seconds: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Measures:
+    """One row of a comparison.
+
+    Args:
+        name: of the contender.
+        parameters: numbers that were trained.
+        quality: scores by name.
+        spent: on its training.
+        decoding: ids written in a second, and the seconds it took for all.
+        memory: bytes kept for each id read and written, and once; how many texts fit the cache that was named.
+        by_length: for groups of test sentences, the shortest first: words of the source from and to, sentences,
+            exact matches and chrF.
+        curve: validation losses: (step, seconds, loss).
+    """
+
+    name: str
+    parameters: int
+    quality: dict[str, float]
+    spent: Spent
+    decoding: dict[str, float]
+    memory: dict[str, float]
+    by_length: list[dict[str, float]] = field(default_factory=list)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Measures:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ArgumentError: it is no such record.
+        """
+        try:
+            whole: dict[str, Any] = dict(kept, spent=Spent(**kept["spent"]), curve=[tuple(at) for at in kept["curve"]])
+            return cls(**whole)
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"this is no record of a comparison: {error}") from error
+
+
+def measure_translator(
+    name: str,
+    translator: Translator,
+    test: Sequence[Pair],
+    spent: Spent,
+    log: Sequence[dict[str, Any]],
+    *,
+    cache_bytes: int,
+    length: int,
+) -> Measures:
+    """Translate the test sentences greedily, score and time that, and measure what the decoder keeps.
+
+    Args:
+        name: of the contender.
+        translator: what was trained.
+        test: pairs that it never saw.
+        spent: what its training took.
+        log: its lines, as `read_log` gives them.
+        cache_bytes, length: how many texts of `length` ids fit into so many bytes?
+
+    Raises:
+        ArgumentError: no test sentences.
+    """
+    began = time.perf_counter()
+    found = evaluate(translator, test)
+    seconds = time.perf_counter() - began
+    ids = sum(len(one.ids) + 1 for one in found.translations)
+    quality = {
+        "BLEU": found.scores.bleu,
+        "chrF": found.scores.chrf,
+        "exact match": found.scores.exact_match,
+        "perplexity": found.perplexity,
+    }
+    return Measures(
+        name, _numbers(translator.model), quality, spent,
+        decoding={"ids a second": ids / seconds, "seconds": seconds},
+        memory=_memory(translator.model, cache_bytes, length),
+        by_length=score_by_length([one.text for one in found.translations], test),
+        curve=_curve(log),
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def measure_language_model(
+    name: str, model: LanguageModel, spent: Spent, log: Sequence[dict[str, Any]], *, cache_bytes: int, length: int
+) -> Measures:
+    """The best validation loss, and what writing costs; arguments as for `measure_translator`."""
+    curve = _curve(log)
+    state = model.start(torch.full((1, TIMED_STEPS), 4))
+    began = time.perf_counter()
+    for _ in range(TIMED_STEPS):
+        model.step(torch.full((1,), 4), state)
+    seconds = time.perf_counter() - began
+    return Measures(
+        name, _numbers(model), {"validation loss": min((loss for _, _, loss in curve), default=float("nan"))}, spent,
+        decoding={"ids a second": TIMED_STEPS / seconds, "seconds": seconds},
+        memory=_memory(model, cache_bytes, length),
+        curve=curve,
+    )  # fmt: skip
+
+
+def score_by_length(outputs: Sequence[str], test: Sequence[Pair], groups: int = GROUPS) -> list[dict[str, float]]:
+    """Scores of sentences of similar length: equally large groups by the words of the source; equal lengths together.
+
+    >>> pairs = [Pair("a b", "x y"), Pair("a", "x"), Pair("a b c", "x y z"), Pair("a b c d", "w x y z")]
+    >>> [(row["words_from"], row["words_to"], row["exact_match"]) for row in
+    ...  score_by_length(["x y", "x", "x y", "w x y z"], pairs, groups=2)]
+    [(1, 2, 1.0), (3, 4, 0.5)]
+    """
+    order = sorted(range(len(test)), key=lambda at: _words(test[at]))
+    size = -(-len(order) // groups)
+    rows: list[dict[str, float]] = []
+    begin = 0
+    while begin < len(order):
+        end = min(begin + size, len(order))
+        while end < len(order) and _words(test[order[end]]) == _words(test[order[end - 1]]):
+            end += 1
+        own = order[begin:end]
+        found = score([outputs[at] for at in own], [test[at].target for at in own])
+        rows.append({
+            "words_from": _words(test[own[0]]), "words_to": _words(test[own[-1]]), "count": len(own),
+            "exact_match": found.exact_match, "chrf": found.chrf,
+        })  # fmt: skip
+        begin = end
+    return rows
+
+
+def _words(pair: Pair) -> int:
+    return len(pair.source.split())
+
+
+def _memory(model: Any, cache_bytes: int, length: int) -> dict[str, float]:
+    kept = footprint(model)
+    return {
+        "bytes an id read": kept.read,
+        "bytes an id written": kept.written,
+        "bytes once": kept.once,
+        "texts that fit": kept.texts_in(cache_bytes, length),
+    }
+
+
+def _numbers(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _curve(log: Sequence[dict[str, Any]]) -> list[tuple[int, float, float]]:
+    return [
+        (line["step"], line.get("seconds", 0.0), line["loss"])
+        for line in log
+        if line.get("kind") == "validation" and line.get("loss") is not None
+    ]

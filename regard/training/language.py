@@ -1,0 +1,131 @@
+"""Writing on as a task: running text in blocks, cross entropy of each next id."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from regard.errors import ArgumentError
+from regard.text import BEGIN, END, PAD, Tokeniser
+from regard.text.batches import TokenBatches
+
+
+class LanguageBatch(NamedTuple):
+    """ids: (batch, length) that begin with BEGIN; next: (batch, length), what follows each. Padded on the right."""
+
+    ids: torch.Tensor
+    next: torch.Tensor
+
+
+class Blocks:
+    """Documents as ids, each closed by END and cut into blocks that follow each other; a last one may be shorter."""
+
+    def __init__(self, documents: Sequence[str], tokeniser: Tokeniser, block: int) -> None:
+        encoded = [[*tokeniser.encode(text), END] for text in documents]
+        self.ids = torch.tensor([i for ids in encoded for i in ids], dtype=torch.int32)
+        self.cuts: list[tuple[int, int]] = []
+        begin = 0
+        for ids in encoded:
+            end = begin + len(ids)
+            self.cuts += [(start, min(start + block, end)) for start in range(begin, end, block)]
+            begin = end
+
+    def batch(self, rows: Sequence[int]) -> LanguageBatch:
+        """Blocks as tensors: BEGIN opens each."""
+        following = [self.ids[slice(*self.cuts[row])] for row in rows]
+        longest = max(map(len, following), default=0)
+        batch = torch.full((2, len(rows), longest), PAD)
+        for row, ids in enumerate(following):
+            batch[0, row, 0] = BEGIN
+            batch[0, row, 1 : len(ids)] = ids[:-1]
+            batch[1, row, : len(ids)] = ids
+        return LanguageBatch(*batch)
+
+
+class LanguageTask:
+    """What `train` asks of running text.
+
+    A block is read as a text of its own, so that a model learns to begin anywhere: BEGIN and the ids before each are
+    all that it sees of the past.
+
+    Args:
+        train: documents to learn from, as strings.
+        valid: documents to validate on.
+        tokeniser: of both, verbatim where spaces and line ends count.
+        block: the most ids in a row, BEGIN included; what the model learns to look back.
+        batch_tokens: the most ids in a batch, padding included.
+        seed: of the order of the blocks.
+        world, rank: how many processes train together, and which this is.
+
+    Raises:
+        ArgumentError: nothing to learn from, or a block that is longer than a batch.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[str],
+        valid: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        block: int = 256,
+        batch_tokens: int = 2048,
+        seed: int = 0,
+        world: int = 1,
+        rank: int = 0,
+    ) -> None:
+        if not 2 <= block <= batch_tokens:
+            raise ArgumentError(
+                f"block is {block}; it needs 2 ids or more, and no more than batch_tokens {batch_tokens}"
+            )
+        if not train:
+            raise ArgumentError("no documents were given: there is nothing to learn from")
+        self._train, self._valid = (Blocks(texts, tokeniser, block) for texts in (train, valid))
+        self._valid_characters = sum(map(len, valid))
+        self._batch_tokens, self._block = batch_tokens, block
+        lengths = [stop - start for start, stop in self._train.cuts]
+        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
+        self._settings = {"block": block, "batch_tokens": batch_tokens, "order": seed}
+
+    def batch(self, index: int) -> LanguageBatch:
+        """The micro-batch number `index`, a function of it and of the seed."""
+        return self._train.batch(self.batches.at(index))
+
+    def loss(self, model: torch.nn.Module, batch: LanguageBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the cross entropies of the next ids in nats, and how many there are."""
+        scores = model(batch.ids)  # (batch, length, vocab_size)
+        loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum")
+        return loss, int((batch.next != PAD).sum())
+
+    def validation_batches(self) -> Sequence[LanguageBatch]:
+        rows = range(len(self._valid.cuts))
+        size = self._batch_tokens // self._block
+        return [self._valid.batch(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+    validation_loss = loss
+
+    def bits_per_character(self, loss: float) -> float:
+        """A validation loss in nats an id, as bits a character of the text.
+
+            loss · ids / (characters · ln 2)
+
+        The END of each document counts among the ids. Unlike the loss, it can be compared across tokenisers.
+
+        Raises:
+            ArgumentError: there is no validation text.
+        """
+        if not self._valid_characters:
+            raise ArgumentError("there are no validation documents, so there are no bits to count")
+        return loss * len(self._valid.ids) / (self._valid_characters * math.log(2))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        digest = hashlib.sha256()
+        for blocks in (self._train, self._valid):
+            digest.update(blocks.ids.numpy().tobytes())
+            digest.update(repr(blocks.cuts).encode())
+        return {"ids": len(self._train.ids), "hash": digest.hexdigest(), **self._settings}

@@ -1,0 +1,112 @@
+"""`regard compare`: one budget, one report, and nothing done twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_commands import regard
+
+SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--steps", 4)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+    path.write_text("".join(f"number {'so ' * (n % 7)}{n}\tNummer {n}\n" for n in range(160)))
+    return path
+
+
+def test_translators_are_trained_on_the_same_and_reported_together(pairs, tmp_path):
+    out = tmp_path / "study"
+    options = ("--data", pairs, "--models", "none,luong-dot,transformer", "--kv-heads", "4,1", "--cache-mib", 2, *SMALL)
+    answer = regard("compare", "--out", out, "--length", 20, "--json", *options)
+    assert answer.returncode == 0, answer.stderr.decode()
+    record = json.loads(answer.stdout)
+    rows = {row["name"]: row for row in record["rows"]}
+    assert list(rows) == ["none", "luong-dot", "transformer kv_heads=4", "transformer kv_heads=1"]
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
+    report = (out / "compare.md").read_text()
+    assert all(f"| {name} |" in report for name in rows)
+    assert {row["spent"]["steps"] for row in rows.values()} == {4}
+    assert {row["spent"]["tokens"] for row in rows.values()} == {rows["none"]["spent"]["tokens"]}  # the same batches
+    tested = len((out / "none" / "test.jsonl").read_text().splitlines())
+    assert {sum(group["count"] for group in row["by_length"]) for row in rows.values()} == {tested}
+    kept = {name: row["memory"] for name, row in rows.items()}
+    four, one = kept["transformer kv_heads=4"], kept["transformer kv_heads=1"]
+    # k and v of one decoder layer, 4 heads of 4 numbers of 4 bytes; by cross-attention as much for the source
+    assert four["bytes an id written"] == four["bytes an id read"] == 2 * 4 * 4 * 4 == 4 * one["bytes an id written"]
+    assert kept["none"]["bytes an id written"] == kept["none"]["bytes an id read"] == 0
+    assert kept["luong-dot"]["bytes an id written"] == 0 < kept["luong-dot"]["bytes an id read"]
+    assert four["texts that fit"] == 2 * 2**20 // (20 * 2 * 128 + four["bytes once"])
+
+    refused = regard("compare", "--out", out, *options)
+    assert (refused.returncode, "--resume" in refused.stderr.decode()) == (1, True)
+    other = regard("compare", "--out", out, "--resume", "--length", 20, *options, "--seed", 3)
+    assert "was begun with another seed" in other.stderr.decode()
+    before = (out / "none" / "measures.json").stat().st_mtime_ns
+    again = regard("compare", "--out", out, "--resume", "--json")
+    assert json.loads(again.stdout)["rows"] == record["rows"]
+    assert (out / "none" / "measures.json").stat().st_mtime_ns == before
+
+
+def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
+    out = tmp_path / "study"
+    options = [*map(str, SMALL[:-2]), "--models", "none,luong-dot", "--steps", "100"]
+    command = [sys.executable, "-c", "from regard.cli import main; main()", "compare", "--data", str(pairs)]
+    process = subprocess.Popen([*command, "--out", str(out), *options], stderr=subprocess.PIPE, env=os.environ)
+    for line in process.stderr:
+        if b"validation" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert said.decode().splitlines()[-1] == (
+        f"regard: interrupted; what is done is kept, go on with: regard compare --out {out} --resume"
+    )
+    on = regard("compare", "--out", out, "--resume", "--json")
+    assert "going on after step" in on.stderr.decode()
+    assert [row["spent"]["steps"] for row in json.loads(on.stdout)["rows"]] == [100, 100]
+
+
+def test_equal_parameters_are_equal(pairs, tmp_path):
+    options = ("--models", "none,luong-dot,transformer", "--heads", "1,4", "--equal-parameters", *SMALL[:-1], 1)
+    answer = regard("compare", "--data", pairs, "--out", tmp_path / "study", "--json", *options)
+    numbers = [row["parameters"] for row in json.loads(answer.stdout)["rows"]]
+    assert len(numbers) == 4
+    assert max(numbers) < 1.05 * min(numbers), numbers
+
+
+def test_language_models_are_compared_by_their_patterns(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the animal did not cross the street because it was tired\n" * 60)
+    patterns = ("--attention", "causal", "--attention", "causal_window(8)")
+    answer = regard(
+        "compare", "--task", "language-model", "--data", text, *patterns, "--out", tmp_path / "study", "--json", *SMALL,
+        "--batch-tokens", 512,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr.decode()
+    full, window = json.loads(answer.stdout)["rows"]
+    assert full["parameters"] == window["parameters"]
+    assert window["memory"]["bytes an id written"] == 0 < full["memory"]["bytes an id written"]
+    assert "validation loss" in full["quality"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        (("--models", "rnn"), "model 'rnn' does not exist"),
+        (("--task", "painting"), "task 'painting' does not exist"),
+        (("--kv-heads", "8,x"), "'x' of '8,x' is no number of heads"),
+        (("--task", "language-model", "--models", "none"), "--models are translators"),
+        (("--models", "none,none"), "named twice"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(wish, words, pairs, tmp_path):
+    answer = regard("compare", "--data", pairs, "--out", tmp_path / "study", *wish)
+    assert answer.returncode == 2
+    assert words in answer.stderr.decode()
+    assert not (tmp_path / "study").exists()
+    assert regard("compare", "--out", tmp_path / "study").returncode == 2

@@ -1,0 +1,105 @@
+"""`regard generate` as people run it."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from regard.cli import main
+from regard.cli.generate import harmless
+from regard.decoding import Generator, Sampling
+from regard.decoding.loading import TOKENISER_FILE
+from regard.models import LanguageConfig, LanguageModel
+from regard.text import Tokeniser
+
+LINES = ["the animal sleeps", "a café in the street", "the old animal"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tokeniser = Tokeniser.train(LINES, 300)
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+@pytest.fixture
+def regard(capsys, monkeypatch):
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def call(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["regard", "generate", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        return leaving.value.code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_prompt_and_its_continuation_come_as_one_plain_line(run, regard):
+    settings = ["--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 3, "--max-tokens", 7]
+    code, said, remarks = regard(run, "the animal", *settings)
+    sampling = Sampling(temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
+    ((expected,),) = Generator.load(run).generate(["the animal"], max_tokens=7, sampling=sampling)
+    assert (code, said, remarks) == (0, f"the animal{expected.text}\n", "")
+    assert len(expected.ids) == 7
+
+
+def test_json_says_all_there_is_and_lines_of_standard_input_are_prompts(run, regard):
+    code, said, _ = regard(run, "--json", "--temperature", 0, "--max-tokens", 4, stdin="the animal\n\na café\n")
+    records = [json.loads(line) for line in said.splitlines()]
+    assert code == 0
+    assert [record["prompt"] for record in records] == ["the animal", "", "a café"]
+    assert all(record["settings"]["temperature"] == 0 for record in records)
+    assert {"text", "ids", "log_probability", "ended"} <= records[0].keys()
+
+
+def test_a_stop_and_a_beam_are_heeded(run, regard):
+    _, said, _ = regard(run, "the", "--beam", 2, "--max-tokens", 6, "--json")
+    record = json.loads(said)
+    stop = record["text"][2]
+    _, said, _ = regard(run, "the", "--beam", 2, "--max-tokens", 6, "--json", "--stop", stop)
+    assert stop not in json.loads(said)["text"]
+    assert json.loads(said)["settings"] == {"beam": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--beam", 2, "--top-k", 3], 2, "leave out --top-k"),
+        (["--top-p", 1.5], 2, "top_p is 1.5"),
+        (["--temperature", -1], 2, "temperature is -1.0"),
+        (["--seed", -1], 2, "seed is -1"),
+        (["--stop", ""], 2, "stops are"),
+        (["--normalisation", "google"], 2, "--normalisation 'google'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, regard, arguments, code, said):
+    found = regard(run, "the animal", *arguments)
+    assert (found[0], found[1]) == (code, "")
+    assert said in found[2]
+    assert len(found[2].splitlines()) == 1
+
+
+def test_what_is_no_run_is_one_sentence(regard, tmp_path):
+    code, _, remarks = regard(tmp_path / "nothing", "the animal")
+    assert code == 1
+    assert len(remarks.splitlines()) == 1
+
+
+def test_an_interruption_is_one_word_after_what_was_written(run, regard, monkeypatch):
+    def interrupted(self, prompts, on_text, **options):
+        on_text(0, 0, " and")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Generator, "generate", interrupted)
+    assert regard(run, "the animal") == (1, "the animal and\n", "regard: interrupted\n")
+
+
+def test_no_text_commands_a_terminal():
+    assert harmless("a\x1b[2Jb\r\u202ec\td\n") == "a\ufffd[2Jb\ufffd\ufffdc\td\n"
