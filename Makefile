@@ -29,6 +29,7 @@ fix: $(READY)                 ## let the tools repair what they can
 bench: $(READY)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench --out benchmarks/results/attention_cpu
+	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py

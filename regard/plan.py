@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,66 +15,13 @@ from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
+from regard.offer import Backend, Cost, Offer, Refusal, short
 from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
 _SOFTMAX = Softmax()
-# Floating-point operations while a byte moves, and while a call is launched: measured on CPU, estimated for cuda.
-MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
-
-    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches.
-    """
-
-    flops: float
-    bytes: float
-    peak_bytes: float
-    pairs: int
-    calls: int = 1
-
-    def work_on(self, device: str) -> float:
-        """What backends are compared by, in floating-point operations: so many as the machine does meanwhile."""
-        a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
-        return self.flops + a_byte * self.bytes + a_call * self.calls
-
-    def __str__(self) -> str:
-        return f"{_short(self.flops)}FLOP, {_short(self.bytes)}B moved, {_short(self.peak_bytes)}B beside the tensors"
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a backend does not compute a problem."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What computing a problem would cost, and the function that does it.
-
-    `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
-    """
-
-    cost: Cost
-    run: Callable[[Operands], Result]
-    takes_stored: bool = False
-
-
-class Backend(Protocol):
-    """A way to compute problems: it answers with an offer or the reason why not."""
-
-    name: str
-
-    def assess(self, problem: Problem) -> Offer | Refusal: ...
 
 
 @dataclass(frozen=True)
@@ -288,7 +235,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
         raise UnsupportedError(
             f"{problem}: only backend {name!r} computes this, and it would hold "
-            f"{_short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
+            f"{short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
         )
     others = tuple((other, answer) for other, answer in answers.items() if other != name)
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
@@ -302,11 +249,3 @@ def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:
     if isinstance(verdict, Refusal):
         return {"refused": verdict.reason}
     return {"dearer": _cost_record(verdict)}
-
-
-def _short(number: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} P"

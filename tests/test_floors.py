@@ -23,6 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("combination",),
     ("problem",),
     ("operands", "detail"),
+    ("offer",),
     ("plan",),
     ("kernels.flash", "kernels.dropout"),
     ("kernels.scores",),

@@ -15,7 +15,8 @@ import torch
 from regard.bench.machine import PACKAGES, environment, package_version
 from regard.bench.mechanism_health import try_mechanisms
 from regard.kernels import BACKENDS
-from regard.plan import Refusal, make_plan
+from regard.offer import Refusal
+from regard.plan import make_plan
 from regard.problem import make_problem
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 

@@ -12,8 +12,9 @@ from regard.bench.judging import judge
 from regard.bench.work import Tensors, Work, make_tensors
 from regard.kernels import BACKENDS
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.offer import Refusal
 from regard.patterns import Causal, Full, Pattern
-from regard.plan import Refusal, make_plan
+from regard.plan import make_plan
 from regard.problem import make_problem
 
 LENGTH = 67

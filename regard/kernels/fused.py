@@ -19,9 +19,9 @@ import torch
 from regard.detail import Result
 from regard.kernels import flash
 from regard.kernels.statistics.second_pass import tell, with_statistics
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)

@@ -15,8 +15,8 @@ import torch
 from regard.detail import Result
 from regard.kernels import flash
 from regard.mechanisms import Linformer
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 

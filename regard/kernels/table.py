@@ -9,7 +9,7 @@ from regard.kernels.lsh import Hashed
 from regard.kernels.reference import Reference
 from regard.kernels.streamed import Streamed
 from regard.kernels.tiled import Tiled
-from regard.plan import Backend
+from regard.offer import Backend
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend

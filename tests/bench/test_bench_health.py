@@ -11,7 +11,7 @@ from regard.bench.mechanism_health import WORKS
 from regard.bench.report import describe_health
 from regard.detail import Result
 from regard.kernels import BACKENDS
-from regard.plan import Cost, Offer, Refusal
+from regard.offer import Cost, Offer, Refusal
 
 
 class Spoiled:

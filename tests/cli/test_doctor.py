@@ -6,7 +6,7 @@ from dataclasses import replace
 from test_commands import regard
 
 from regard.kernels import BACKENDS
-from regard.plan import Refusal
+from regard.offer import Refusal
 
 
 class Negative:

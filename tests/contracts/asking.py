@@ -8,7 +8,8 @@ import torch
 
 from regard.detail import AttentionDetail
 from regard.kernels import BACKENDS
-from regard.plan import Offer, make_plan
+from regard.offer import Offer
+from regard.plan import make_plan
 from regard.problem import make_problem
 from regard.statistics import checked_wants
 

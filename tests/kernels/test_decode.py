@@ -13,7 +13,8 @@ from regard import patterns as p
 from regard.caches.numbers import kept
 from regard.kernels import flash
 from regard.kernels.decode import Decode, weigh
-from regard.plan import Offer, Refusal, make_plan
+from regard.offer import Offer, Refusal
+from regard.plan import make_plan
 from regard.problem import make_problem
 from regard.stored import Stored
 from regard.testing import Budget, answer, make_qkv

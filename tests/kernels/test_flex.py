@@ -21,8 +21,9 @@ from regard.kernels.flex import Flex
 from regard.kernels.flex import backend as flex_backend
 from regard.kernels.flex.tables import block_mask
 from regard.kernels.flex.tile_map import most_pairs, tile_map
+from regard.offer import Cost, Offer, Refusal
 from regard.patterns import Grid
-from regard.plan import Cost, Offer, Refusal, make_plan
+from regard.plan import make_plan
 from regard.problem import Problem, make_problem
 from regard.testing import Budget, answer, make_qkv
 

@@ -13,8 +13,8 @@ from regard.kernels.decode import fold, weigh
 from regard.kernels.decode.pieces import Piece, lower
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms import ScaledDot, Softmax
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 QUERIES = 16  # more are worth blocks of their own

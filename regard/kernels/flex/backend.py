@@ -13,9 +13,9 @@ from regard.detail import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import ScaledDot, Softmax
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import PER_ROW, Problem
 
 LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones get zeros behind them

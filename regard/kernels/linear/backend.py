@@ -12,9 +12,9 @@ from regard.kernels.linear.attend import attend, is_causal
 from regard.kernels.linear.walk import BLOCK, CHUNK
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Kernelised
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
 from regard.patterns import SameDocument
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import PER_ROW, Problem
 
 

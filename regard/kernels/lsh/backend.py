@@ -12,9 +12,9 @@ from regard.kernels.lsh.parts import Parts
 from regard.kernels.lsh.rounds import BLOCK, Layout
 from regard.mechanisms import LSH
 from regard.mechanisms.base import joined
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Causal
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 # Measured on CPU in float32, as the floating-point operations that take as long:

@@ -17,8 +17,8 @@ from regard.kernels.scores.formulas import sums_tanh
 from regard.kernels.statistics.second_pass import with_statistics
 from regard.mechanisms import LSH, Linformer, Softmax
 from regard.mechanisms.features import Kernelised
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {

@@ -19,8 +19,8 @@ from regard.kernels.scores.formulas import score_flops, score_flops_backward
 from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout, Strip, lay_out
 from regard.kernels.statistics.collectors import KINDS, Collector, Top
+from regard.offer import Cost
 from regard.operands import Operands
-from regard.plan import Cost
 from regard.problem import Problem
 from regard.statistics import TopKeys, WeightsOf, asked_for
 

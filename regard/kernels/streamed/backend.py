@@ -14,8 +14,8 @@ from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
 from regard.kernels.streamed.function import stream
 from regard.mechanisms import Softmax
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import Problem
 
 # Measured on CPU in float32, as the floating-point operations that take as long:

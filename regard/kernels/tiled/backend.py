@@ -14,9 +14,9 @@ from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.tiled.lowering import lower
 from regard.kernels.tiled.program import Program, Terms
 from regard.kernels.tiled.shares import Share, run_shares
+from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Grid, Pattern
-from regard.plan import Cost, Offer, Refusal
 from regard.problem import PER_ROW, RELATIVE, Problem
 
 # Rows of a strip, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
