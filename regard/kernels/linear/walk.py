@@ -10,7 +10,7 @@ import torch
 
 from regard.kernels.linear.chunk import Chunk, Sums
 
-CHUNK = 128  # positions whose pairs are weighed; measured on CPU, 64 to 128 are best
+CHUNK = 64  # positions whose pairs are weighed; measured on CPU, 64 to 128 are best
 BLOCK = 1024  # positions that enter a sum, or are answered from it, at once
 
 
