@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ArgumentError, ShapeError
-from regard.models.block import Block, new_norm
 from regard.models.encoder.config import EncoderConfig
 from regard.models.encoder.heads import ClassesHead, WordsHead
-from regard.models.ids import check_ids
-from regard.models.language.model import new_block
+from regard.models.language.stack import Stack
 from regard.models.padding import Aligned, align
-from regard.models.storable import Storable
 from regard.patterns import KeySpan
-from regard.positions import Learned, Sinusoidal
+from regard.positions import Learned
 
 SAME_WEIGHTS = {"head", "classes", "pooling", "pattern", "max_length", "dropout", "attention_dropout"}
 SAME_WEIGHTS |= {"gradient_checkpointing"}
 
 
-class TextEncoder(Storable):
+class TextEncoder(Stack):
     """Vectors of whole texts, and what its head makes of them: words that were hidden, or classes.
 
     Source: BERT: Pre-training of Deep Bidirectional Transformers, Devlin et al. 2019, section 3; long texts by patterns
@@ -43,17 +38,8 @@ class TextEncoder(Storable):
     Config = EncoderConfig
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.config: EncoderConfig = config
-        self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.dim)
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(new_block(config, layer) for layer in range(config.layers))
-        self.norm = new_norm(config.norm, config.dim, config.epsilon, config.biases)
         self.head = new_head(config)
         self._initialise()
 
@@ -120,31 +106,19 @@ class TextEncoder(Storable):
     def _read(self, aligned: Aligned) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids whose padding is all on the right."""
         if aligned.span is None or not self.config.by_length:
-            return self._through(aligned.ids, aligned.span)
+            return self._stacked(aligned.ids, aligned.span)
         lengths = living(aligned).sum(1)
         x = self.embedding.weight.new_zeros(*aligned.ids.shape, self.config.dim)
         for length in lengths.unique().tolist():  # texts of one length at a time see what each would see alone
             rows = lengths == length
-            x[rows, :length] = self._through(aligned.ids[rows, :length], None).to(x.dtype)
+            x[rows, :length] = self._stacked(aligned.ids[rows, :length], None).to(x.dtype)
         return x
 
-    def _through(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
-        x = self._embed(ids)
-        for block in self.blocks:
-            if self.config.gradient_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, live, use_reentrant=False)
-            else:
-                x = block(x, live)  # (batch, length, dim)
+    def _stacked(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
+        x = self._embed(ids, torch.arange(ids.shape[1], device=ids.device))
+        for block in self._blocks():
+            x = self._through(block, x, live)  # (batch, length, dim)
         return self.norm(x)
-
-    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        check_ids(ids, self.config.vocab_size)
-        x = self.embedding(ids)  # (batch, length, dim)
-        if self.config.positions == "sinusoidal":
-            x = x * math.sqrt(self.config.dim)  # as large as the waves: Vaswani et al. 2017, section 3.4
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(ids.shape[1], device=ids.device)).to(x.dtype)
-        return self.dropout(x)
 
     def _check_places(self, ids: torch.Tensor, places: torch.Tensor) -> None:
         if not isinstance(self.head, WordsHead):
@@ -154,23 +128,9 @@ class TextEncoder(Storable):
                 f"places are {places.dtype} {tuple(places.shape)}; they are bool {tuple(ids.shape)}, as ids"
             )
 
-    def _initialise(self) -> None:
-        """Normal numbers of variance 2 / (5 dim), what is added to the residual divided by sqrt(2 layers).
-
-        Source: Transformers without Tears, Nguyen and Salazar 2019, section 2.2; Radford et al. 2019, section 2.3.
-        """
-        deviation = math.sqrt(2 / (5 * self.config.dim))
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=deviation)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+    def _initialise_head(self, deviation: float) -> None:
         if isinstance(self.head, WordsHead) and self.head.weight is not None:
             nn.init.normal_(self.head.weight, std=deviation)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            for last in (block.attention.to_output, block.feed_forward.narrow):
-                nn.init.normal_(last.weight, std=deviation / math.sqrt(2 * self.config.layers))
 
 
 def new_head(config: EncoderConfig) -> WordsHead | ClassesHead | None:
