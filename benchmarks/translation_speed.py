@@ -2,8 +2,10 @@
 
 python benchmarks/translation_speed.py [--quick]
 
-One thread, CPU seconds, the two interleaved, the least of several rounds. Both write the same number of ids, and it is
-checked that these are the same before anything is timed. Needs transformers. Writes a report into results/.
+One thread, CPU seconds, the two interleaved, the least of several rounds. Both write the same number of ids, and how
+many texts are the same is counted before anything is timed. Beside them the time of the matrix products alone, which
+both have in common: "possible" is how many times as fast as theirs we could be with nothing else to do. Then the same
+with both models in bfloat16, a choice of the user's. Needs transformers. Writes a report into results/.
 """
 
 import cProfile
@@ -23,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "decoding"))
 from hugging_face_models import marian  # noqa: E402
 
 from regard.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
+from regard.layers import project  # noqa: E402
 from regard.text import PAD  # noqa: E402
 
 NEVER = (0, 1, 2, 3)  # END too, so that both write as many ids
@@ -30,13 +33,16 @@ FULL = {"vocab": 58_101, "dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "p
 QUICK = {"vocab": 8_000, "dim": 256, "heads": 8, "layers": 3, "hidden": 1024, "places": 512}
 CASES = ((1, 1, 2.0), (1, 4, 2.0), (32, 1, 1.2), (32, 4, 1.2))  # batch, beam, how many times as fast we want to be
 PARTS = {
-    "linear": "matrices",
+    "linear": "matrices", "bmm": "matrices", "mv": "matrices",
     "scaled_dot_product": "attention",
     "masked_fill": "hidden keys",
     "index_select": "reorder",
-    "topk": "best of the vocabulary",
+    "likeliest": "best of the vocabulary", "amax": "best of the vocabulary", "topk": "best of the vocabulary",
     "logsumexp": "probabilities",
-}
+}  # fmt: skip
+HEAD = """
+| batch | beam | same texts | theirs, s | ours, s | times as fast | wanted | products, s | possible | our time |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -44,39 +50,69 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes, words, rounds = (QUICK, 12, 3) if quick else (FULL, 32, 5)
     theirs, ours = marian(transformers, 0.05, **sizes)
-    lines = []
-    for batch, beam, goal in CASES:
-        sources = texts(batch, sizes["vocab"])
-        runs = [searcher(theirs, sources, beam, words), our_searcher(ours, sources, beam, words)]
-        same = sum(a == b for a, b in zip(runs[0](), runs[1](), strict=True))
-        seconds = interleaved(runs, rounds)
-        ratio = seconds[0] / seconds[1]
-        verdict = "kept" if ratio >= goal else "missed"
-        lines.append(
-            f"| {batch} | {beam} | {same} of {batch} | {seconds[0]:.2f} | {seconds[1]:.2f} | {ratio:.2f} | {goal} "
-            f"{verdict} | {where_time_goes(runs[1])} |"
-        )
-        print(lines[-1], file=sys.stderr, flush=True)
-    report = "\n".join(
-        [
-            "# Translation beside Hugging Face's generate, on a CPU",
-            "",
-            f"`python benchmarks/translation_speed.py{' --quick' * quick}`, {date.today()}; {sizes}, "
-            f"{words} ids a text, sources of 13 to 20 ids, one thread, CPU seconds, least of {rounds}; "
-            f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}.",
-            "",
-            "| batch | beam | same tokens | theirs, s | ours, s | times as fast | wanted | where our time goes |",
-            "|---|---|---|---|---|---|---|---|",
-            *lines,
-            "",
-        ]
-    )
+    lines = [
+        "# Translation beside Hugging Face's generate, on a CPU",
+        "",
+        f"`python benchmarks/translation_speed.py{' --quick' * quick}`, {date.today()}; {sizes}, "
+        f"{words} ids a text, sources of 13 to 20 ids, one thread, CPU seconds, least of {rounds}; "
+        f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}.",
+    ]
+    for dtype in (torch.float32, torch.bfloat16):
+        lines += ["", f"Both in {str(dtype).removeprefix('torch.')}:", HEAD]
+        for case in CASES:
+            lines.append(line_of(theirs.to(dtype), ours.to(dtype), *case, words=words, rounds=rounds))
+            print(lines[-1], file=sys.stderr, flush=True)
+    report = "\n".join([*lines, ""])
     if quick:
         print(report)
         return
     path = HERE / "results" / f"translation_speed_cpu_{date.today():%Y%m}.md"
     path.write_text(report)
     print(path)
+
+
+def line_of(theirs, ours, batch: int, beam: int, goal: float, *, words: int, rounds: int) -> str:
+    """A line of the report: one case, timed."""
+    sources = texts(batch, ours.config.vocab_size)
+    runs = [searcher(theirs, sources, beam, words), our_searcher(ours, sources, beam, words)]
+    same = sum(a == b for a, b in zip(runs[0](), runs[1](), strict=True))
+    their_time, our_time, alone = interleaved([*runs, products(ours, sources, beam, words)], rounds)
+    ratio = their_time / our_time
+    verdict = f"{goal} {'kept' if ratio >= goal else 'missed'}"
+    return (
+        f"| {batch} | {beam} | {same} of {batch} | {their_time:.2f} | {our_time:.2f} | {ratio:.2f} | {verdict} | "
+        f"{alone:.2f} | {their_time / alone:.2f} | {where_time_goes(runs[1])} |"
+    )
+
+
+def products(model, sources: torch.Tensor, beam: int, words: int) -> Callable[[], object]:
+    """The matrices of a translation times vectors: those of the encoder once, those of the decoder at every step."""
+    config, rows = model.config, len(sources)
+    dtype = model.embedding.weight.dtype
+    read, written = (
+        torch.randn(sources.numel(), config.dim, dtype=dtype),
+        torch.randn(rows * beam, config.dim, dtype=dtype),
+    )
+
+    @torch.inference_mode()
+    def run() -> None:
+        for layer in model.encoder:
+            through(read, layer.attention, layer.feed_forward)
+        for layer in model.decoder:
+            layer.cross_attention.to_k(read), layer.cross_attention.to_v(read)
+        for _ in range(words):
+            for layer in model.decoder:
+                cross = layer.cross_attention
+                through(written, layer.self_attention, layer.feed_forward)
+                cross.to_output(cross.to_q(written))
+            project(written, model.embedding.weight)
+
+    return run
+
+
+def through(x: torch.Tensor, attention, feed_forward) -> None:
+    attention.to_k(x), attention.to_v(x), attention.to_output(attention.to_q(x))
+    feed_forward.narrow(feed_forward.widen(x))
 
 
 def texts(batch: int, vocab: int) -> torch.Tensor:

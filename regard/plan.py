@@ -152,7 +152,9 @@ class Plan:
     ) -> Place:
         """Where the tensors stand, after a check that they are what the plan was made for; what passed passes again."""
         given = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
-        plain = bias is None and q_start is None
+        plain = q_start is None and not isinstance(bias, Bias)
+        if plain and bias is not None:
+            given = (*given, bias.shape, learns(bias))
         place = self._places.get(given) if plain else None
         if place is None:
             self._check(q, k, v, bias, q_start)

@@ -49,7 +49,9 @@ def planned(
         look = (*_looks(q), *_looks(k), *_looks(v), torch.is_grad_enabled(), options, *map(type, options))
         if parameters:
             look = (*look, *((name, *_looks(one)) for name, one in sorted(parameters.items())))
-        plan = _calls.get(look) if bias is None else None
+        if bias is not None:
+            look = None if isinstance(bias, Bias) else (*look, "bias", *_looks(bias))
+        plan = None if look is None else _calls.get(look)
     except (AttributeError, TypeError):  # something is no tensor, or not hashable: the checks below say what
         look = plan = None
     if plan is not None:
@@ -63,7 +65,7 @@ def planned(
     plan = _plans.get((problem, backend))
     if plan is None:
         plan = _kept(_plans, (problem, backend), make_plan(problem, BACKENDS, backend))
-    if look is not None and bias is None and not isinstance(q_start, torch.Tensor):
+    if look is not None and not isinstance(q_start, torch.Tensor):
         _kept(_calls, look, plan)
     return plan
 

@@ -23,6 +23,28 @@ def test_a_call_seen_before_is_not_checked_again(monkeypatch: pytest.MonkeyPatch
     assert planned(*make_qkv(seed=1, layout="sliced"), pattern="causal", scale=0.5) is plan
 
 
+def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is(monkeypatch: pytest.MonkeyPatch):
+    bias = torch.randn(2, 1, 1, K.shape[2])
+    plan = planned(Q, K, V, bias=bias)
+    assert planned(Q, K, V) is not plan
+    assert planned(Q, K, V, bias=bias[:1]) is not plan
+    assert planned(Q, K, V, bias=bias.clone().requires_grad_()) is not plan
+    with pytest.raises(rg.ShapeError):
+        planned(Q, K, V, bias=bias[..., :-1])
+    with pytest.raises(rg.RegardError):
+        planned(Q, K, V, bias=bias.bool())
+    for name in ("weak", "strong"):  # the numbers are those of each call
+        bias = bias * 10
+        expected = rg.attention(Q.double(), K.double(), V.double(), bias=bias.double()).float()
+        torch.testing.assert_close(plan.run(Q, K, V, bias=bias), expected, atol=1e-5, rtol=0, msg=name)
+    with pytest.raises(rg.ArgumentError, match="bias"):
+        plan.run(Q, K, V, bias=bias[:1])
+    with pytest.raises(rg.ArgumentError, match="bias"):
+        plan.run(Q, K, V)
+    monkeypatch.setattr(plans, "make_problem", None)
+    assert planned(Q, K, V, bias=bias) is plan
+
+
 def test_two_ways_of_posing_a_problem_share_its_plan():
     ways: list[dict[str, Any]] = [{}, {"mechanism": Softmax()}, {"scale": 5**-0.5}, {"q_start": 4}]
     assert len({id(planned(Q, K, V, pattern=pattern, **way)) for way in ways for pattern in ("causal", Causal())}) == 1

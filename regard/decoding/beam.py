@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.decoding.hypothesis import NORMALISATIONS, Hypothesis, normalised
+from regard.decoding.likeliest import likeliest
 from regard.decoding.opening import OURS, Over, SpecialIds, admitted, length_limits, open_texts
 from regard.errors import ArgumentError
 from regard.models.state import Writer
@@ -148,15 +149,15 @@ def _candidates(
 
     Only the best of each hypothesis can be among the best of all, so the vocabulary is looked through once.
     """
-    best = scores.topk(min(2 * beam, scores.shape[-1]))  # (rows * width, kept)
+    best, identifiers = likeliest(scores, 2 * beam)  # (rows * width, kept)
     before = [[so_far for _, so_far in row] + [-torch.inf] * (width - len(row)) for row in going]
     totals = torch.tensor(before, dtype=torch.float64, device=scores.device)  # (rows, width)
-    gains = best.values.double() - total.double()
+    gains = best.double() - total.double()
     kept = gains.shape[-1]
     sums = (totals[..., None] + gains.view(-1, width, kept)).flatten(1)  # (rows, width * kept)
-    likeliest = sums.topk(min(2 * beam, sums.shape[-1]))
-    ids = best.indices.view(len(sums), -1).gather(1, likeliest.indices)
-    columns = zip(likeliest.indices.tolist(), ids.tolist(), likeliest.values.tolist(), strict=True)
+    chosen = sums.topk(min(2 * beam, sums.shape[-1]))
+    ids = identifiers.view(len(sums), -1).gather(1, chosen.indices)
+    columns = zip(chosen.indices.tolist(), ids.tolist(), chosen.values.tolist(), strict=True)
     return [[(at // kept, i, so_far) for at, i, so_far in zip(*row, strict=True)] for row in columns]
 
 

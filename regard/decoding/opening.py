@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.decoding.likeliest import log_total
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
@@ -60,7 +61,7 @@ def admitted(scores: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, t
         scores = scores.float()
     if special.never:
         scores[:, list(special.never)] = -torch.inf
-    total = scores.logsumexp(-1, keepdim=True)  # NaN or infinite where one score is, or all are -inf
+    total = log_total(scores)  # NaN or infinite where one score is, or all are -inf
     if not bool(total.isfinite().all()):
         raise RegardError(
             "the model's scores are not finite, so nothing can be chosen by them; its weights are damaged"

@@ -21,7 +21,7 @@ from regard.kernels import flash
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, Relative, reachable_keys
-from regard.patterns import Grid
+from regard.patterns import Full, Grid
 from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)
@@ -190,14 +190,15 @@ def _as(operands: Operands, dtype: torch.dtype) -> Operands:
 def _mask(problem: Problem, operands: Operands, block: Block) -> torch.Tensor:
     """Scores to add in a block, (batch or 1, heads or 1, rows, keys): -inf where the pattern hides, else the bias."""
     grid = operands.grid.block(block.rows, block.keys)
+    bias = operands.bias_block(grid)
+    bias = None if bias is None else bias.detach().to(operands.q.dtype)
+    if bias is not None and isinstance(problem.pattern, Full):
+        return bias.expand(*bias.shape[:2], len(block.rows), len(block.keys))
     allowed = problem.pattern.evaluate(grid)
     allowed = allowed if allowed.dim() == 4 else allowed[None, None]
-    bias = operands.bias_block(grid)
-    if bias is None:
-        mask = torch.zeros(allowed.shape, dtype=operands.q.dtype, device=operands.q.device)
-    else:
-        mask = bias.detach().to(operands.q.dtype).expand(torch.broadcast_shapes(bias.shape, allowed.shape))
-    return mask.masked_fill(~allowed, -math.inf)
+    if bias is not None:
+        return torch.where(allowed, bias, -math.inf)
+    return torch.zeros(allowed.shape, dtype=operands.q.dtype, device=operands.q.device).masked_fill(~allowed, -math.inf)
 
 
 def _call(problem: Problem, operands: Operands, block: Block) -> flash.Call:

@@ -27,6 +27,11 @@ class ProjectedContext:
     def nbytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.gate) if x is not None)
 
+    def without(self, hidden: torch.Tensor) -> ProjectedContext:
+        """The same with zeros where a vector is hidden, (batch, context_length): whatever it held shows nowhere."""
+        hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
+        return ProjectedContext(self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate)
+
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """Row i is what row `index[i]` was here."""
         gate = None if self.gate is None else self.gate.index_select(0, index)

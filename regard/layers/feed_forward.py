@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError
+from regard.layers.projection import Projection
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
 ACTIVATIONS = {
@@ -47,13 +48,13 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation {activation!r} does not exist; there are {', '.join(ACTIVATIONS)}")
         self.activation = activation
-        self.gate = nn.Linear(dim, hidden_dim, bias=bias) if activation in GATED else None
-        self.widen = nn.Linear(dim, hidden_dim, bias=bias)
-        self.narrow = nn.Linear(hidden_dim, dim, bias=bias)
+        self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
+        self.widen = Projection(dim, hidden_dim, bias=bias)
+        self.narrow = Projection(hidden_dim, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
         activate = ACTIVATIONS[self.activation]
         hidden = activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
-        return self.narrow(self.dropout(hidden))
+        return self.narrow(self.dropout(hidden) if self.training else hidden)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
+from regard.bias import Bias
 from regard.caches import Cache, RecurrentState, new_cache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.context import ProjectedContext
 from regard.layers.mechanism import LayerMechanism
+from regard.layers.projection import Projection
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.refusing import refuse_both, refuse_moved, refuse_rows, refuse_unrelated
 from regard.mechanisms import Mechanism, Softmax
@@ -90,11 +91,11 @@ class MultiHeadAttention(RecordedLayer):
         self.options: dict[str, Any] = {"softcap": softcap, "scale": scale, "backend": backend, "strict": strict}
         self.mechanism = LayerMechanism(mechanism or Softmax(), heads, self.kv_heads, self.head_dim, self.context_dim)
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
-        self.to_q = nn.Linear(dim, heads * self.head_dim, bias=projection_bias)
-        keys = None if shares else nn.Linear(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
+        self.to_q = Projection(dim, heads * self.head_dim, bias=projection_bias)
+        keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
         self.to_k = keys  # None where the queries are the keys
-        self.to_v = nn.Linear(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
-        self.to_output = nn.Linear(heads * self.head_dim, dim, bias=projection_bias)
+        self.to_v = Projection(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
+        self.to_output = Projection(heads * self.head_dim, dim, bias=projection_bias)
 
     def forward(
         self,
@@ -102,7 +103,7 @@ class MultiHeadAttention(RecordedLayer):
         context: torch.Tensor | ProjectedContext | None = None,
         *,
         pattern: Pattern | str | None = None,
-        bias: torch.Tensor | None = None,
+        bias: torch.Tensor | Bias | None = None,
         q_start: int | torch.Tensor | None = None,
         cache: Cache | RecurrentState | None = None,
     ) -> torch.Tensor:
@@ -126,7 +127,7 @@ class MultiHeadAttention(RecordedLayer):
                 call's rows with a cache; a cache with a context.
         """
         self._check(x, context, cache)
-        whole = self.pattern & as_pattern(pattern)
+        whole = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
         if context is None:
             first_key = cache.length if cache is not None else 0
@@ -212,7 +213,7 @@ class MultiHeadAttention(RecordedLayer):
         k: torch.Tensor,
         v: torch.Tensor,
         pattern: Pattern,
-        bias: torch.Tensor | None,
+        bias: torch.Tensor | Bias | None,
         gate: torch.Tensor | None,
     ) -> torch.Tensor:
         if isinstance(cache, RecurrentState):
@@ -236,7 +237,7 @@ class MultiHeadAttention(RecordedLayer):
         k: torch.Tensor | Stored,
         v: torch.Tensor | Stored,
         pattern: Pattern,
-        bias: torch.Tensor | None,
+        bias: torch.Tensor | Bias | None,
         q_start: int | torch.Tensor | None,
         gate: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -265,7 +266,8 @@ class MultiHeadAttention(RecordedLayer):
         return self.positions.rotate(heads, steps + (start[:, None] if isinstance(start, torch.Tensor) else start))
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
-        return joined.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, length, size)
+        batch, length, size = joined.shape
+        return joined.view(batch, length, heads, size // heads).transpose(1, 2)  # (batch, heads, length, size)
 
     def _check(
         self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None

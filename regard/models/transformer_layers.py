@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from regard.caches import Cache
+from regard.caches import Cache, RecurrentState
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.patterns import Pattern
 
@@ -30,9 +30,9 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor, part: Part) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
-        if self.first:
-            return x + self.dropout(part(self.norm(x)))
-        return self.norm(x + self.dropout(part(x)))
+        made = part(self.norm(x) if self.first else x)
+        x = x + (self.dropout(made) if self.training else made)
+        return x if self.first else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -71,16 +71,43 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        context: torch.Tensor | ProjectedContext,
+        context: torch.Tensor,
         *,
         live: Pattern | None,
         context_live: Pattern | None,
         context_q_start: int | None,
-        cache: Cache | None = None,
     ) -> torch.Tensor:
-        """x: (batch, length, dim); context: (batch, context_length, dim) or its keys and values."""
-        x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live, cache=cache))
+        """x: (batch, length, dim); context: (batch, context_length, dim)."""
+        x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live))
         x = self.around_cross_attention(
             x, lambda x: self.cross_attention(x, context, pattern=context_live, q_start=context_q_start)
+        )
+        return self.around_feed_forward(x, self.feed_forward)
+
+    def step(
+        self,
+        x: torch.Tensor,
+        context: ProjectedContext,
+        cache: Cache | RecurrentState,
+        *,
+        readers: int,
+        mask: torch.Tensor | None,
+        context_q_start: int | None,
+    ) -> torch.Tensor:
+        """The next vector of each row, (batch, dim) -> (batch, dim).
+
+        Args:
+            x: vectors that follow what the cache holds.
+            context: of batch / readers texts; `readers` neighbouring rows read each, as queries side by side.
+            cache: of the self-attention.
+            mask: added to the scores of the context's keys.
+            context_q_start: as for `forward`.
+        """
+        x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
+        x = self.around_cross_attention(
+            x,
+            lambda x: self.cross_attention(
+                x.view(-1, readers, self.cross_attention.dim), context, bias=mask, q_start=context_q_start
+            ).flatten(0, 1),  # (texts, readers, dim) -> (batch, dim)
         )
         return self.around_feed_forward(x, self.feed_forward)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.caches import Cache, RecurrentState
-from regard.errors import ArgumentError, CheckpointError
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection, project
+from regard.models.ids import check_ids
 from regard.models.padding import align
-from regard.models.storage import SavedModel, load_model, save_model
+from regard.models.sources import Sources
+from regard.models.storable import Storable
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.models.translation_config import TranslationConfig
 from regard.patterns import Causal, KeySpan, Pattern, parse
@@ -27,9 +29,13 @@ KIND = "translation-transformer"
 class TranslationState:
     """Where a translation stands: the source as each layer reads it, and each layer's cache of the target."""
 
-    contexts: list[ProjectedContext]
-    source_live: KeySpan | None
+    sources: Sources
     caches: list[Cache | RecurrentState]
+
+    @property
+    def contexts(self) -> list[ProjectedContext]:
+        """The keys and values of the sources, for each layer."""
+        return self.sources.contexts
 
     @property
     def length(self) -> int:
@@ -38,21 +44,21 @@ class TranslationState:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (*self.contexts, *self.caches))
+        return self.sources.nbytes + sum(cache.nbytes for cache in self.caches)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
-        if self.source_live is not None:
-            lengths = self.source_live.stop
-            assert isinstance(lengths, torch.Tensor)
-            self.source_live = KeySpan(0, lengths[index.to(lengths.device)])
-        self.contexts = [context.reorder(index) for context in self.contexts]
+        if index.tolist() == list(range(self.sources.rows)):
+            return  # as a beam's rows often stay
         for cache in self.caches:
             cache.reorder(index)
+        self.sources.reorder(index)
 
 
-class TranslationTransformer(nn.Module):
+class TranslationTransformer(Storable):
     """Encoder and decoder of any depth over one vocabulary; any pattern and number of key/value heads in each.
+
+    A step of few texts takes the time of reading the weights; on a CPU `model.bfloat16()` halves that, and rounds.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.
 
@@ -62,6 +68,7 @@ class TranslationTransformer(nn.Module):
     torch.Size([1, 2, 100])
     """
 
+    KIND = KIND
     Config = TranslationConfig
 
     def __init__(self, config: TranslationConfig) -> None:
@@ -69,13 +76,14 @@ class TranslationTransformer(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
-        self.to_vocabulary = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self.positions: nn.Module | None = None
         if config.positions == "sinusoidal":
             self.positions = Sinusoidal(config.dim)
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.dim)
         self.dropout = nn.Dropout(config.dropout)
+        self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
         last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity  # "post" ends each layer with its own
@@ -95,10 +103,9 @@ class TranslationTransformer(nn.Module):
         context, source_live = self.encode(source)
         aligned = align(target)
         x = self._embed(aligned.ids, 0, self.target_embedding)
+        looks = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
-            x = layer(
-                x, context, live=aligned.span, context_live=source_live, context_q_start=self._cross_start(0)
-            )  # (batch, target_length, dim)
+            x = self._through(partial(layer, **looks), x, context)  # (batch, target_length, dim)
         return aligned.put_back(self._score(x))
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
@@ -106,7 +113,7 @@ class TranslationTransformer(nn.Module):
         aligned = align(source)
         x = self._embed(aligned.ids, 0, None)
         for layer in self.encoder:
-            x = layer(x, aligned.span)
+            x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
 
     def start(self, source: torch.Tensor) -> TranslationState:
@@ -114,50 +121,24 @@ class TranslationTransformer(nn.Module):
         context, live = self.encode(source)
         contexts = [layer.cross_attention.project_context(context) for layer in self._decoder_layers()]
         caches = [layer.self_attention.new_cache(len(source)) for layer in self._decoder_layers()]
-        return TranslationState(contexts, live, caches)
+        return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
-        place = state.length
-        x = self._embed(ids[:, None], place, self.target_embedding)
-        shift = self._cross_start(place)
-        for layer, context, cache in zip(self._decoder_layers(), state.contexts, state.caches, strict=True):
-            x = layer(
-                x, context, live=None, context_live=state.source_live, context_q_start=shift, cache=cache
-            )  # (batch, 1, dim)
-        return self._score(x)[:, 0]
+        place, sources = state.length, state.sources
+        looks = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
+        x = self._embed(ids[:, None], place, self.target_embedding)[:, 0]
+        for layer, context, cache in zip(self._decoder_layers(), sources.contexts, state.caches, strict=True):
+            x = layer.step(x, context, cache, **looks)  # (batch, dim)
+        return self._score(x)
 
-    def save(self, folder: str | Path, extra_files: dict[str, str] | None = None) -> None:
-        """Write the model into a folder, whole or not at all."""
-        save_model(folder, self.config.to_dict(), self.state_dict(), KIND, extra_files)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> TranslationTransformer:
-        """The model that `save` wrote, or the best one of a training run, ready to translate.
-
-        Raises:
-            CheckpointError: missing, damaged, or no TranslationTransformer.
-        """
-        return cls.from_saved(load_model(folder, KIND), str(folder))
-
-    @classmethod
-    def from_saved(cls, saved: SavedModel, where: str) -> TranslationTransformer:
-        """The model in what was read from `where`; sizes are compared before any memory is taken for them."""
-        try:
-            config = TranslationConfig.from_dict(saved.config)
-            with torch.device("meta"):
-                model = cls(config)
-            model.load_state_dict(saved.state, strict=True, assign=True)
-        except (ArgumentError, RuntimeError, TypeError) as error:
-            raise CheckpointError(f"{where} holds weights that are not those of its config: {error}") from error
-        return model.requires_grad_(True).eval()
+    def _through(self, layer: Callable[..., torch.Tensor], *inputs: torch.Tensor | KeySpan | None) -> torch.Tensor:
+        if self.config.gradient_checkpointing and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def _embed(self, ids: torch.Tensor, start: int, table: nn.Module | None) -> torch.Tensor:
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.config.vocab_size):
-            raise ArgumentError(
-                f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to "
-                f"{self.config.vocab_size - 1}"
-            )
+        check_ids(ids, self.config.vocab_size)
         table = self.embedding if table is None else table
         x = table(ids) * math.sqrt(self.config.dim)  # (batch, length, dim)
         if self.positions is not None:
@@ -166,11 +147,11 @@ class TranslationTransformer(nn.Module):
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         x = self.decoder_norm(x)
-        return F.linear(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
 
     def _cross_start(self, place: int) -> int | None:
         """Where the target stands among the source's places, for a cross pattern that compares the two."""
-        return place if parse(self.config.cross_pattern).compares_positions else None
+        return place if self.cross_pattern.compares_positions else None
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
@@ -183,7 +164,7 @@ class TranslationTransformer(nn.Module):
     def _decoder_layer(self) -> DecoderLayer:
         config = self.config
         own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads, turns=True)
-        cross = self._attention(parse(config.cross_pattern), config.cross_kv_heads, turns=False)
+        cross = self._attention(self.cross_pattern, config.cross_kv_heads, turns=False)
         return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
 
     def _attention(self, pattern: Pattern, kv_heads: int | None, turns: bool) -> MultiHeadAttention:

@@ -6,7 +6,7 @@ import torch
 from regard.decoding import Translator, evaluate, perplexity
 from regard.decoding.translator import TOKENISER_FILE
 from regard.errors import ArgumentError, CheckpointError
-from regard.models import TranslationTransformer
+from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import END, Pair, Tokeniser
 
 LINES = ["the animal sleeps", "", "a street", "the old animal did not cross the street", "  ", "🦊 $x$"]
@@ -42,6 +42,17 @@ def test_a_saved_translator_translates_the_same(translator, tmp_path):
     translator.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
     loaded = Translator.load(tmp_path / "run")
     assert loaded.translate(LINES, max_length=9) == translator.translate(LINES, max_length=9)
+
+
+def test_a_saved_recurrent_translator_is_loaded_and_translates_the_same(translator, tmp_path):
+    torch.manual_seed(1)
+    config = RecurrentTranslator.Config(vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14)
+    recurrent = Translator(RecurrentTranslator(config), translator.tokeniser)
+    recurrent.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
+    loaded = Translator.load(tmp_path / "run")
+    assert isinstance(loaded.model, RecurrentTranslator)
+    for beam in (1, 3):
+        assert loaded.translate(LINES, beam=beam, max_length=9) == recurrent.translate(LINES, beam=beam, max_length=9)
 
 
 def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):

@@ -1,0 +1,65 @@
+"""A product of a few rows is the product, whichever way it is computed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.layers import Projection, project
+from regard.layers import projection as module
+
+ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
+
+
+@pytest.mark.parametrize("out", [1, 63, 64, 67, 131, 193])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_it_is_x_times_the_matrix_plus_the_bias(rows, out, biased):
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
+    weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
+    bias = torch.randn(out, generator=generator, dtype=torch.float64) if biased else None
+    expected = (x[:, :, None] * weight).sum(-1) + (0 if bias is None else bias)
+    with torch.no_grad():
+        found = project(x, weight, bias)
+    assert found.shape == (rows, 1, out)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("biased", [False, True])
+def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
+    x, weight, bias = torch.randn(rows, 31).bfloat16(), torch.randn(131, 31).bfloat16(), torch.randn(131).bfloat16()
+    bias = bias if biased else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    with torch.no_grad():
+        found = project(x, weight, bias)
+    assert found.dtype == torch.bfloat16
+    assert ((found.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
+
+
+def test_vectors_that_lie_apart_are_multiplied_as_they_are():
+    x, weight = torch.randn(3, 5, 7, dtype=torch.float64).transpose(0, 1)[:4, :1], torch.randn(67, 7).double()
+    with torch.no_grad():
+        torch.testing.assert_close(project(x, weight), x @ weight.T, atol=1e-12, rtol=0)
+
+
+def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
+    taken = []
+    plain = module._by_blocks
+    monkeypatch.setattr(module, "_by_blocks", lambda *given: taken.append(len(given[0])) or plain(*given))
+    layer = Projection(7, 131)
+    for rows in ROWS:
+        layer(torch.randn(rows, 7))
+    assert taken == []
+    with torch.no_grad():
+        for rows in ROWS:
+            layer(torch.randn(rows, 7))
+    assert taken == [4, 5, 13, 15]
+
+
+def test_it_learns_as_a_linear_layer_does():
+    layer, x = Projection(7, 131).double(), torch.randn(5, 7, dtype=torch.float64)
+    layer(x).pow(2).sum().backward()
+    expected = 2 * (x @ layer.weight.T + layer.bias)
+    torch.testing.assert_close(layer.weight.grad, expected.T @ x)
+    torch.testing.assert_close(layer.bias.grad, expected.sum(0))
