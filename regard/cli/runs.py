@@ -12,9 +12,18 @@ from regard.errors import CheckpointError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
+from regard.training.explanation import FILES, explain_files
 
 SETTINGS_FILE = "settings.json"
 TEST_FILE = "test.jsonl"
+CLASSES_FILE = "classes.json"
+FILES_OF_COMMANDS = {
+    SETTINGS_FILE: "the options of the command that began this run",
+    TEST_FILE: "pairs that were kept out of the training, to score the model on; empty where there are none",
+    "curves.png": "the curves of log.jsonl as a picture",
+    "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
+    "pictures/": "what the demo drew",
+}
 
 
 def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None:
@@ -27,6 +36,7 @@ def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
+    explain_files(run, {**FILES, **FILES_OF_COMMANDS})
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test)
     replace_file(run / TEST_FILE, lines.encode())
     replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings}))

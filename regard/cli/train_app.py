@@ -1,54 +1,52 @@
-"""`regard train ...`: the commands for text that is written on, filled in or sorted, and their options."""
+"""`regard train ...`: what is trained, and the options that each command has of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
-Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run, its settings included.")]
-Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
-Texts = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILE", help="UTF-8 text, or a .jsonl with \"text\"; may be repeated; or 'pronouns'."),
-]
-Valid = Annotated[list[str] | None, typer.Option(metavar="FILE", help="Validation texts; else some are held out.")]
-Attention = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN", help="Who looks at whom; repeated, the layers take them in turn."),
-]
-Mechanism = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="softmax, linear, 'performer(features=256)', ...; likewise.")
-]
-Kind = Annotated[str | None, typer.Option("--tokeniser", help="bpe, character or byte. [default: bpe]")]
-VocabSize = Annotated[int | None, typer.Option(min=260, help="Pieces at most. [default: 8000]")]
-Positions = Annotated[str | None, typer.Option(help="rotary, alibi, learned, sinusoidal or none. [default: rotary]")]
-Dim = Annotated[int | None, typer.Option(min=2, help="Size of the vectors. [default: 256]")]
-Heads = Annotated[int | None, typer.Option(min=1, help="Query heads. [default: 4]")]
-KvHeads = Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")]
-Layers = Annotated[int | None, typer.Option(min=1, help="[default: 4]")]
-Dropout = Annotated[float | None, typer.Option(help="[default: 0.1]")]
-MaxLength = Annotated[int | None, typer.Option(min=2, help="Positions that are learned. [default: 1024]")]
-BatchTokens = Annotated[int | None, typer.Option(min=16, help="Ids in a batch. [default: 4096]")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps. [default: 5000]")]
-Minutes = Annotated[float | None, typer.Option(help="A cap on the time, resumed time included.")]
-LearningRate = Annotated[float | None, typer.Option(help="Its peak. [default: 0.001]")]
-Warmup = Annotated[int | None, typer.Option(min=0, help="[default: 200]")]
-Schedule = Annotated[str | None, typer.Option(help="cosine, inverse_square_root or constant. [default: cosine]")]
-WeightDecay = Annotated[float | None, typer.Option(min=0, help="Of the matrices. [default: 0.01]")]
-Accumulate = Annotated[int | None, typer.Option(min=1, help="Batches in one step. [default: 1]")]
-ValidateEvery = Annotated[int | None, typer.Option(min=1, help="Steps. [default: 250]")]
-Patience = Annotated[int | None, typer.Option(min=1, help="Validations without gain before stopping.")]
-Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16. [default: float32]")]
-Seed = Annotated[int | None, typer.Option(min=0, help="[default: 0]")]
-Longest = Annotated[int | None, typer.Option(min=3, help="Ids of a text. [default: 256]")]
-ClassifierSteps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps. [default: 1000]")]
-GentleRate = Annotated[float | None, typer.Option("--learning-rate", help="Its peak. [default: 0.0003]")]
-ShortWarmup = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="[default: 100]")]
+from regard.cli.train_options import LONGEST, STACK, TEXTS, choice, command, number, training, whole, word, words
 
-ABOUT_THE_RUN = ("out", "resume", "cpu")
+Given = Mapping[str, Any]
+
+PAIRS = {
+    "data": words("A .tsv or .jsonl of pairs; or given twice, two parallel files; or 'pronouns'.", metavar="FILE"),
+    "valid": words("Validation pairs; else split off by a hash of the source.", metavar="FILE"),
+}
+TRANSLATOR = {
+    "model": word("transformer, bahdanau, luong-dot, luong-general, luong-concat or none. [default: transformer]"),
+    "attention": word("Of the encoder. [default: full]", metavar="PATTERN"),
+    "decoder_attention": word("Of the decoder, ANDed with causal. [default: causal]", metavar="PATTERN"),
+    "cross_attention": word("From decoder to encoder. [default: full]", metavar="PATTERN"),
+    "kv_heads": whole("Key/value heads everywhere. [default: heads]", min=1),
+    "dim": whole("Size of the vectors. [default: 256; 128 if recurrent]", min=2),
+    "heads": whole("Query heads. [default: 4]", min=1),
+    "layers": whole("Of encoder and decoder each. [default: 3; 1 if recurrent]", min=1),
+    "hidden": whole("Inside the feed-forward, or of the recurrent states. [default: 4, or 2, times dim]", min=2),
+    "cell": word("Recurrent: gru or lstm. [default: gru]"),
+    "reach": word("Luong: global, local-m or local-p. [default: global]"),
+    "window": whole("Luong, local: words on either side. [default: 10]", min=1),
+    "input_feeding": choice("input-feeding", "Luong: feed on what was looked at. [default: luong-dot does]"),
+    "norm": word("pre or post. [default: pre]"),
+    "positions": word("sinusoidal, learned or rotary. [default: sinusoidal]"),
+    "dropout": number("[default: 0.1]"),
+    "vocab_size": whole("Sub-words at most. [default: 8000]", min=260),
+    "label_smoothing": number("[default: 0.1]"),
+}
+LANGUAGE = {
+    "block": whole("Ids in a row of a batch. [default: 256]", min=2),
+    "norm": word("rms or layer. [default: rms]"),
+    "activation": word("Of the feed-forward. [default: swiglu]"),
+}
+LABELS = {
+    "data": words("Lines of label TAB text.", metavar="FILE.tsv"),
+    "valid": words("Likewise; else split off by a hash of the text.", metavar="FILE.tsv"),
+    "from_run": word("Begin with the encoder of a training on hidden words.", "--from", metavar="RUN"),
+    "pooling": word("mean or first. [default: mean]"),
+}
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -56,125 +54,39 @@ def add_commands(app: typer.Typer) -> None:
     app.command("language-model")(language_model)
     app.command("masked-words")(masked_words)
     app.command("classifier")(classifier)
+    app.command("translation")(translation)
 
 
-def language_model(
-    out: Out,
-    data: Texts = None,
-    valid: Valid = None,
-    resume: Resume = False,
-    tokeniser: Kind = None,
-    vocab_size: VocabSize = None,
-    block: Annotated[int | None, typer.Option(min=2, help="Ids in a row of a batch. [default: 256]")] = None,
-    attention: Attention = None,
-    mechanism: Mechanism = None,
-    positions: Positions = None,
-    dim: Dim = None,
-    heads: Heads = None,
-    kv_heads: KvHeads = None,
-    layers: Layers = None,
-    norm: Annotated[str | None, typer.Option(help="rms or layer. [default: rms]")] = None,
-    activation: Annotated[str | None, typer.Option(help="Of the feed-forward. [default: swiglu]")] = None,
-    dropout: Dropout = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    steps: Steps = None,
-    minutes: Minutes = None,
-    learning_rate: LearningRate = None,
-    warmup_steps: Warmup = None,
-    schedule: Schedule = None,
-    weight_decay: WeightDecay = None,
-    accumulate: Accumulate = None,
-    validate_every: ValidateEvery = None,
-    patience: Patience = None,
-    precision: Precision = None,
-    seed: Seed = None,
-    cpu: Cpu = False,
-) -> None:
+SCHEDULED = training("10000", "0.001; 0.002 if recurrent", "400; 200 if recurrent", "inverse_square_root", "0", "2048")
+
+
+@command(PAIRS, TRANSLATOR, SCHEDULED)
+def translation(out: Path, given: Given, **session: bool) -> None:
+    """Train a translator on pairs of sentences."""
+    from regard.cli.train import run_training
+
+    run_training(out, given, **session, samples=True)
+
+
+@command(TEXTS, STACK, LANGUAGE, training())
+def language_model(out: Path, given: Given, **session: bool) -> None:
     """Train a language model on running text."""
-    given = {name: value for name, value in locals().items() if name not in ABOUT_THE_RUN}
     from regard.cli.train_language import run_language_training
 
-    run_language_training(out, given, resume=resume, cpu=cpu)
+    run_language_training(out, given, **session, samples=True)
 
 
-def masked_words(
-    out: Out,
-    data: Texts = None,
-    valid: Valid = None,
-    resume: Resume = False,
-    tokeniser: Kind = None,
-    vocab_size: VocabSize = None,
-    longest: Longest = None,
-    attention: Attention = None,
-    mechanism: Mechanism = None,
-    positions: Positions = None,
-    dim: Dim = None,
-    heads: Heads = None,
-    kv_heads: KvHeads = None,
-    layers: Layers = None,
-    dropout: Dropout = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    steps: Steps = None,
-    minutes: Minutes = None,
-    learning_rate: LearningRate = None,
-    warmup_steps: Warmup = None,
-    schedule: Schedule = None,
-    weight_decay: WeightDecay = None,
-    accumulate: Accumulate = None,
-    validate_every: ValidateEvery = None,
-    patience: Patience = None,
-    precision: Precision = None,
-    seed: Seed = None,
-    cpu: Cpu = False,
-) -> None:
+@command(TEXTS, STACK, LONGEST, training())
+def masked_words(out: Path, given: Given, **session: bool) -> None:
     """Train an encoder to find hidden words again, a text a line."""
-    given = {name: value for name, value in locals().items() if name not in ABOUT_THE_RUN}
     from regard.cli.train_encoder import run_masked_words_training
 
-    run_masked_words_training(out, given, resume=resume, cpu=cpu)
+    run_masked_words_training(out, given, **session, samples=True)
 
 
-def classifier(
-    out: Out,
-    data: Annotated[list[str] | None, typer.Option(metavar="FILE.tsv", help="Lines of label TAB text.")] = None,
-    valid: Annotated[
-        list[str] | None, typer.Option(metavar="FILE.tsv", help="Likewise; else split off by a hash of the text.")
-    ] = None,
-    from_run: Annotated[
-        str | None, typer.Option("--from", metavar="RUN", help="Begin with the encoder of a training on hidden words.")
-    ] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean or first. [default: mean]")] = None,
-    resume: Resume = False,
-    tokeniser: Kind = None,
-    vocab_size: VocabSize = None,
-    longest: Longest = None,
-    attention: Attention = None,
-    mechanism: Mechanism = None,
-    positions: Positions = None,
-    dim: Dim = None,
-    heads: Heads = None,
-    kv_heads: KvHeads = None,
-    layers: Layers = None,
-    dropout: Dropout = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    steps: ClassifierSteps = None,
-    minutes: Minutes = None,
-    learning_rate: GentleRate = None,
-    warmup_steps: ShortWarmup = None,
-    schedule: Schedule = None,
-    weight_decay: WeightDecay = None,
-    accumulate: Accumulate = None,
-    validate_every: ValidateEvery = None,
-    patience: Patience = None,
-    precision: Precision = None,
-    seed: Seed = None,
-    cpu: Cpu = False,
-) -> None:
+@command(LABELS, STACK, LONGEST, training(steps="1000", rate="0.0003", warmup="100"))
+def classifier(out: Path, given: Given, **session: bool) -> None:
     """Train an encoder to sort texts by their labels."""
-    given = {name: value for name, value in locals().items() if name not in ABOUT_THE_RUN}
     from regard.cli.train_encoder import run_classifier_training
 
-    run_classifier_training(out, given, resume=resume, cpu=cpu)
+    run_classifier_training(out, given, **session, samples=True)

@@ -12,27 +12,32 @@ from typing import Any
 import torch
 
 from regard.cli.console import say
-from regard.cli.training_runs import RunSettings, Training, conclude, decide_settings, describe_model, share_of_work
+from regard.cli.run_settings import RunSettings, StackSettings, decide_settings
+from regard.cli.runs import CLASSES_FILE
+from regard.cli.samples import hidden_words, labels
+from regard.cli.training_runs import Training, conclude, describe_model, describe_steps, share_of_work
+from regard.cli.training_texts import pronoun_sentences, read_parts
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import ArgumentError, DataError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
 from regard.text import Pair, Tokeniser, split_by_hash
-from regard.text.documents import read_labelled, read_texts, split_tail
-from regard.text.pronouns import make_split
-from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
+from regard.text.documents import read_labelled, read_texts
+from regard.text.translation_data import PRONOUNS
 from regard.training.encoder import ClassificationTask, MaskedWordTask
 
-CLASSES_FILE = "classes.json"
 HELD_OUT = 0.05
-MOST_HELD_OUT = 2_000  # texts
+MOST_HELD_OUT = 200_000  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderSettings(RunSettings):
+class EncoderSettings(StackSettings):
     """Everything that decides the training of an encoder."""
 
     longest: int = 256
+
+    def new_tokeniser(self, texts: list[str]) -> Tokeniser:
+        return Tokeniser.train(texts, self.vocab_size, self.tokeniser)
 
     def model_config(self, vocab_size: int, **head: Any) -> EncoderConfig:
         return EncoderConfig(vocab_size=vocab_size, **head, **self.model_settings())
@@ -54,7 +59,9 @@ OF_THE_RUN = (
 )  # fmt: skip
 
 
-def run_masked_words_training(out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool) -> None:
+def run_masked_words_training(
+    out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool, tensorboard: bool = False, samples: bool = False
+) -> None:
     """The command: say what is read, train, say what came of it."""
     data = (
         f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
@@ -62,22 +69,26 @@ def run_masked_words_training(out: Path, given: Mapping[str, Any], *, resume: bo
     settings = decide_settings(EncoderSettings, out, given, resume, data)
     train, valid = read_lines_of_text(settings)
     torch.manual_seed(settings.seed)
-    tokeniser = settings.learn_tokeniser(train, verbatim=False)
+    tokeniser = settings.new_tokeniser(train)
     model = TextEncoder(settings.model_config(tokeniser.vocab_size))
     task = MaskedWordTask(
         train, valid, tokeniser,
         batch_tokens=settings.batch_tokens, seed=settings.seed, longest=settings.longest, **share_of_work(),
     )  # fmt: skip
-    say(f"{describe_model('an encoder', model, tokeniser)}; {settings.steps:,} steps, "
-        f"{task.batches.steps_per_epoch:,} an epoch")  # fmt: skip
-    training = Training(out=out, settings=settings, model=model, task=task, tokeniser=tokeniser)
-    result = training.go(resume=resume, cpu=cpu)
+    say(f"{describe_model('an encoder', model, tokeniser)}; {describe_steps(settings, task.batches.steps_per_epoch)}")
+    training = Training(
+        out=out, settings=settings, model=model, task=task, tokeniser=tokeniser,
+        samples=hidden_words(tokeniser, task) if samples and valid else None,
+    )  # fmt: skip
+    result = training.go(resume=resume, cpu=cpu, tensorboard=tensorboard)
     loss = result.valid_loss
     found = None if loss is None else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
     conclude("masked-words", out, result, found)
 
 
-def run_classifier_training(out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool) -> None:
+def run_classifier_training(
+    out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool, tensorboard: bool = False, samples: bool = False
+) -> None:
     """The command: say what is read, train, say what came of it."""
     settings = decide_settings(ClassifierSettings, out, given, resume, "a .tsv of label TAB text")
     if settings.from_run is not None and (named := [name for name in OF_THE_RUN if given.get(name) is not None]):
@@ -93,13 +104,14 @@ def run_classifier_training(out: Path, given: Mapping[str, Any], *, resume: bool
     )  # fmt: skip
     if task.cut:
         say(f"of {task.cut:,} texts only the first {settings.longest} ids are read")
-    say(f"{describe_model('a classifier', model, tokeniser)}, {len(classes)} classes; {settings.steps:,} steps, "
-        f"{task.batches.steps_per_epoch:,} an epoch")  # fmt: skip
-    files = {CLASSES_FILE: json.dumps(classes) + "\n"}
+    steps = describe_steps(settings, task.batches.steps_per_epoch)
+    say(f"{describe_model('a classifier', model, tokeniser)}, {len(classes)} classes; {steps}")
     training = Training(
-        out=out, settings=settings, model=model, task=task, tokeniser=tokeniser, test=tuple(test), files=files
-    )
-    result = training.go(resume=resume, cpu=cpu)
+        out=out, settings=settings, model=model, task=task, tokeniser=tokeniser, test=tuple(test),
+        files={CLASSES_FILE: json.dumps(classes) + "\n"},
+        samples=labels(tokeniser, valid, classes, settings.longest) if samples else None,
+    )  # fmt: skip
+    result = training.go(resume=resume, cpu=cpu, tensorboard=tensorboard)
     found = None
     if result.valid_loss is not None:
         best = TextEncoder.load(out)
@@ -112,21 +124,8 @@ def run_classifier_training(out: Path, given: Mapping[str, Any], *, resume: bool
 def read_lines_of_text(settings: RunSettings) -> tuple[list[str], list[str]]:
     """Texts to learn from and to validate on; without files to validate on, the last of the others."""
     if settings.data == (PRONOUNS,):
-        train, valid = (
-            [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], settings.seed)]
-            for split in ("train", "valid")
-        )
-        say(f"{len(train):,} sentences of the embedded corpus")
-        return train, valid
-    read = read_texts(*settings.data)
-    say(read.report())
-    if settings.valid:
-        held_out = read_texts(*settings.valid)
-        say(held_out.report())
-        return list(read.texts), list(held_out.texts)
-    train, valid = split_tail(read.texts, min(HELD_OUT, MOST_HELD_OUT / len(read.texts)), MOST_HELD_OUT)
-    say(f"{len(train):,} texts to learn from; the last {len(valid):,} validate")
-    return train, valid
+        return pronoun_sentences(settings)
+    return read_parts(settings, read_texts, HELD_OUT, MOST_HELD_OUT)
 
 
 def read_classes(settings: RunSettings) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
@@ -161,7 +160,7 @@ def first_classifier(
     begun = run is not None and run.is_dir() and read_checkpoints(run) is not None
     source = run if begun else settings.from_run
     if source is None or (begun and settings.from_run is None):
-        tokeniser = settings.learn_tokeniser(texts, verbatim=False)
+        tokeniser = settings.new_tokeniser(texts)
         config = settings.model_config(
             tokeniser.vocab_size, head="classes", classes=len(classes), pooling=settings.pooling
         )
@@ -169,6 +168,7 @@ def first_classifier(
     saved, tokeniser = load_with_tokeniser(source)
     trained = TextEncoder.from_saved(saved, str(source))
     changes = {"head": "classes", "classes": len(classes), "pooling": settings.pooling, "dropout": settings.dropout}
+    changes["gradient_checkpointing"] = settings.gradient_checkpointing
     if settings.attention:
         changes["pattern"] = settings.attention
     if settings.longest > trained.config.max_length:

@@ -1,115 +1,27 @@
-"""What the commands under `regard train` share: settings that are kept with the run, and what is said around it."""
+"""What the commands under `regard train` do alike: train into a run that explains itself, and say how it ended."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 
 from regard.cli.console import duration, say
 from regard.cli.progress import training_progress
-from regard.cli.runs import read_settings, write_run
+from regard.cli.run_settings import RunSettings
+from regard.cli.runs import write_run
+from regard.cli.samples import Samples, write_samples
 from regard.decoding.translator import TOKENISER_FILE
-from regard.errors import ArgumentError, RegardError
+from regard.errors import RegardError
+from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.storable import Storable
 from regard.models.storage import read_checkpoints
 from regard.text import Pair, Tokeniser
-from regard.training import Task, TrainingConfig, TrainingResult, draw_curves, train
-
-MAY_CHANGE = ("steps", "minutes", "patience")  # of a run that goes on
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Everything that decides a training, whatever is trained, as it is kept in the run."""
-
-    data: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    tokeniser: str = "bpe"
-    vocab_size: int = 8_000
-    attention: tuple[str, ...] = ()
-    mechanism: tuple[str, ...] = ()
-    positions: str = "rotary"
-    dim: int = 256
-    heads: int = 4
-    kv_heads: int | None = None
-    layers: int = 4
-    dropout: float = 0.1
-    max_length: int = 1_024
-    batch_tokens: int = 4_096
-    steps: int = 5_000
-    minutes: float | None = None
-    learning_rate: float = 1e-3
-    warmup_steps: int = 200
-    schedule: str = "cosine"
-    weight_decay: float = 0.01
-    accumulate: int = 1
-    validate_every: int = 250
-    patience: int | None = None
-    precision: str = "float32"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("data", "valid", "attention", "mechanism"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
-    def model_settings(self) -> dict[str, Any]:
-        """What every model here takes; patterns and mechanisms where they were named."""
-        named = {"pattern": self.attention, "mechanism": self.mechanism}
-        names = ("positions", "dim", "heads", "kv_heads", "layers", "dropout", "max_length")
-        return {
-            **{name: getattr(self, name) for name in names},
-            **{name: texts for name, texts in named.items() if texts},
-        }
-
-    def training_config(self) -> TrainingConfig:
-        names = (
-            "steps", "minutes", "learning_rate", "warmup_steps", "schedule", "weight_decay", "accumulate",
-            "validate_every", "patience", "precision", "seed",
-        )  # fmt: skip
-        return TrainingConfig(save_every=self.validate_every, **{name: getattr(self, name) for name in names})
-
-    def learn_tokeniser(self, texts: list[str], verbatim: bool) -> Tokeniser:
-        return Tokeniser.train(texts, self.vocab_size, self.tokeniser, verbatim=verbatim)
-
-
-SettingsT = TypeVar("SettingsT", bound=RunSettings)
-
-
-def decide_settings(kind: type[SettingsT], out: Path, given: Mapping[str, Any], resume: bool, data: str) -> SettingsT:
-    """The settings of a new run, or those of the run in `out` with what may change changed.
-
-    Args:
-        kind: what they are settings of.
-        out: the folder of the run.
-        given: what was asked for; None where nothing was.
-        resume: go on with the run in `out` where there is one.
-        data: what `--data` names, for people who left it out.
-
-    Raises:
-        ArgumentError: no data, or settings that the run in `out` was not begun with.
-    """
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    chosen.update({name: tuple(value) for name, value in chosen.items() if isinstance(value, list)})
-    kept = read_settings(out) if resume else None
-    if kept is None:
-        if not chosen.get("data"):
-            raise ArgumentError(f"--data is missing: name {data}")
-        return kind(**chosen)
-    known = {field.name for field in fields(kind)}
-    if strange := sorted(kept.keys() - known):
-        raise ArgumentError(f"{out} holds a run of another command (it has {strange[0]!r}); choose another folder")
-    before = kind(**kept)
-    after = kind(**{**asdict(before), **chosen})
-    changed = [name for name in known if getattr(before, name) != getattr(after, name) and name not in MAY_CHANGE]
-    if changed:
-        told = ", ".join(f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}" for name in sorted(changed))
-        raise ArgumentError(f"{out} was begun with other settings ({told}); leave them out, or begin another run")
-    return after
+from regard.training import Task, TrainingResult, draw_curves, train
 
 
 def share_of_work() -> dict[str, int]:
@@ -117,34 +29,54 @@ def share_of_work() -> dict[str, int]:
     return {"world": int(os.environ.get("WORLD_SIZE", "1")), "rank": int(os.environ.get("RANK", "0"))}
 
 
+@contextmanager
+def together() -> Generator[None]:
+    """Within it, of several processes the first alone is heard, and at the end they part in good order."""
+    with open(os.devnull, "w") as nobody, redirect_stderr(nobody) if share_of_work()["rank"] else nullcontext():
+        yield
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training, ready to go: what is trained on what, and what its run keeps."""
+    """One training, ready to go: what is trained on what, and what its run keeps.
+
+    Args:
+        samples: what shows after each validation what the model makes of a few texts.
+        test: pairs that the run keeps to be scored on.
+        files: texts that every checkpoint keeps beside the tokeniser.
+    """
 
     out: Path
     settings: RunSettings
-    model: Storable
+    model: Storable | TranslationTransformer | RecurrentTranslator
     task: Task
     tokeniser: Tokeniser
+    samples: Samples | None = None
     test: tuple[Pair, ...] = ()
     files: Mapping[str, str] | None = None
 
-    def go(self, *, resume: bool, cpu: bool) -> TrainingResult:
-        """Train into the folder, with curves at the end.
-
-        Raises:
-            RegardError: it was interrupted; the sentence says how to go on.
-        """
-        if not (self.out.is_dir() and read_checkpoints(self.out) is not None):
+    def go(self, *, resume: bool, cpu: bool, tensorboard: bool = False) -> TrainingResult:
+        """Train into the folder, with its settings before and its curves after."""
+        is_first = not share_of_work()["rank"]
+        if is_first and not (self.out.is_dir() and read_checkpoints(self.out) is not None):
             write_run(self.out, asdict(self.settings), self.test)
         files = {TOKENISER_FILE: self.tokeniser.to_json(), **(self.files or {})}
         with training_progress() as progress:
             result = train(
                 self.model, self.task, self.settings.training_config(), self.out, kind=self.model.KIND,
-                model_config=self.model.config.to_dict(), extra_files=files, resume=resume, progress=progress, cpu=cpu,
+                model_config=self.model.config.to_dict(), extra_files=files, resume=resume, progress=progress,
+                on_validation=self._show if self.samples else None, tensorboard=tensorboard, cpu=cpu,
             )  # fmt: skip
-        draw_curves(self.out / "log.jsonl", self.out / "curves.png")
+        if is_first:
+            draw_curves(self.out / "log.jsonl", self.out / "curves.png")
         return result
+
+    def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
+        assert self.samples is not None
+        write_samples(self.samples, model, step, folder)
+        draw_curves(folder / "log.jsonl", folder / "curves.png")
 
 
 def describe_model(name: str, model: torch.nn.Module, tokeniser: Tokeniser) -> str:
@@ -152,6 +84,12 @@ def describe_model(name: str, model: torch.nn.Module, tokeniser: Tokeniser) -> s
     numbers = sum(parameter.numel() for parameter in model.parameters())
     pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[tokeniser.kind]
     return f"{name} of {numbers:,} numbers, {tokeniser.vocab_size:,} {pieces}"
+
+
+def describe_steps(settings: RunSettings, steps_per_epoch: int) -> str:
+    """`5,000 steps of up to 8,192 ids, 120 an epoch`."""
+    ids = settings.batch_tokens * settings.accumulate * share_of_work()["world"]
+    return f"{settings.steps:,} steps of up to {ids:,} ids, {steps_per_epoch / settings.accumulate:,.0f} an epoch"
 
 
 def conclude(command: str, out: Path, result: TrainingResult, found: str | None) -> None:

@@ -5,12 +5,13 @@ the last and the best checkpoint as folders that `regard.models.storage.load_mod
 those per target token of the whole step, however it is cut into micro-batches and processes.
 """
 
+from regard.training.averaging import average_checkpoints
 from regard.training.config import TrainingConfig
 from regard.training.curves import draw_curves
 from regard.training.events import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.log import read_log
 from regard.training.loop import train
-from regard.training.run import TrainingResult
+from regard.training.run import OnValidation, TrainingResult
 from regard.training.schedule import learning_rate_at
 from regard.training.summary import RunSummary, read_run
 from regard.training.task import Batch, Task
@@ -19,6 +20,8 @@ __all__ = [
     "train",
     "TrainingConfig",
     "TrainingResult",
+    "OnValidation",
+    "average_checkpoints",
     "Task",
     "Batch",
     "learning_rate_at",

@@ -24,6 +24,7 @@ from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.training.config import TrainingConfig
+from regard.training.sharding import gathered, parted
 
 FORMAT = 1
 STATE_FILE = "training.json"
@@ -63,8 +64,8 @@ class Identity:
 
 def save_checkpoint(
     run: Path,
-    model: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    weights: dict[str, torch.Tensor],
+    moments: dict[str, torch.Tensor],
     state: RunState,
     identity: Identity,
     *,
@@ -72,18 +73,25 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
 
+    Args:
+        run: the folder.
+        weights: the model's state dict; moments: the optimiser's tensors, see `moments_of`.
+        state, identity: what is written beside them.
+        is_best: does validation find this model the best?
+
     Raises:
         CheckpointError: it could not be written; the checkpoints before it are unchanged.
     """
+    keep = identity.config.keep
     before = read_checkpoints(run)
-    _remove_unnamed(run, before)
+    _remove_unneeded(run, before, keep)
     name = f"step-{state.step:06d}"
     while (run / name).exists():  # the same step again, after one more validation: never write over a live one
         name += "-again"
 
     def write(folder: Path) -> None:
-        write_model_files(folder, identity.model_config, model.state_dict(), identity.kind, identity.extra_files)
-        seal = save_tensors(folder / OPTIMISER_FILE, _flatten(model, optimiser), durable=False)
+        write_model_files(folder, identity.model_config, weights, identity.kind, identity.extra_files)
+        seal = save_tensors(folder / OPTIMISER_FILE, moments, durable=False)
         content = {
             "format": FORMAT,
             "state": asdict(state),
@@ -98,7 +106,7 @@ def save_checkpoint(
     best_before = before.best if before else None
     now = Checkpoints(last=name, best=name if is_best else best_before)
     write_checkpoints(run, now)
-    _remove_unnamed(run, now)
+    _remove_unneeded(run, now, keep)
     return run / name
 
 
@@ -133,7 +141,8 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
     saved = load_model(folder, kind=kind)
     flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])
     try:
-        model.load_state_dict(saved.state)
+        cuts = model.state_dict()
+        model.load_state_dict({name: parted(tensor, cuts.get(name, tensor)) for name, tensor in saved.state.items()})
         optimiser.load_state_dict(_unflatten(model, optimiser, flat))
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
@@ -146,29 +155,52 @@ def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str
     return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
 
 
-def _flatten(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def moments_of(
+    model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool = True
+) -> dict[str, torch.Tensor]:
+    """The optimiser's tensors by their kind and the parameter's name, each whole, see `gathered`."""
     names = _names(model, optimiser)
-    return {
+    moments = {
         f"{key}/{names[index]}": value
         for index, values in optimiser.state_dict()["state"].items()
         for key, value in values.items()
     }
+    return gathered(moments, keep=keep)
 
 
 def _unflatten(
     model: torch.nn.Module, optimiser: torch.optim.Optimizer, flat: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
     places = {name: index for index, name in enumerate(_names(model, optimiser))}
+    parameters = dict(model.named_parameters())
     state: dict[int, dict[str, torch.Tensor]] = {}
     for path, tensor in flat.items():
         key, _, name = path.partition("/")
-        state.setdefault(places[name], {})[key] = tensor
+        state.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
     return {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
 
 
-def _remove_unnamed(run: Path, checkpoints: Checkpoints | None) -> None:
+def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
+    """The folders of a run's checkpoints up to the last, in the order of their steps; of one step the latest."""
+    end = _place(checkpoints.last)
+    latest: dict[int, str] = {}
+    for name in sorted((folder.name for folder in run.glob("step-*")), key=_place):
+        if _place(name) <= end and (run / name).is_dir() and not (run / name).is_symlink():
+            latest[_place(name)[0]] = name
+    return list(latest.values())
+
+
+def _place(name: str) -> tuple[int, int]:
+    """The step that a folder's name tells, and how often it was saved again."""
+    digits = name.removeprefix("step-").partition("-")[0]
+    return int(digits) if digits.isdecimal() else -1, name.count("-again")
+
+
+def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> None:
     """Delete old checkpoints, and what a kill left of unfinished ones."""
-    named = {checkpoints.last, checkpoints.best} if checkpoints else set()
+    needed: set[str | None] = set()
+    if checkpoints is not None:
+        needed = {checkpoints.last, checkpoints.best, *complete_checkpoints(run, checkpoints)[-keep:]}
     for folder in [*run.glob("step-*"), *run.glob(".step-*")]:
-        if folder.name not in named and folder.is_dir() and not folder.is_symlink():
+        if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from regard.errors import ArgumentError
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
+PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,13 @@ class TrainingConfig:
         validate_every: steps between validations.
         patience: validations in a row without improvement before training stops; None to never stop so.
         save_every: steps between checkpoints; every new best model is saved as well.
+        keep: how many of the last checkpoints stay beside the best one, for averaging or for a look back.
         log_every: steps between lines of the log.
         seed: all randomness of step s is a function of (seed, s, process).
         precision: "float32", or "bfloat16" for the products of matrices; weights and optimiser stay float32.
+        skip_non_finite: how many steps in a row may have a loss or gradient that is not finite and be passed over;
+            one more stops the training.
+        parallel: what several processes share: "ddp", the batch; "fsdp", weights, gradients and optimiser as well.
 
     Raises:
         ArgumentError: a value outside its range.
@@ -57,14 +62,17 @@ class TrainingConfig:
     validate_every: int = 200
     patience: int | None = None
     save_every: int = 200
+    keep: int = 1
     log_every: int = 10
     seed: int = 0
     precision: str = "float32"
+    skip_non_finite: int = 0
+    parallel: str = "ddp"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "validate_every", "save_every", "log_every"):
+        for name in ("steps", "accumulate", "validate_every", "save_every", "keep", "log_every"):
             _check_whole(name, getattr(self, name), at_least=1)
-        for name in ("warmup_steps", "seed"):
+        for name in ("warmup_steps", "seed", "skip_non_finite"):
             _check_whole(name, getattr(self, name), at_least=0)
         if self.patience is not None:
             _check_whole("patience", self.patience, at_least=1)
@@ -79,7 +87,7 @@ class TrainingConfig:
         if len(betas) != 2 or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
             raise ArgumentError(f"betas is {self.betas!r}; it must be two numbers with 0 <= beta < 1")
         object.__setattr__(self, "betas", tuple(betas))  # a JSON list is welcome
-        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in choices:
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
 

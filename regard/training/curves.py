@@ -47,7 +47,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     picture = BytesIO()
     figure.savefig(picture, format="png")
-    replace_file(Path(png_path), picture.getvalue())
+    replace_file(Path(png_path), picture.getvalue(), durable=False)  # the log can draw it again
 
 
 def _draw_losses(axes: Any, training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:

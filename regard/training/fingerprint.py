@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ import torch
 from regard.errors import ArgumentError
 from regard.training.config import TrainingConfig
 
-_MAY_CHANGE = ("steps", "minutes", "patience")  # how long to train; everything else decides the weights
+# How long to train, what is kept and where it is computed; everything else decides the weights.
+MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parallel")
 
 
 def fingerprint(
@@ -35,7 +37,7 @@ def fingerprint(
         for name, tensor in model.state_dict().items()
     }
     # The cosine's shape depends on where it ends.
-    free = _MAY_CHANGE[1:] if config.schedule == "cosine" else _MAY_CHANGE
+    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE
     training = {name: value for name, value in config.to_dict().items() if name not in free}
     found = {
         "training": training,
@@ -50,13 +52,28 @@ def fingerprint(
         raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def hash_of(*parts: Sequence[Any]) -> str:
+    """A hash of lists of texts as ids, and of where one list ends.
+
+    >>> hash_of([[5, 6]], [[7]]) == hash_of([[5, 6], [7]], [])
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        for text in part:
+            digest.update(repr(text).encode())
+        digest.update(b"/")
+    return digest.hexdigest()
+
+
+def environment(device: torch.device, parallel: str = "ddp") -> dict[str, Any]:
     """What changes the last bits of a sum, but not what is trained.
 
     >>> environment(torch.device("cpu"))["device"]
     'cpu'
     """
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "device": device.type}
+    threads = torch.get_num_threads()
+    return {"torch": str(torch.__version__), "threads": threads, "device": device.type, "parallel": parallel}
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:

@@ -42,6 +42,9 @@ class Log:
         with self._writing():
             sync(self._path)
 
+    def close(self) -> None:
+        """Nothing is held open between lines."""
+
     @contextmanager
     def _writing(self) -> Generator[None]:
         try:

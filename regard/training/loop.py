@@ -13,7 +13,8 @@ from regard.training.events import Progress
 from regard.training.fingerprint import environment, fingerprint
 from regard.training.interruption import Interruption
 from regard.training.lock import folder_lock
-from regard.training.run import Run, TrainingResult
+from regard.training.record import Record
+from regard.training.run import OnValidation, Run, TrainingResult
 from regard.training.task import Task
 from regard.training.workers import Workers
 
@@ -29,6 +30,8 @@ def train(
     extra_files: dict[str, str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    on_validation: OnValidation | None = None,
+    tensorboard: bool = False,
     cpu: bool = False,
 ) -> TrainingResult:
     """Train a model and keep its last and its best checkpoint in a folder that survives any kill.
@@ -40,13 +43,16 @@ def train(
         model: trained in place; afterwards it holds the last weights, and `load_model(folder)` gives the best.
         task: the batches and the losses.
         config: how long and how fast.
-        folder: made if missing; holds `step-.../`, `checkpoints.json`, `log.jsonl` and `lock`.
+        folder: made if missing; README.txt in it says what each file is.
         kind: the kind of model, and
         model_config: its settings, and
         extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
         resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
-            `minutes` and `patience` may differ from before, nothing else.
+            `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing else.
         progress: a function that is handed each event; the loop itself prints nothing.
+        on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
+            after each validation, on the main process; it changes no weight and no random number.
+        tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.
 
     Returns:
@@ -54,9 +60,11 @@ def train(
 
     Raises:
         CheckpointError: the folder holds a run (without `resume`), another run, or is in use; or saving failed.
-        ArgumentError: patience without validation batches, or a description that is not JSON.
+        ArgumentError: patience without validation batches, a description that is not JSON, or weights to be shared
+            by one process alone.
         DataError: a batch without a target token.
-        RegardError: ten steps in a row were not finite.
+        RegardError: the loss or gradient of a step is not finite; the run is saved as it was before that step.
+        MissingPackageError: accelerate, or with `tensorboard` that package, is not installed.
 
     >>> import tempfile
     >>> class Halves:
@@ -70,7 +78,8 @@ def train(
     'steps'
     """
     folder = Path(folder)
-    workers = Workers(cpu)
+    workers = Workers(cpu, config.parallel)
+    record = Record(folder, is_main=workers.is_main, progress=progress, tensorboard=tensorboard)
     _make_folder(folder)
     was_training = model.training
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
@@ -82,14 +91,15 @@ def train(
             fingerprint=fingerprint(
                 model, kind, model_config or {}, extra_files or {}, task.fingerprint(), config, workers.count
             ),
-            environment=environment(workers.device),
+            environment=environment(workers.device, config.parallel),
         )
-        run = Run(model, task, config, folder, identity, workers, interruption, progress)
+        run = Run(model, task, config, folder, identity, workers, interruption, record, on_validation)
         try:
             run.begin(resume)
             return run.go()
         finally:
             model.train(was_training)
+            record.close()
 
 
 def _make_folder(folder: Path) -> None:

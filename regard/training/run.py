@@ -1,9 +1,10 @@
 """A run: steps, validations and checkpoints in their order, and the reasons to stop."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 
@@ -12,6 +13,7 @@ from regard.models.storage import read_checkpoints
 from regard.training.checkpoint import (
     Identity,
     RunState,
+    moments_of,
     read_training,
     restore_checkpoint,
     save_checkpoint,
@@ -19,15 +21,17 @@ from regard.training.checkpoint import (
 from regard.training.clock import Clock
 from regard.training.config import TrainingConfig
 from regard.training.engine import Engine, StepSums
-from regard.training.events import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
-from regard.training.fingerprint import differences
+from regard.training.events import Saved, Started, StepDone, StepSkipped, Validated
+from regard.training.explanation import describe_session, explain_files
+from regard.training.fingerprint import MAY_CHANGE, differences
 from regard.training.interruption import Interruption
-from regard.training.log import Log
+from regard.training.record import Record
 from regard.training.task import Task
 from regard.training.workers import Workers
 
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
-SKIPPED_LIMIT = 10  # steps in a row that were not finite before training gives up
+OnValidation = Callable[[torch.nn.Module, int, Path], None]
+"""What is done after each validation with the model, the number of steps and the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Run:
         identity: Identity,
         workers: Workers,
         interruption: Interruption,
-        progress: Progress | None,
+        record: Record,
+        on_validation: OnValidation | None,
     ) -> None:
         if config.patience is not None and not task.validation_batches():
             raise ArgumentError(
@@ -69,7 +74,7 @@ class Run:
                 f"or patience=None"
             )
         self.model, self.config, self.folder, self.identity = model, config, folder, identity
-        self.workers, self.interruption, self.progress = workers, interruption, progress
+        self.workers, self.interruption, self.record, self.on_validation = workers, interruption, record, on_validation
         self.engine = Engine(model, task, config, workers)
         self.state = RunState()
         self.unsaved = False  # something changed since the last checkpoint
@@ -92,8 +97,10 @@ class Run:
         self.workers.wait()  # until every process has looked, before one writes
         self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
-            self.log = Log(self.folder / "log.jsonl", self.state.step)
-        self._tell(Started(self.state.step, self.config.steps, tuple(notes)))
+            explain_files(self.folder)
+            describe_session(self.folder, self.identity, self.state.step, self.workers)
+        self.record.open(self.state.step)
+        self.record.tell(Started(self.state.step, self.config.steps, tuple(notes)))
         if found is None:
             self._save()
 
@@ -128,9 +135,11 @@ class Run:
         self.clock.restart_step()
         sums = self.engine.step(state.step)
         self.clock.step_done(sums.tokens)
+        if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
+            self._give_up(sums.fault)
         state.step += 1
         self.unsaved = True
-        if sums.is_finite:
+        if sums.fault is None:
             self._account(sums)
         else:
             self._skip()
@@ -143,7 +152,7 @@ class Run:
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
-        self._tell(
+        self.record.tell(
             StepDone(
                 step=state.step,
                 steps=config.steps,
@@ -159,13 +168,20 @@ class Run:
         state = self.state
         state.skipped += 1
         state.skipped_in_a_row += 1
-        self._tell(StepSkipped(state.step, self.config.steps, state.skipped_in_a_row))
-        if state.skipped_in_a_row >= SKIPPED_LIMIT:
-            raise RegardError(
-                f"the loss or its gradient was not finite in {SKIPPED_LIMIT} steps in a row, up to step "
-                f"{state.step}; the weights are those before them. Look for NaN in the data, or lower "
-                f"learning_rate ({self.config.learning_rate}) or gradient_clip ({self.config.gradient_clip})"
-            )
+        self.record.tell(StepSkipped(state.step, self.config.steps, state.skipped_in_a_row))
+
+    def _give_up(self, fault: str) -> NoReturn:
+        """Stop before a step that is not finite, with everything saved as it was."""
+        state, config = self.state, self.config
+        if self.unsaved:
+            self._save()
+        before = f" after {state.skipped_in_a_row} such steps in a row" if state.skipped_in_a_row else ""
+        raise RegardError(
+            f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
+            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning_rate "
+            f"({config.learning_rate}) or gradient_clip ({config.gradient_clip}); or go on and pass over such steps: "
+            f"skip_non_finite={state.skipped_in_a_row + 10} (--resume --skip-non-finite {state.skipped_in_a_row + 10})"
+        )
 
     def _log_step(self, sums: StepSums) -> None:
         state = self.state
@@ -194,16 +210,20 @@ class Run:
         elif state.step % self.config.validate_every == 0:  # a last look out of turn costs no patience
             state.without_improvement += 1
         self._log("validation", loss=loss)
-        self._tell(Validated(state.step, loss, improved))
+        self.record.tell(Validated(state.step, loss, improved))
+        if self.on_validation is not None:
+            with self.engine.whole_model() as model:
+                if model is not None:
+                    self.on_validation(model, state.step, self.folder)
 
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
+        weights = self.engine.tensors()
+        moments = moments_of(self.model, self.engine.optimiser, keep=self.workers.is_main)
         if self.workers.is_main:
-            self.log.sync()
-            saved = save_checkpoint(
-                self.folder, self.model, self.engine.optimiser, self.state, self.identity, is_best=self.is_best
-            )
-            self._tell(Saved(self.state.step, saved.name, self.is_best))
+            self.record.sync()
+            saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
+            self.record.tell(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
         self.unsaved = self.is_best = False
 
@@ -212,18 +232,13 @@ class Run:
         before = read_training(checkpoint)
         if changed := differences(before["fingerprint"], self.identity.fingerprint):
             raise CheckpointError(
-                f"{self.folder} holds another run: {'; '.join(changed)}. Only steps (but for the cosine), minutes "
-                f"and patience may change; take these back, or choose another folder"
+                f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
+                f"the cosine, not steps); take these back, or choose another folder"
             )
         return differences(before["environment"], self.identity.environment)
 
     def _log(self, kind: str, **values: float | None) -> None:
-        if self.workers.is_main:
-            self.log.write({"step": self.state.step, "kind": kind, **values, "seconds": round(self.clock.wall(), 3)})
-
-    def _tell(self, event: Event) -> None:
-        if self.progress is not None and self.workers.is_main:
-            self.progress(event)
+        self.record.write(self.state.step, kind, self.clock.wall(), **values)
 
     def _result(self, stopped: Stopped) -> TrainingResult:
         state = self.state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,9 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from regard.errors import ArgumentError
-from regard.text import PAD, Pair, Tokeniser
+from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import TokenBatches
 from regard.text.translation_batches import TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.training.fingerprint import hash_of
+
+# What a process reads in a step whose sentences the others have: a place that no loss counts, so that gradients meet.
+NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch.tensor([[PAD]]))
 
 
 class TranslationTask:
@@ -67,7 +70,8 @@ class TranslationTask:
 
     def batch(self, index: int) -> TranslationBatch:
         """The micro-batch number `index`, a function of it and of the seed."""
-        return make_batch([self._train[at] for at in self.batches.at(index)])
+        rows = self.batches.at(index)
+        return make_batch([self._train[at] for at in rows]) if rows else NOTHING
 
     def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
         """Sum of the smoothed cross entropies over the target ids, and their number."""
@@ -82,12 +86,8 @@ class TranslationTask:
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells these data, in this order, from others."""
-        digest = hashlib.sha256()
-        for pairs in (self._train, self._valid):
-            for source, target in pairs:
-                digest.update(repr((source, target)).encode())
-            digest.update(b"/")
-        return {"pairs": len(self._train), "ids": digest.hexdigest(), **self._settings}
+        digest = hash_of(self._train, self._valid)
+        return {"pairs": len(self._train), "ids": digest, **self._settings}
 
     @cached_property
     def _validation(self) -> list[TranslationBatch]:

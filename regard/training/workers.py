@@ -1,11 +1,13 @@
 """The processes that train together, through Accelerate: one alone is the ordinary case."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from regard.errors import MissingPackageError
+from regard.training.sharding import shard
 
 
 class Workers:
@@ -13,6 +15,7 @@ class Workers:
 
     Args:
         cpu: compute on the CPU even where there is an accelerator.
+        parallel: what they share, see `TrainingConfig`.
 
     Raises:
         MissingPackageError: Accelerate is not installed.
@@ -21,7 +24,7 @@ class Workers:
     [2.0, 3.0]
     """
 
-    def __init__(self, cpu: bool = False) -> None:
+    def __init__(self, cpu: bool = False, parallel: str = "ddp") -> None:
         try:
             from accelerate import Accelerator
         except ImportError as error:
@@ -31,9 +34,12 @@ class Workers:
         self.count: int = self._accelerator.num_processes
         self.is_main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
+        self.shares_weights = parallel == "fsdp"
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on this process's device; with others, wrapped so that gradients are averaged over all."""
+        """The model on this process's device; with others, wrapped or cut so that gradients are averaged over all."""
+        if self.shares_weights:
+            return shard(model, self.device, self.count)
         return self._accelerator.prepare_model(model)
 
     def to_device(self, batch: Any) -> Any:
@@ -42,9 +48,17 @@ class Workers:
 
         return send_to_device(batch, self.device)
 
-    def gradients(self, model: torch.nn.Module, *, meet: bool) -> AbstractContextManager:
+    @contextmanager
+    def gradients(self, model: torch.nn.Module, *, meet: bool) -> Generator[None]:
         """Within it, backward adds to this process's gradients; `meet` averages them over all processes."""
-        return nullcontext() if meet else self._accelerator.no_sync(model)
+        if self.shares_weights:
+            model.set_requires_gradient_sync(meet)  # ty: ignore[not-callable]
+            yield
+        elif meet:
+            yield
+        else:
+            with self._accelerator.no_sync(model):
+                yield
 
     def sum(self, *numbers: float) -> list[float]:
         """Each number summed over the processes."""

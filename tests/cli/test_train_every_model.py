@@ -32,7 +32,7 @@ def test_a_model_is_trained_gone_on_with_and_used(model, pairs, tmp_path):
         "train", "translation", "--data", pairs, "--model", model, "--out", run, "--steps", 2, *SMALL, *own(model)
     )
     assert begun.returncode == 0, begun.stderr.decode()
-    assert f"{model}: " in begun.stderr.decode()
+    assert f"{model} of " in begun.stderr.decode()
     on = regard("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu")
     assert "going on after step 2" in on.stderr.decode()
     assert read_settings(run)["model"] == model
@@ -81,3 +81,11 @@ def test_a_recurrent_run_of_the_embedded_corpus_is_judged_by_its_pronouns(monkey
     assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= record.keys()
     assert "referent_agreement" not in record  # a recurrent encoder has no self-attention to look with
     assert "agreement" not in regard("evaluate", run).stdout.decode()
+
+
+@pytest.mark.parametrize(("wish", "fed"), [((), True), (("--no-input-feeding",), False)])
+def test_a_dot_product_hears_what_was_looked_at_unless_it_shall_not(wish, fed, pairs, tmp_path):
+    options = ("--vocab-size", 300, "--dim", 16, "--hidden", 12, "--steps", 1, "--cpu")
+    run = tmp_path / "run"
+    regard("train", "translation", "--data", pairs, "--model", "luong-dot", "--out", run, *options, *wish)
+    assert json.loads((run / "settings.json").read_text())["settings"]["input_feeding"] is fed

@@ -87,10 +87,31 @@ def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
     before = [tensor.clone() for tensor in model.state_dict().values()]
     moments = [state["exp_avg"].clone() for state in engine.optimiser.state.values()]
     sums = engine.step(1)
-    assert not sums.is_finite
+    assert sums.fault == "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
     assert all(map(torch.equal, before, model.state_dict().values()))
     assert all(map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()]))
-    assert engine.step(2).is_finite
+    assert engine.step(2).fault is None
+
+
+def test_a_fault_names_the_first_weight_where_one_is_not_finite():
+    model = make_model()
+    engine = engine_of(model, ToyTask())
+    with torch.no_grad():
+        model[2].bias[3] = math.inf
+    assert engine.step(1).fault.endswith("the first tensor that is not is the weight 2.bias")
+
+
+def test_a_gradient_that_is_not_finite_is_told_from_a_loss_that_is():
+    class Steep(ToyTask):
+        """A loss that is finite, and whose slope is not."""
+
+        def loss(self, model, batch):
+            loss, tokens = super().loss(model, batch)
+            return loss + (model[2].bias.sum() * 0.0).sqrt(), tokens
+
+    engine = engine_of(make_model(), Steep())
+    fault = "the gradient of batch 4 to 5 is not finite; the first tensor that is not is the gradient 2.bias"
+    assert engine.step(2).fault == fault
 
 
 def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:

@@ -26,6 +26,17 @@ def model(dropout=0.0):
     return LanguageModel(LanguageConfig(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=1, dropout=dropout))
 
 
+def test_gradient_checkpointing_changes_no_bit_of_what_is_learned(tmp_path):
+    config = TrainingConfig(steps=3, warmup_steps=1)
+    for checkpointing in (True, False):
+        torch.manual_seed(5)
+        sizes = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 2, "layers": 2}
+        drops = {"dropout": 0.1, "attention_dropout": 0.1}
+        reader = LanguageModel(LanguageConfig(**sizes, **drops, gradient_checkpointing=checkpointing))
+        train(reader, task(), config, tmp_path / str(checkpointing), cpu=True)
+    assert seals(tmp_path / "True") == seals(tmp_path / "False")
+
+
 def rows(batch):
     return [tuple(i for i in row if i != PAD) for row in batch.next.tolist()]
 

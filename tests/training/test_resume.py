@@ -155,8 +155,10 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
     assert seals(tmp_path) == before
 
 
-@pytest.mark.parametrize("changes", [{"steps": 14}, {"minutes": 5.0}, {"patience": 9}])
-def test_steps_minutes_and_patience_may_change(tmp_path, changes):
+@pytest.mark.parametrize(
+    "changes", [{"steps": 14}, {"minutes": 5.0}, {"patience": 9}, {"keep": 2}, {"skip_non_finite": 1}]
+)
+def test_how_long_to_train_and_what_to_keep_may_change(tmp_path, changes):
     train_toy(tmp_path)
     train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
 

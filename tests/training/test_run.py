@@ -31,11 +31,18 @@ class Scripted(ToyTask):
         return torch.tensor(next(self.losses)), 1
 
 
+PATIENT = dataclasses.replace(CONFIG, skip_non_finite=3)
 EVERY_STEP = dataclasses.replace(CONFIG, steps=20, validate_every=1, save_every=100)
 
 
-def names(run):
-    return sorted(path.name for path in run.iterdir())
+ALWAYS = {"README.txt", "checkpoints.json", "lock", "log.jsonl", "run.json"}
+
+
+def checkpoints_in(run):
+    """The folders of checkpoints; there is nothing else but the files that every run has."""
+    names = {path.name for path in run.iterdir()}
+    assert names >= ALWAYS
+    return sorted(names - ALWAYS)
 
 
 # Reasons to stop
@@ -141,7 +148,7 @@ def test_a_second_interrupt_raises_at_once_and_handlers_are_put_back(tmp_path):
 
 def test_a_step_that_is_not_finite_is_skipped_told_and_counted(tmp_path):
     events = []
-    result = train_toy(tmp_path, task=ToyTask(poison=(6, 8, 12)), progress=events.append)
+    result = train_toy(tmp_path, PATIENT, ToyTask(poison=(6, 8, 12)), progress=events.append)
     assert (result.skipped, result.steps) == (3, 12)
     skipped = [(event.step, event.in_a_row) for event in events if isinstance(event, StepSkipped)]
     assert skipped == [(4, 1), (5, 2), (7, 1)]
@@ -151,16 +158,42 @@ def test_a_step_that_is_not_finite_is_skipped_told_and_counted(tmp_path):
 
 
 def test_a_whole_interval_that_is_not_finite_is_still_a_line_of_the_log(tmp_path):
-    train_toy(tmp_path, task=ToyTask(poison=(4, 6)))
+    train_toy(tmp_path, PATIENT, ToyTask(poison=(4, 6)))
     lines = [line for line in log_without_times(tmp_path) if line["kind"] == "training"]
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
     assert lines[1]["loss"] is None
 
 
-def test_ten_in_a_row_end_the_run_with_a_sentence_and_keep_the_checkpoint(tmp_path):
+def test_one_stops_the_run_with_the_state_before_it_saved_and_a_sentence_that_says_where(tmp_path):
+    with pytest.raises(RegardError) as caught:
+        train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
+    for words in (
+        "step 6 cannot be done: the loss of batch 11 is not finite",
+        "the first tensor that is not is the gradient 0.weight",
+        "saved as it was after step 5",
+        "learning_rate (0.01)",
+        "--resume --skip-non-finite 10",
+    ):
+        assert words in str(caught.value)
+    assert read_checkpoints(tmp_path / "run").last == "step-000005"
+    train_toy(tmp_path / "five", dataclasses.replace(CONFIG, steps=5))
+    assert seals(tmp_path / "run") == seals(tmp_path / "five")
+
+
+def test_a_stopped_run_goes_on_over_what_is_not_finite_as_if_it_had_never_stopped(tmp_path):
+    with pytest.raises(RegardError):
+        train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
+    train_toy(tmp_path / "run", PATIENT, ToyTask(poison=(11,)), resume=True)
+    train_toy(tmp_path / "whole", PATIENT, ToyTask(poison=(11,)))
+    assert seals(tmp_path / "run") == seals(tmp_path / "whole")
+    assert log_without_times(tmp_path / "run") == log_without_times(tmp_path / "whole")
+
+
+def test_one_more_in_a_row_than_may_be_stops_the_run(tmp_path):
     task = ToyTask(poison=tuple(range(8, 100)))
-    with pytest.raises(RegardError, match=r"not finite in 10 steps in a row, up to step 14.*learning_rate \(0\.01\)"):
-        train_toy(tmp_path, dataclasses.replace(CONFIG, steps=50, save_every=4), task)
+    with pytest.raises(RegardError, match="step 8 cannot be done after 3 such steps in a row"):
+        train_toy(tmp_path, PATIENT, task)
+    assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["skipped_in_a_row"] == 3
     assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
 
 
@@ -200,9 +233,32 @@ def test_training_learns(tmp_path):
 def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
     losses = [3.0, 1.0, *[2.0] * 18]
     train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=2), Scripted(losses))
-    assert names(tmp_path) == ["checkpoints.json", "lock", "log.jsonl", "step-000002", "step-000020"]
+    assert checkpoints_in(tmp_path) == ["step-000002", "step-000020"]
     found = read_checkpoints(tmp_path)
     assert (found.last, found.best) == ("step-000020", "step-000002")
+
+
+def test_as_many_of_the_last_checkpoints_are_kept_as_are_wanted(tmp_path):
+    losses = [3.0, 1.0, *[2.0] * 18]
+    config = dataclasses.replace(EVERY_STEP, save_every=4, keep=3)
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, config, Scripted(losses), progress=at_step(14, crash))
+    (tmp_path / "step-000016").mkdir()  # complete, but no checkpoint names it: a kill came first
+    train_toy(tmp_path, dataclasses.replace(config, keep=2), Scripted(losses[12:]), resume=True)
+    assert checkpoints_in(tmp_path) == ["step-000002", "step-000016", "step-000020"]
+
+
+def test_a_hook_sees_the_model_of_each_validation_in_eval_and_changes_no_bit(tmp_path):
+    seen = []
+
+    def look(model, step, folder):
+        seen.append((step, folder, model.training, model(torch.tensor([[1]])).shape))
+        torch.manual_seed(step)  # whatever it draws
+
+    train_toy(tmp_path / "run", on_validation=look)
+    train_toy(tmp_path / "whole")
+    assert seen == [(step, tmp_path / "run", False, (1, 1, 11)) for step in (4, 8, 12)]
+    assert seals(tmp_path / "run") == seals(tmp_path / "whole")
 
 
 def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
@@ -283,7 +339,7 @@ def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_sam
         train_toy(run, progress=at_step(5, break_the_disk))
     monkeypatch.setattr(os, call, real)
     assert read_checkpoints(run).last == "step-000004"
-    assert names(run) == ["checkpoints.json", "lock", "log.jsonl", "step-000004"]
+    assert checkpoints_in(run) == ["step-000004"]
     assert read_training(run / "step-000004")["state"]["step"] == 4
     train_toy(run, resume=True)
     assert seals(run) == seals(tmp_path / "whole")
@@ -296,4 +352,4 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "config.json").write_text("torn")
     train_toy(tmp_path, resume=True)
-    assert names(tmp_path) == ["checkpoints.json", "lock", "log.jsonl", "step-000012"]
+    assert checkpoints_in(tmp_path) == ["step-000012"]

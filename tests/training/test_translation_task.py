@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.errors import ArgumentError
-from regard.models import TranslationTransformer
+from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.translation_batches import batches_in_order, encode_pairs
 from regard.training.translation import TranslationTask
@@ -35,6 +35,22 @@ def test_two_processes_share_an_epoch_without_overlap():
     steps = parts[0].batches.steps_per_epoch
     seen = [row for part in parts for step in range(steps) for row in rows(part.batch(step))]
     assert sorted(seen) == sorted((*TOKENISER.encode(pair.source), END) for pair in PAIRS)
+
+
+@pytest.mark.parametrize("model", [TranslationTransformer, RecurrentTranslator])
+def test_a_process_without_a_share_of_a_step_adds_nothing_to_its_gradient(model):
+    """Three pairs that fill a batch each cannot be shared evenly by two processes."""
+    pair = PAIRS[4]
+    longest = max(len(TOKENISER.encode(text)) for text in (pair.source, pair.target)) + 1
+    parts = [TranslationTask([pair] * 3, [], TOKENISER, batch_tokens=longest, world=2, rank=rank) for rank in range(2)]
+    batches = [part.batch(step) for part in parts for step in range(part.batches.steps_per_epoch)]
+    counts = [int((batch.next != PAD).sum()) for batch in batches]
+    assert sorted(map(bool, counts)) == [False, True, True, True]
+    learner = model(model.Config(vocab_size=TOKENISER.vocab_size, dim=16))
+    loss, count = parts[0].loss(learner, batches[counts.index(0)])
+    loss.backward()
+    assert (float(loss.detach()), count) == (0.0, 0)
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in learner.parameters())
 
 
 def test_a_target_begins_and_its_next_ids_end():
