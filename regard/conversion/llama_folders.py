@@ -1,0 +1,148 @@
+"""Folders of the Llama layout with another number of key/value heads, tensor by tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.conversion.heads import check as check_heads
+from regard.conversion.heads import resized
+from regard.conversion.llama_layout import CONFIG_FILE, INDEX_FILE, LlamaFolder, is_resized
+from regard.conversion.llama_oracle import checked_difference
+from regard.conversion.report import Change, Conversion
+from regard.conversion.tensor_files import TensorFile, raw_bytes, write_tensors
+from regard.errors import ArgumentError
+from regard.storage.files import write_folder
+from regard.storage.header import DTYPES, Entry
+
+PROVENANCE = "regard_conversion"  # in the config; programs that do not know it leave it alone
+COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and settings of generation
+COPIED_NAMES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
+
+
+def convert_llama(folder: Path, out: Path, kv_heads: int, method: str, check: bool) -> Conversion:
+    """The conversion of one folder into another that loads wherever the first did; see `convert_kv_heads`."""
+    source = LlamaFolder(folder)
+    sizes = source.sizes
+    check_heads(sizes.kv_heads, kv_heads, method)
+    if sizes.heads % kv_heads or kv_heads == sizes.kv_heads:
+        raise ArgumentError(
+            f"{folder} has {sizes.heads} heads and {sizes.kv_heads} key/value heads; {kv_heads} were asked for, where "
+            f"another number that divides {sizes.heads} is needed"
+        )
+    conversion = LlamaConversion(source, kv_heads, method)
+    differences: list[float] = []
+
+    def write(aside: Path) -> None:
+        conversion.write(aside)
+        if check:
+            differences.append(checked_difference(source, LlamaFolder(aside), method))
+
+    write_folder(out, write, replace=True)
+    return conversion.report(differences[0] if check else None)
+
+
+@dataclass(frozen=True)
+class LlamaConversion:
+    """A folder on its way to another number of key/value heads."""
+
+    source: LlamaFolder
+    kv_heads: int
+    method: str
+
+    def write(self, aside: Path) -> None:
+        """Everything that the new folder holds, into one that is being written aside."""
+        digest = hashlib.sha256()
+        for name, shard in self.source.shards.items():
+            shapes = {key: (entry.code, self.shape(key, entry)) for key, entry in shard.entries.items()}
+            with open(aside / name, "xb") as file:
+                write_tensors(file, shapes, self._tensors(shard, digest), shard.metadata)
+        names = [*self.source.shards, *self._copy_others(aside)]
+        if self.source.index is not None:
+            self._write_index(aside, self.source.index)
+            names.append(INDEX_FILE)
+        self._write_config(aside, digest.hexdigest(), names)
+
+    def shape(self, name: str, entry: Entry) -> list[int]:
+        """The shape of a tensor as it will be."""
+        rows, *rest = entry.shape or [1]
+        return [rows // self.source.sizes.kv_heads * self.kv_heads, *rest] if is_resized(name) else entry.shape
+
+    def report(self, difference: float | None) -> Conversion:
+        """What it saves, by the sizes."""
+        entries, sizes = self.source.entries, self.source.sizes
+        weights = [entry for name, entry in entries.items() if is_resized(name) and name.endswith(".weight")]
+        width = sizes.head_dim * sum(DTYPES[entry.code].itemsize for entry in weights)  # of one head, in all layers
+        now = sum(math.prod(entry.shape) for entry in entries.values())
+        return Conversion(
+            kind=self.source.family,
+            method=self._told,
+            heads=sizes.heads,
+            kv_heads={"num_key_value_heads": Change(sizes.kv_heads, self.kv_heads)},
+            parameters=Change(now, sum(math.prod(self.shape(name, entry)) for name, entry in entries.items())),
+            kv_bytes={"token": Change(sizes.kv_heads * width, self.kv_heads * width)},
+            difference=difference,
+        )
+
+    @property
+    def _told(self) -> str:
+        return "repeat" if self.kv_heads > self.source.sizes.kv_heads else self.method
+
+    def _tensors(self, shard: TensorFile, digest: Any) -> Iterator[torch.Tensor]:
+        """The tensors of a shard as they will be, one at a time; those that were read go into the digest."""
+        for name in shard.entries:
+            tensor = shard.read(name)
+            digest.update(name.encode())
+            digest.update(raw_bytes(tensor))
+            if is_resized(name):
+                tensor = resized(tensor, self.source.sizes.kv_heads, self.kv_heads, self.method)
+            yield tensor
+
+    def _copy_others(self, aside: Path) -> list[str]:
+        """Tokenisers, settings of generation and licences, as they are; their names."""
+        copied = []
+        for path in sorted(self.source.folder.iterdir()):
+            is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
+            is_written = path.name == CONFIG_FILE or path.name.endswith(".index.json")
+            if path.is_file() and is_wanted and not is_written:
+                shutil.copyfile(path, aside / path.name)
+                copied.append(path.name)
+        return copied
+
+    def _write_index(self, aside: Path, index: dict[str, Any]) -> None:
+        """The same tensors in the same shards, counted anew."""
+        about = index.get("metadata")
+        about = dict(about) if isinstance(about, dict) else {}
+        counts = {name: math.prod(self.shape(name, entry)) for name, entry in self.source.entries.items()}
+        widths = {name: DTYPES[entry.code].itemsize for name, entry in self.source.entries.items()}
+        about["total_size"] = sum(count * widths[name] for name, count in counts.items())
+        if "total_parameters" in about:
+            about["total_parameters"] = sum(counts.values())
+        _write_json(aside / INDEX_FILE, {**index, "metadata": about})
+
+    def _write_config(self, aside: Path, digest: str, names: list[str]) -> None:
+        """The config with its new number of heads, and where the weights come from."""
+        config = self.source.config
+        provenance = {
+            "conversion": "kv-heads",
+            "method": self._told,
+            "groups": "neighbours",
+            "num_key_value_heads": {"before": self.source.sizes.kv_heads, "after": self.kv_heads},
+            "source_sha256": digest,
+            "files": sorted(names),
+        }
+        if PROVENANCE in config:
+            provenance["earlier"] = config[PROVENANCE]
+        _write_json(aside / CONFIG_FILE, {**config, "num_key_value_heads": self.kv_heads, PROVENANCE: provenance})
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

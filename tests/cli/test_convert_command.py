@@ -1,0 +1,160 @@
+"""`regard convert kv-heads` as people run it."""
+
+import json
+import signal
+
+import pytest
+import torch
+from test_commands import regard
+
+from regard.cli.convert import Losses
+from regard.conversion import load_converted
+from regard.decoding.loading import TOKENISER_FILE
+from regard.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard.models.storage import read_checkpoints
+from regard.text import Tokeniser
+from regard.training import read_log
+
+TEXT = "".join(f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60))
+PAIRS = "".join(f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90))
+SMALL = ("--block", 32, "--batch-tokens", 256, "--cpu")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A text, some pairs, and untrained models with eight heads."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "pairs.tsv").write_text(PAIRS)
+    torch.manual_seed(0)
+    for name, made, verbatim in (
+        ("writer", LanguageModel, True), ("reader", TextEncoder, False), ("translator", TranslationTransformer, False)
+    ):  # fmt: skip
+        lines = [TEXT] if verbatim else [*TEXT.splitlines(), *PAIRS.splitlines()]
+        tokeniser = Tokeniser.train(lines, 300, verbatim=verbatim)
+        model = made(made.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=8))
+        model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    sorter = TextEncoder.load(folder / "reader").changed(head="classes", classes=2)
+    sorter.save(folder / "sorter", {TOKENISER_FILE: tokeniser.to_json()})
+    sorter.save(folder / "wordless")
+    return folder
+
+
+def convert(*arguments):
+    return regard("convert", "kv-heads", *arguments)
+
+
+def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
+    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
+    assert answer.returncode == 0, answer.stderr
+    said = answer.stdout.decode()
+    assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "4", "times", "fewer"]
+    assert "4 times fewer" in next(line for line in said.splitlines() if line.startswith("KV bytes a token"))
+    assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
+    assert b"its heads repeated it says the same" in answer.stderr
+    assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
+    again = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", "--json")
+    assert json.loads(again.stdout)["method"] == "repeat"
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), [("writer", "text.txt"), ("reader", "text.txt"), ("translator", "pairs.tsv")]
+)
+def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model, text):
+    out = tmp_path / "one"
+    arguments = (files / model, "--kv-heads", 1, "--out", out, "--text", files / text, *SMALL)
+    answer = convert(*arguments, "--uptrain-steps", 20, "--learning-rate", 0.01, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    losses = found["losses"]
+    assert losses["uptrained"] < losses["converted"]
+    assert losses["steps"] == 20
+    for change in found["kv_bytes"].values():
+        assert change["before"] == 8 * change["after"]
+    loaded = load_converted(out, 8)  # the best model of the run, as any command reads it
+    assert loaded.report.heads == 8
+    validations = [line for line in read_log(out / "log.jsonl") if line["kind"] == "validation"]
+    assert min(line["loss"] for line in validations) == pytest.approx(losses["uptrained"], rel=1e-6)
+
+
+def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_path):
+    arguments = ("--text", files / "text.txt", *SMALL, "--json")
+    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two", *arguments)
+    losses = json.loads(answer.stdout)["losses"]
+    assert losses["uptrained"] is None
+    back = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", *arguments)
+    again = json.loads(back.stdout)["losses"]
+    assert again["before"] == pytest.approx(losses["converted"], rel=1e-6)
+    assert again["converted"] == pytest.approx(again["before"], rel=1e-6)  # repeating changes nothing
+
+
+def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
+    from regard.training.language import LanguageTask
+
+    arguments = ("--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    honest = LanguageTask.batch
+
+    def interrupting(self, index):
+        if index == 3:
+            signal.raise_signal(signal.SIGINT)
+        return honest(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageTask, "batch", interrupting)
+        answer = convert(files / "writer", *arguments, "--out", tmp_path / "stopped")
+    assert answer.returncode == 1
+    assert answer.stderr.decode().splitlines()[-1] == (
+        "regard: interrupted after 4 of 6 steps; the same command goes on"
+    )
+    for name in ("stopped", "whole"):
+        assert convert(files / "writer", *arguments, "--out", tmp_path / name).returncode == 0
+    folders = [tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")]
+    weights = [LanguageModel.load(folder).state_dict() for folder in folders]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    other = convert(files / "writer", *arguments, "--method", "first", "--out", tmp_path / "stopped")
+    assert (other.returncode, b"holds another run" in other.stderr) == (1, True)
+
+
+def test_the_share_that_came_back_is_of_what_was_lost():
+    assert Losses(1.0, 3.0, 1.5, 10).recovered == 0.75
+    assert Losses(1.0, 3.0).recovered is None
+    assert Losses(3.0, 3.0, 2.0, 10).recovered is None
+    assert "1.5000 after 10 steps: 75% of what was lost is back" in str(Losses(1.0, 3.0, 1.5, 10))
+
+
+def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    attention = "model.layers.0.self_attn"
+    save_file({f"{attention}.{part}_proj.weight": torch.randn(8, 8) for part in "qkvo"}, folder / "model.safetensors")
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--json")
+    assert json.loads(answer.stdout)["kv_bytes"] == {"token": {"before": 64, "after": 16}}
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--text", files / "text.txt")
+    assert (answer.returncode, b"--text measures and trains our own models" in answer.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("{files}/writer", "--kv-heads", "3"), 2, "8 key/value heads cannot become 3"),
+        (("{files}/writer", "--kv-heads", "8"), 2, "8 key/value heads already"),
+        (("{files}/writer", "--kv-heads", "2", "--method", "best"), 2, "method is 'best'; there are mean, first"),
+        (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
+        (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 1, "nothing.txt"),
+        (("nowhere", "--kv-heads", "2"), 1, "nowhere holds no model"),
+        (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 1, "regard train classifier --from"),
+        (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 1, "has no tokeniser.json"),
+    ],
+)
+def test_mistakes_are_one_line_each(files, tmp_path, arguments, code, reason):
+    answer = convert(*(argument.format(files=files) for argument in arguments), "--out", tmp_path / "out")
+    said = answer.stderr.decode()
+    assert answer.returncode == code
+    assert reason in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("regard: ")
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,267 @@
+"""Folders of the Llama layout: key/value heads are pooled, all else stays bit for bit, the rest is refused."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from llama_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tensors, write_folder
+from safetensors.torch import load_file
+
+import regard.conversion.llama_folders as conversion
+from regard.conversion import convert_kv_heads
+from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+
+FAMILIES = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"biases": True},
+    "qwen3": {"norms": True},
+}
+
+
+def pooled(tensor, groups, method):
+    """Neighbouring heads, by loops."""
+    size = HEADS // groups
+    heads = tensor.split(HEAD_DIM)
+    new = [heads[j * size : (j + 1) * size] for j in range(groups)]
+    return torch.cat([group[0] if method == "first" else torch.stack(group).double().mean(0) for group in new])
+
+
+def tensors_of(folder):
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_are_pooled_and_all_else_stays_bit_for_bit(tmp_path, family, shards, dtype):
+    tensors = llama_tensors(dtype=dtype, **FAMILIES[family])
+    folder = write_folder(tmp_path / "in", tensors, llama_config(model_type=family), shards)
+    report = convert_kv_heads(folder, tmp_path / "out", 2)
+    found = tensors_of(tmp_path / "out")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        is_pooled = "k_proj" in name or "v_proj" in name
+        expected = pooled(tensor, 2, "mean").to(dtype) if is_pooled else tensor
+        assert found[name].dtype == dtype
+        assert torch.equal(found[name], expected), name
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    told = config.pop("regard_conversion")
+    assert config == llama_config(model_type=family, num_key_value_heads=2)
+    assert (told["method"], told["num_key_value_heads"]) == ("mean", {"before": 8, "after": 2})
+    assert report.kind == family
+    assert report.difference <= 1e-6
+    assert report.kv_bytes["token"] == tuple(2 * LAYERS * heads * HEAD_DIM * dtype.itemsize for heads in (8, 2))
+    assert report.parameters == tuple(sum(map(torch.numel, each.values())) for each in (tensors, found))
+
+
+def test_first_keeps_the_first_head_of_each_group(tmp_path):
+    tensors = llama_tensors()
+    convert_kv_heads(write_folder(tmp_path / "in", tensors), tmp_path / "out", 4, method="first")
+    name = "model.layers.1.self_attn.v_proj.weight"
+    assert torch.equal(tensors_of(tmp_path / "out")[name], pooled(tensors[name], 4, "first"))
+
+
+def test_repeating_and_pooling_again_gives_the_same_tensors(tmp_path):
+    tensors = llama_tensors(kv_heads=2)
+    config = llama_config(num_key_value_heads=2)
+    report = convert_kv_heads(write_folder(tmp_path / "in", tensors, config), tmp_path / "more", 8)
+    convert_kv_heads(tmp_path / "more", tmp_path / "back", 2)
+    assert report.method == "repeat"
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in tensors_of(tmp_path / "back").items())
+    told = json.loads((tmp_path / "back" / "config.json").read_text())["regard_conversion"]
+    assert told["earlier"]["method"] == "repeat"
+
+
+def test_an_index_counts_what_is_there(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors(), shards=4)
+    convert_kv_heads(folder, tmp_path / "out", 1)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    found = tensors_of(tmp_path / "out")
+    numbers = sum(map(torch.numel, found.values()))
+    assert index["metadata"] == {"total_parameters": numbers, "total_size": 4 * numbers}
+    for name, shard in index["weight_map"].items():
+        assert name in load_file(tmp_path / "out" / shard)
+
+
+def test_tokenisers_settings_and_licences_are_copied_and_programs_are_not(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    kept = (
+        "tokenizer.json",
+        "tokenizer.model",
+        "merges.txt",
+        "generation_config.json",
+        "chat_template.jinja",
+        "LICENSE",
+    )
+    for name in (*kept, "modeling.py", "pytorch_model.bin", "README.md"):
+        (folder / name).write_text(name)
+    convert_kv_heads(folder, tmp_path / "out", 2)
+    found = {path.name for path in (tmp_path / "out").iterdir()}
+    assert found == {*kept, "config.json", "model.safetensors"}
+    assert (tmp_path / "out" / "tokenizer.model").read_text() == "tokenizer.model"
+
+
+def test_a_folder_of_links_is_read(tmp_path):
+    """A hub's local folders are made of links."""
+    blobs = write_folder(tmp_path / "blobs", llama_tensors(), shards=2)
+    (tmp_path / "in").mkdir()
+    for path in blobs.iterdir():
+        (tmp_path / "in" / path.name).symlink_to(path)
+    convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
+    assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+
+
+def test_the_config_tells_which_tensors_it_was_made_from(tmp_path):
+    told = []
+    for number, name in enumerate(["model.norm.weight", "model.norm.weight", "lm_head.weight"]):
+        tensors = llama_tensors() | {"lm_head.weight": torch.zeros(17, DIM)}
+        tensors[name] = tensors[name] + 1
+        convert_kv_heads(write_folder(tmp_path / f"in{number}", tensors), tmp_path / f"out{number}", 2)
+        config = json.loads((tmp_path / f"out{number}" / "config.json").read_text())
+        told.append(config["regard_conversion"]["source_sha256"])
+    assert told[0] == told[1] != told[2]
+
+
+def test_an_index_that_misplaces_a_tensor_is_refused(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors(), shards=2)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["lm_head.weight"] = next(iter(index["weight_map"].values()))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"disagree on where 'lm_head\.weight' lies"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+
+
+def test_only_an_earlier_conversion_is_replaced(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors(), shards=2)
+    write_folder(tmp_path / "other", llama_tensors())
+    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+        convert_kv_heads(folder, tmp_path / "other", 2)
+    convert_kv_heads(folder, tmp_path / "out", 2)
+    convert_kv_heads(folder, tmp_path / "out", 4)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["num_key_value_heads"] == 4
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt beside a conversion"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+
+
+K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "error", "reason"),
+    [
+        ({"model.layers.0.self_attn.qkv_proj.weight": (3, 2)}, {}, UnsupportedError, "qkv_proj"),
+        ({"model.layers.0.self_attn.k_proj.weight_scale": (1,)}, {}, UnsupportedError, "weight_scale"),
+        ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which the Llama layout has not"),
+        ({"model.layers.2.self_attn.k_norm.weight": (24,)}, {}, CheckpointError, "k_norm.weight"),
+        ({K_WEIGHT: None}, {}, CheckpointError, f"lacks the tensor '{K_WEIGHT}'"),
+        ({K_WEIGHT: (23, DIM)}, {}, CheckpointError, f"'{K_WEIGHT}' is F32 .23, 12.; with the sizes"),
+        ({}, {"num_key_value_heads": 4}, CheckpointError, "with the sizes in config.json"),
+        ({}, {"num_key_value_heads": 3}, CheckpointError, "no multiple of 3"),
+        ({}, {"num_attention_heads": "8"}, CheckpointError, "num_attention_heads is '8'"),
+        ({}, {"num_hidden_layers": 4}, CheckpointError, "holds 3 layers"),
+        ({}, {"model_type": "gpt2"}, UnsupportedError, "'gpt2'.*llama, mistral, qwen2, qwen3"),
+        ({}, {"quantization_config": {}}, UnsupportedError, "is quantised"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_its_name(tmp_path, changed, settings, error, reason):
+    tensors = llama_tensors()
+    tensors |= {name: torch.zeros(shape) for name, shape in changed.items() if shape is not None}
+    tensors = {name: tensor for name, tensor in tensors.items() if changed.get(name, ()) is not None}
+    folder = write_folder(tmp_path / "in", tensors, llama_config(**settings))
+    with pytest.raises(error, match=reason):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("kv_heads", [3, 8, 16])
+def test_heads_that_cannot_be_are_refused(tmp_path, kv_heads):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    with pytest.raises(ArgumentError, match=r"cannot become 3|another number that divides 8"):
+        convert_kv_heads(folder, tmp_path / "out", kv_heads)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "exploded"), "w"))
+
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="has neither model"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UnsupportedError, match=r"pytorch_model\.bin, a pickle.*save_pretrained write safetensors"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("keep", [4, 100, -1])
+def test_a_file_that_was_cut_short_is_refused(tmp_path, keep):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors has \d+ bytes"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+        {"dtype": "Q4", "shape": [1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1]},
+        [],
+    ],
+)
+def test_a_header_that_claims_what_cannot_be_is_refused(tmp_path, entry):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    header = json.dumps({"lm_head.weight": entry}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+
+
+def test_a_folder_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
+    honest = conversion.write_tensors
+
+    def damaging(file, shapes, tensors, metadata):
+        heads_moved = (tensor.roll(1, 0) if len(tensor) == 2 * HEAD_DIM else tensor for tensor in tensors)
+        honest(file, shapes, heads_moved, metadata)
+
+    monkeypatch.setattr(conversion, "write_tensors", damaging)
+    with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
+        convert_kv_heads(write_folder(tmp_path / "in", llama_tensors()), tmp_path / "out", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+PROGRAM = """
+import os, resource, sys, torch
+from regard.conversion import convert_kv_heads
+from regard.functional import attention
+torch.set_num_threads(1)
+attention(*torch.zeros(3, 1, 1, 2, 2, dtype=torch.float64))  # what loads on first use is loaded
+if os.path.exists("/proc/self/status"):  # elsewhere memory cannot be limited so
+    held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[3]),) * 2)
+convert_kv_heads(sys.argv[1], sys.argv[2], 2)
+"""
+
+
+def test_tensors_are_not_held_together(tmp_path):
+    """36 MiB, of which the largest tensor has 4, are converted in half as much."""
+    tensors = llama_tensors()
+    for layer in range(LAYERS):
+        tensors |= {f"model.layers.{layer}.mlp.{part}_proj.weight": torch.zeros(1024, 1024)
+                    for part in ("gate", "up", "down")}  # fmt: skip
+    folder = write_folder(tmp_path / "in", tensors)
+    assert (folder / "model.safetensors").stat().st_size > 36 << 20
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "out"), str(18 << 20)]
+    answer = subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+    assert answer.returncode == 0, answer.stderr
