@@ -1,0 +1,94 @@
+"""`regard walkthrough`: a sentence through attention, in the terminal, as JSON or as a page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.console import out
+from regard.errors import ArgumentError, CheckpointError
+
+if TYPE_CHECKING:
+    from regard.walkthrough import Walk
+
+OF_BOTH = ("word", "context", "head")  # options of walks with weights that are drawn and with those of a run
+OF_RUNS = ("layer",)  # of a run alone; all others are of weights that are drawn
+
+
+def walkthrough(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence.")],
+    word: Annotated[
+        str | None, typer.Option(help="Followed alone: its number, from 1, or itself. [default: the second]")
+    ] = None,
+    context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
+    heads: Annotated[int | None, typer.Option(min=1, max=128, help="Query heads. [default: 2]")] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head: Annotated[int | None, typer.Option(help="The head that is followed, from 1. [default: 1]")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, max=1024, help="Size of the vectors. [default: 8]")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="scaled_dot, dot, general, concat or additive. [default: scaled_dot]")
+    ] = None,
+    positions: Annotated[str | None, typer.Option(help="none, sinusoidal or rotary. [default: none]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of all weights. [default: 0]")] = None,
+    run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Of the run, from 1. [default: 1]")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
+) -> None:
+    """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
+    chosen: dict[str, Any] = {
+        "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
+        "dim": dim, "score": score, "positions": positions, "seed": seed, "layer": layer,
+    }  # fmt: skip
+    given = {name: value for name, value in chosen.items() if value is not None}
+    _check_fitting(given, of_run=run is not None)
+    if html is not None:
+        _check_page(html)
+    from regard.storage.files import replace_file
+    from regard.walkthrough import to_html, to_json, walk, walk_run
+
+    found = walk(text, **given) if run is None else walk_run(run, text, **given)
+    if html is not None:
+        replace_file(html, to_html(found).encode())
+    if as_json:
+        out(to_json(found))
+    elif html is not None:
+        out(f"{len(found.steps)} steps of {len(found.words)} words are in {html}; open it in a browser")
+    else:
+        _show(found)
+
+
+def _show(found: Walk) -> None:
+    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
+    from regard.walkthrough import to_rich, to_text
+
+    if not sys.stdout.isatty():
+        out(to_text(found))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.color_system in ("256", "truecolor"):
+        console.print(to_rich(found, console.width), soft_wrap=True)
+    else:
+        out(to_text(found, console.width))
+
+
+def _check_fitting(given: dict[str, Any], of_run: bool) -> None:
+    """Raise an ArgumentError if an option is of the other kind of walk."""
+    strange = [name for name in given if name not in OF_BOTH and (name in OF_RUNS) != of_run]
+    if strange:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
+        reason = "a run has its own" if of_run else "weights that are drawn have one layer; name a --run for more"
+        raise ArgumentError(f"leave out {names}: {reason}")
+
+
+def _check_page(path: Path) -> None:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
+    if path.is_dir() or not path.parent.is_dir():
+        raise CheckpointError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")

@@ -1,0 +1,152 @@
+"""One head: its queries, keys and values, then the chosen word alone, then all words at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from regard.walkthrough.layer import Scene
+from regard.walkthrough.steps import Axis, numbered
+from regard.walkthrough.turning import measure_angles, turned
+from regard.walkthrough.walker import Walker
+
+PROJECTIONS = (
+    ("q", "Queries", "What does each word look for? A matrix turns its vector into a query."),
+    ("k", "Keys", "By what can each word be found? Another matrix makes its key."),
+    ("v", "Values", "What does each word hand over when it is looked at? A third matrix makes its value."),
+)
+
+
+def project(walker: Walker, scene: Scene) -> tuple[str, str]:
+    """Queries, keys and values of the head that is followed; the names of the queries and keys that meet."""
+    layer, size = scene.layer, numbered("numbers", scene.layer.head_dim)
+    walker.section = "Queries, keys and values" + (f" of head {scene.head + 1}" if layer.heads > 1 else "")
+    for letter, title, says in PROJECTIONS:
+        source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
+        bias = f" + b_{letter}[{head}]" if f"b_{letter}" in walker.values else ""
+        if letter != "q" and scene.group > 1:
+            says += f" Key/value head {head + 1} serves {scene.group} query heads."
+        place = "i" if letter == "q" else "j"
+        formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
+        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T{bias}", title, says, formula, axes=(words, size))
+    if layer.positions is None:
+        return "q", "k"
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim)
+    for letter, title in (("q", "Turned queries"), ("k", "Turned keys")):
+        walker.step(
+            f"{letter}_turned = {turned(letter, layer.head_dim)}", title,
+            "Turned to their places, so that a score depends on how far apart two words are.",
+            f"R(θ_i) {letter}_i", axes=(scene.readers, size),
+        )  # fmt: skip
+    return "q_turned", "k_turned"
+
+
+def look_around(walker: Walker, scene: Scene) -> None:
+    """How far away each word is, and who may look at whom: `distances` and `allowed`, where a layer minds."""
+    n, m, pair = len(scene.readers), len(scene.read), (scene.readers, scene.read)
+    walker.section = "Who may look at whom"
+    if scene.bias is not None:
+        line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+        walker.step(line, "Distances", "How many places away is each word?", "|j - i|", axes=pair, scale="none")
+    if scene.mask:
+        what = (
+            "A word may look at itself and at what came before it" if scene.causal else "As this layer's pattern says"
+        )
+        line = f"allowed = {scene.mask}" + (f"[{scene.head}]" if scene.varies_by_head else "")
+        walker.step(line, "Mask", f"{what}: 1 stands for yes, 0 for no.", axes=pair, scale="none")
+
+
+def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """The chosen word alone, from its scores to its context vector."""
+    word, lines = scene.chosen, scene.lines
+    walker.section = f"One word: “{word}”"
+    place = {"q": q, "k": k, "i": scene.word, "h": scene.head, "m": len(scene.read)}
+    if lines.hidden:
+        size = numbered("numbers", walker.values["v_a"].shape[-1])
+        walker.step(
+            f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
+            f"What the score learned mixes the query of “{word}” with each key; tanh keeps it between −1 and 1.",
+            lines.hidden_formula, axes=(scene.read, size),
+        )  # fmt: skip
+    walker.step(
+        f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
+        axes=(scene.read,),
+    )  # fmt: skip
+    stage = Stage("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
+    _weigh(
+        walker, scene, stage,
+        weights=lambda alpha: f"The softmax makes shares of scores; together they are 1. {_most(scene, alpha)}",
+        context=f"All values, each counted by its weight: what “{word}” has gathered.",
+    )  # fmt: skip
+
+
+def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """The same for all words at once."""
+    walker.section = "All words at once"
+    pair = (scene.readers, scene.read)
+    place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
+    walker.step(
+        f"scores = {scene.lines.all.format(**place)}", "Scores",
+        f"Row i holds the scores of word i; row {scene.word + 1} is that of “{scene.chosen}” from above.",
+        "Ω = Q K^T" if scene.multiplies else scene.lines.formula, axes=pair,
+    )  # fmt: skip
+    names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
+    _weigh(
+        walker, scene, Stage("scores", names, "", pair),
+        weights=lambda _: "Each row adds up to 1: how much word i looks at each word.",
+        context="Row i is what word i has gathered.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the steps of one word, or of all, are called, which rows they take, and the axes of scores."""
+
+    scores: str
+    names: tuple[str, str, str, str, str]
+    rows: str
+    axes: tuple[Axis, ...]
+
+
+def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
+    """Scores scaled, lowered by distance and hidden where a layer does so; then weights, then what they gather."""
+    name, letter, size = stage.scores, "ω", scene.layer.head_dim
+    scaled, nearer, masked, alpha, z = stage.names
+    if scene.scaling:
+        says = (
+            f"A sum of {size} products grows with √{size}; divided by it, the softmax does not choose one word alone."
+        )
+        name = walker.step(
+            f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
+        )
+        letter = "s"
+    if scene.bias is not None:
+        says = "The farther away a word is, the less it counts; each head has a slope of its own."
+        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{stage.rows}"
+        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=stage.axes)
+    if scene.mask:
+        says = "What may not be seen gets minus infinity, whose exponential is 0."
+        line = f"{masked} = {name}.masked_fill(~allowed{stage.rows}, -math.inf)"
+        name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " where j is hidden from i"', axes=stage.axes)
+    walker.step(
+        f"{alpha} = {name}.softmax(-1){filled(walker)}", "Attention weights", weights,
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=stage.axes, scale="weights",
+    )  # fmt: skip
+    title = "Context vectors" if stage.axes[1:] else "Context vector"
+    axes = (*stage.axes[:-1], numbered("numbers", size))
+    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
+
+
+def filled(walker: Walker) -> str:
+    """What gives zeros to a word that may look at nothing; empty where there is none."""
+    allowed = walker.values.get("allowed")
+    return "" if allowed is None or bool(allowed.any(-1).all()) else ".nan_to_num(0)"
+
+
+def _most(scene: Scene, alpha: torch.Tensor) -> str:
+    """What the chosen word looks at most."""
+    most = int(alpha.argmax())
+    itself = " itself" if most == scene.word and not scene.crosses else ""
+    return f"“{scene.chosen}” looks most at “{scene.read.labels[most]}”{itself}: {float(alpha[most]):.3f}."

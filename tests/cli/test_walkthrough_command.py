@@ -1,0 +1,109 @@
+"""`regard walkthrough` as people run it."""
+
+import json
+import re
+import sys
+
+import pytest
+import torch
+
+from regard.cli import main
+from regard.decoding.loading import TOKENISER_FILE
+from regard.models import LanguageConfig, LanguageModel
+from regard.text import Tokeniser
+from regard.walkthrough import to_html, to_json, to_text, walk, walk_run
+
+SENTENCE = "Life is short, eat dessert first"
+
+
+@pytest.fixture
+def regard(capsys, monkeypatch):
+    """The command in this process: exit code, standard output, standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["regard", "walkthrough", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        return leaving.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tokeniser = Tokeniser.train(["the animal sleeps", "the old animal"], 300)
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=2))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+def test_the_sentence_is_walked_through_in_plain_text(regard):
+    assert regard(SENTENCE) == (0, to_text(walk(SENTENCE)) + "\n", "")
+
+
+def test_json_is_that_of_the_library_with_the_same_options(regard):
+    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 3, "--dim", 12]
+    options += ["--score", "additive", "--positions", "sinusoidal", "--seed", 7, "--json"]
+    expected = walk(
+        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=3, dim=12, score="additive",
+        positions="sinusoidal", seed=7,
+    )  # fmt: skip
+    assert regard(SENTENCE, *options) == (0, to_json(expected) + "\n", "")
+    assert json.loads(regard(SENTENCE, "--causal", "--json")[1])["settings"]["causal"] is True
+
+
+def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
+    page = tmp_path / "walk.html"
+    code, said, remarks = regard(SENTENCE, "--html", page)
+    assert (code, remarks) == (0, "")
+    assert len(said.splitlines()) == 1
+    assert str(page) in said
+    assert page.read_text(encoding="utf-8") == to_html(walk(SENTENCE))
+
+
+def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
+    code, said, _ = regard("the animal", "--run", run, "--layer", 2, "--head", 2, "--word", "animal")
+    assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=2, head=2, word="animal")) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([""], 2, "the text holds no word"),
+        (["word " * 10_000], 2, "the text has 10000 words"),
+        ([SENTENCE, "--word", 9], 2, "the text has words 1 to 7"),
+        ([SENTENCE, "--word", "cake"], 2, "'cake' is not in the text"),
+        ([SENTENCE, "--head", 3], 2, "there are heads 1 to 2"),
+        ([SENTENCE, "--heads", 3], 2, "dim 8 does not divide into 3 heads"),
+        ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
+        ([SENTENCE, "--layer", 1], 2, "name a --run"),
+        ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),
+        ([SENTENCE, "--run", "nothing"], 1, "nothing"),
+        ([SENTENCE, "--html", "page.png"], 2, "ends in .html"),
+        ([SENTENCE, "--html", "no/such/folder/page.html"], 1, "cannot be written"),
+        ([SENTENCE, "--html", "/proc/page.html"], 1, "page.html"),
+    ],
+)
+def test_a_mistake_is_one_line(regard, arguments, code, said):
+    found = regard(*arguments)
+    assert (found[0], found[1]) == (code, "")
+    assert said in found[2]
+    assert len(found[2].splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "coloured", "width"), [("xterm-256color", True, 100), ("xterm", False, 100), ("dumb", False, 80)]
+)
+def test_a_terminal_gets_the_same_words_and_colours_if_it_has_enough(regard, monkeypatch, kind, coloured, width):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "TTY_COMPATIBLE", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("COLUMNS", "100")
+    code, said, _ = regard(SENTENCE)
+    assert code == 0
+    assert ("\x1b[" in said) == coloured
+    plain = re.sub(r"\x1b\[[\d;]*m", "", said)
+    assert [line.rstrip() for line in plain.splitlines()] == to_text(walk(SENTENCE), width).splitlines()

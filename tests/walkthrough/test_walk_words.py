@@ -1,0 +1,53 @@
+"""Texts are cut as a person cuts them, and words are found as a person names them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import ArgumentError
+from regard.walkthrough import LIMIT, split_words, walk
+from regard.walkthrough.words import find_word
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Life is short, eat dessert first", ["Life", "is", "short", ",", "eat", "dessert", "first"]),
+        ("It didn’t end... 'so'!", ["It", "didn’t", "end", "...", "'", "so", "'!"]),
+        ("well-known snake_case 3.5%", ["well", "-", "known", "snake_case", "3", ".", "5", "%"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("cafe\u0301 ❤️ 👩‍💻", ["cafe\u0301", "❤️", "👩‍💻"]),
+        ("a\n\tb\u00a0c", ["a", "b", "c"]),
+        ("<b>", ["<", "b", ">"]),
+        ("猫が好き。", ["猫が好き", "。"]),
+    ],
+)
+def test_words_and_punctuation_part(text, words):
+    assert split_words(text) == words
+
+
+@given(st.text())
+def test_no_letter_is_lost_and_none_is_made(text):
+    assert "".join(split_words(text)) == "".join(text.split())
+
+
+def test_a_word_is_found_by_number_or_by_itself():
+    words = ["The", "cat", "7", "sat", "the"]
+    assert [find_word(named, words) for named in (1, 2, 4, "5", "cat", "CAT", "the")] == [0, 1, 3, 4, 1, 1, 0]
+    with pytest.raises(ArgumentError, match="word 7 was asked for; the text has words 1 to 5"):
+        find_word("7", words)
+
+
+def test_a_text_without_words_or_with_too_many_is_refused():
+    for nothing in ("", " \n", []):
+        with pytest.raises(ArgumentError, match="holds no word"):
+            walk(nothing)
+    with pytest.raises(ArgumentError, match=f"has 10000 words; .* {LIMIT} words at most"):
+        walk("word " * 10_000)
+    assert len(walk("word " * LIMIT).words) == LIMIT
+
+
+def test_one_word_alone_can_be_walked_through():
+    found = walk("Life")
+    assert found.chosen == "Life"
+    assert found["weights"].tolist() == [[1.0]]
