@@ -59,9 +59,12 @@ _ROOMS = (
     "text",
     "decoding",
     "training",
+    "conversion",
     "inspection",
     "bench",
     "comparison",
+    "lessons",
+    "walkthrough",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

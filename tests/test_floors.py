@@ -36,12 +36,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("functional",),
     ("caches", "layers"),
     ("text", "models"),
-    ("decoding", "training", "inspection", "bench"),
-    ("comparison",),
+    ("decoding", "training", "conversion", "inspection", "bench"),
+    ("comparison", "lessons", "walkthrough"),
     ("cli",),
 )
 STRANGERS = (
-    {"decoding", "training", "inspection", "bench"},
+    {"decoding", "training", "conversion", "inspection", "bench"},
+    {"comparison", "lessons", "walkthrough"},
+    {"conversion", "lessons", "walkthrough"},
     set(KERNELS),
 )
 SIDE_DOOR = "testing"

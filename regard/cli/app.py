@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.convert_app import add_conversions
+from regard.cli.lesson import lesson
+from regard.cli.run_app import add_run_commands
 from regard.cli.train_app import add_commands
-from regard.cli.train_translation_app import train_translation
+from regard.cli.walkthrough import walkthrough
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -17,7 +20,12 @@ app = typer.Typer(
 train_app = typer.Typer(help="Train a model.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 add_commands(train_app)
-train_app.command("translation")(train_translation)
+convert_app = typer.Typer(help="Change a trained model.", no_args_is_help=True)
+app.add_typer(convert_app, name="convert")
+add_conversions(convert_app)
+app.command()(lesson)
+add_run_commands(app)
+app.command()(walkthrough)
 
 Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]

@@ -1,0 +1,109 @@
+"""`regard lesson`: a claim of the articles, put to the test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.console import check_picture_name, out, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.lessons import Claim, Table, Taught
+
+
+def lesson(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which; without it, they are listed.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A trained translator, for the lessons that look into one.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Show this instead of the lesson's own sentence.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = 0,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
+) -> None:
+    """Put a claim of the articles about attention to the test, with numbers and a figure."""
+    from regard.lessons import Settings, find_lesson
+
+    if name is None:
+        _list_lessons(as_json)
+        return
+    wanted = find_lesson(name)
+    if png is not None:
+        check_picture_name(png)
+    taught = wanted.teach(Settings(text=text, run=run, seed=seed))
+    if png is not None:
+        taught.draw(png)
+    if as_json:
+        out(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
+    else:
+        _show(taught, _answers())
+    if png is not None:
+        say(f"drawn in {png}")
+
+
+def _list_lessons(as_json: bool) -> None:
+    from regard.lessons import LESSONS
+
+    if as_json:
+        out(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
+        return
+    longest = max(map(len, LESSONS))
+    for name, lesson in LESSONS.items():
+        out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
+
+
+def _answers() -> Console:
+    """Rich on standard output: as wide as the terminal, or 100 characters elsewhere; words are shown as they stand."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100
+    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _show(taught: Taught, console: Console) -> None:
+    lesson = taught.lesson
+    console.print(lesson.title, style="bold")
+    console.print(lesson.question, style="italic")
+    for paragraph in taught.paragraphs:
+        console.print()
+        console.print(paragraph)
+    for table in taught.tables:
+        console.print()
+        _show_table(table, console)
+    console.print("\nPut to the test", style="bold")
+    _show_claims(taught.claims, console)
+    console.print("\nTry it", style="bold")
+    for line in taught.code.splitlines():
+        console.print(f"    {line}", soft_wrap=True)
+
+
+def _show_table(table: Table, console: Console) -> None:
+    from rich import box
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    console.print(table.title + (" (measured here)" if table.measured else ""), style="bold")
+    drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(table.columns):
+        numeric = all(row[number][:1].isdigit() for row in table.rows)
+        drawn.add_column(Text(column), justify="right" if numeric else "left")
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    console.print(drawn)
+
+
+def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    grid = Drawn.grid(padding=(0, 2, 0, 0))
+    for claim in claims:
+        verdict = Text("holds", "green") if claim.holds else Text("fails", "red")
+        grid.add_row(verdict, Text(f"{claim.sentence} ({claim.figures})"))
+    console.print(grid)

@@ -1,0 +1,155 @@
+"""Lesson: the causal mask in three steps, and that nothing of the future comes through."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.functional import attention, attention_detail
+from regard.lessons.figures import begin, draw_map, scale_beside
+from regard.lessons.table import LESSONS
+from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.words import embedded, largest, normal, rounded, words_of
+from regard.patterns import Causal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEXT = "Life is short, eat dessert first"
+DIM = 16
+EXACT = 1e-12
+PRINTED = 12  # words whose weights are written as numbers
+
+CODE = """\
+import torch
+import regard as rg
+
+q, k, v = torch.randn(3, 1, 1, 6, 16).unbind(0)  # (batch, heads, length, head_dim)
+before = rg.attention(q, k, v, pattern="causal")
+k[..., 4:, :], v[..., 4:, :] = 0.0, 0.0  # another future for the first four words
+after = rg.attention(q, k, v, pattern="causal")
+print((after - before)[..., :4, :].abs().max())"""
+
+
+def teach(settings: Settings) -> Taught:
+    """Softmax, mask, share out again; then the one step that does the same; then another future."""
+    words = words_of(settings.text, TEXT)
+    q, k, v = _projected(words, settings.seed)
+    steps = three_steps(q, k)
+    hidden = ~Causal().dense(len(words), len(words))
+    at_once = (q @ k.mT / math.sqrt(DIM)).masked_fill(hidden, -torch.inf).softmax(-1)
+    detail = attention_detail(q, k, v, pattern="causal", want=["weights"])
+    edited = max(1, len(words) * 2 // 3)
+    causal, full = (_change(words, edited, pattern, settings.seed) for pattern in ("causal", None))
+    numbers = {
+        "words": list(words),
+        "weights": rounded(steps[0][0, 0]), "masked": rounded(steps[1][0, 0]), "shared_again": rounded(steps[2][0, 0]),
+        "steps_against_infinity": largest(steps[2] - at_once) < EXACT,
+        "steps_against_regard": largest(steps[2] - detail.weights) < EXACT,
+        "edited_from": edited, "past_unmoved": largest(causal[:edited]) < EXACT,
+        "change": {"causal": rounded(causal), "full": rounded(full)},
+    }  # fmt: skip
+    return Taught(
+        lesson=LESSONS["causal"],
+        paragraphs=(
+            "A model that writes one word after the other must not see what it is to write. In three steps: take the "
+            "softmax over all words, set the weights of later words to 0, and divide each row by what is left.",
+            "The same in one step: set the scores of later words to minus infinity before the softmax. Their "
+            "exponentials are 0, so the softmax shares out among the others alone. This is what regard's pattern "
+            "“causal” means; the hidden half is not even computed.",
+            f"The test of a mask is to change what it hides: the words from number {edited + 1} on are replaced, and "
+            f"the outputs of the words before them are compared.",
+        ),
+        tables=_tables(numbers),
+        claims=_claims(numbers),
+        code=CODE,
+        numbers=numbers,
+        drawing=partial(_draw, numbers),
+    )
+
+
+def three_steps(q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
+    """Weights of all words; those of later words set to 0; the rest shared out again, (…, length, length) each."""
+    weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    masked = weights.tril()
+    return [weights, masked, masked / masked.sum(-1, keepdim=True)]
+
+
+def _projected(words: tuple[str, ...], seed: int) -> list[torch.Tensor]:
+    """Queries, keys and values of one head, (1, 1, length, DIM) each."""
+    matrices = normal(seed + 1, 3, DIM, DIM) / math.sqrt(DIM)
+    return [(embedded(words, DIM, seed) @ matrix)[:, None] for matrix in matrices]
+
+
+def _change(words: tuple[str, ...], edited: int, pattern: str | None, seed: int) -> torch.Tensor:
+    """How far each word's output moves, (length,), when the words from `edited` on become others."""
+    before, after = (_projected(words, seed), _projected(words, seed))
+    for one in after:
+        one[..., edited:, :] = normal(seed + 2, *one[..., edited:, :].shape)
+    moved = attention(*after, pattern=pattern) - attention(*before, pattern=pattern)
+    return moved[0, 0].norm(dim=-1)
+
+
+def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+    words, change = numbers["words"], numbers["change"]
+    rows = tuple(
+        (str(place + 1), word, "other" if place >= numbers["edited_from"] else "", f"{causal:.3f}", f"{full:.3f}")
+        for place, (word, causal, full) in enumerate(zip(words, change["causal"], change["full"], strict=True))
+    )
+    edited = Table("How far each output moves when the future changes", ("", "word", "now", "causal", "no mask"), rows)
+    if len(words) > PRINTED:
+        return (edited,)
+    weights = tuple(
+        (word, *(f"{value:.2f}" for value in row)) for word, row in zip(words, numbers["shared_again"], strict=True)
+    )
+    return Table("Causal weights: each row reads the words to its left", ("", *words), weights), edited
+
+
+def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+    edited, change = numbers["edited_from"], numbers["change"]
+    left = [sum(row) for row in numbers["masked"]]
+    return (
+        Claim(
+            "Masked after the softmax, rows lose what the future had, and are less than 1 until they are shared again.",
+            all(total < 1 - 1e-3 for total in left[:-1]),
+            f"the first row keeps {left[0]:.2f}, the last {left[-1]:.2f}",
+        ),
+        Claim(
+            "The three steps give what minus infinity before the softmax gives.",
+            numbers["steps_against_infinity"],
+            f"to {EXACT:g}",
+        ),
+        Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], f"to {EXACT:g}"),
+        Claim(
+            "Another future changes no earlier output.",
+            numbers["past_unmoved"],
+            f"the first {edited} words, to {EXACT:g}",
+        ),
+        Claim(
+            "Without the mask it changes every one of them.",
+            min(change["full"][:edited]) > 1e-3,
+            f"they move by {min(change['full'][:edited]):.3f} to {max(change['full'][:edited]):.3f}",
+        ),
+    )
+
+
+def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+    words = numbers["words"]
+    side = min(max(3.0, 0.13 * len(words)), 8.0)
+    begin(figure, "The causal mask in three steps", 3 * side + 2.2, side + 1.9)
+    panels = figure.subplots(1, 3)
+    later = ~Causal().dense(len(words), len(words))
+    steps = (
+        ("1. softmax over all words", numbers["weights"], None),
+        ("2. later words set to 0", numbers["masked"], later),
+        ("3. each row divided by what is left", numbers["shared_again"], later),
+    )
+    for axes, (title, values, hidden) in zip(panels, steps, strict=True):
+        rows = words if axes is panels[0] else ()
+        image = draw_map(axes, torch.tensor(values), rows, words, hidden=hidden, cell=side / len(words))
+        axes.set_xlabel(title, fontsize=9.5)
+    panels[0].set_ylabel("word that reads ↓, word that is read →", fontsize=8.5)
+    scale_beside(figure, image, panels, "attention weight")

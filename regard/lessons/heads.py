@@ -1,0 +1,157 @@
+"""Lesson: every head of a trained encoder, scored on which words look at the word they belong to."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.inspection import look_batch
+from regard.lessons.figures import begin, draw_map, scale_beside
+from regard.lessons.relations import RELATIONS, Score, links_of, score
+from regard.lessons.table import LESSONS
+from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.trained import load_transformer
+from regard.lessons.words import rounded
+from regard.models import TranslationTransformer
+from regard.text import Tokeniser
+from regard.text.pronouns import PronounSentence, Weights, make_split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SENTENCES = 200  # of each split
+RICH = Weights(attribute=0.5)  # adjectives before every other noun, so that there are enough to count
+
+CODE = """\
+from regard.decoding import Translator
+from regard.inspection import look
+
+translator = Translator.load("runs/demo")
+source = "The old animal didn't cross the street because it was too tired."
+translation = translator.translate([source])[0]
+maps = look(translator.model, translator.tokeniser, source, translation.ids).merged()
+print(maps.source_words)
+print(maps.matrix("encoder", layer=1, head=0))  # (words, words): a row for each word that looks"""
+
+
+def teach(settings: Settings) -> Taught:
+    """Scores of every head; the best is chosen on validation sentences and read off on test sentences."""
+    translator, model = load_transformer(settings.run, "heads")
+    valid, test = (
+        scores_of(model, translator.tokeniser, make_split(split, SENTENCES, settings.seed, weights=RICH))
+        for split in ("valid", "test")
+    )
+    numbers = {
+        "layers": model.config.encoder_layers, "heads": model.config.heads, "sentences": SENTENCES,
+        "relations": {name: _numbers(valid[name], test[name]) for name in RELATIONS},
+    }  # fmt: skip
+    return Taught(
+        lesson=LESSONS["heads"],
+        paragraphs=(
+            "Heads are said to learn grammar: one finds the subject of a verb, another the noun of an adjective, a "
+            "third what a pronoun means. The corpus was written by a grammar, so each sentence knows which word "
+            "belongs to which, and every head can be scored.",
+            "The score is the share of such pairs whose first word looks more at the second than at any other word of "
+            "the sentence but itself. Beside it stand two ways to score without grammar: a blind choice, and always "
+            "looking the same number of words ahead or back, whichever is right most often.",
+            f"The head of each relation is chosen on {SENTENCES} validation sentences and read off on {SENTENCES} test "
+            f"sentences with other pairs of nouns. Attention alone is not an explanation: see the lesson referent for "
+            f"the check that changes a word.",
+        ),
+        tables=_tables(numbers),
+        claims=_claims(numbers),
+        code=CODE,
+        numbers=numbers,
+        drawing=partial(_draw, numbers),
+    )
+
+
+def scores_of(
+    model: TranslationTransformer, tokeniser: Tokeniser, sentences: list[PronounSentence]
+) -> dict[str, Score]:
+    """The scores of all heads of the encoder for every relation."""
+    found = [maps.merged() for maps in look_batch(model, tokeniser, [(one.source, ()) for one in sentences])]
+    links = [links_of(sentence, maps.source_words) for sentence, maps in zip(sentences, found, strict=True)]
+    weights = [maps.encoder for maps in found]  # (layers, heads, words, words) each
+    return {name: score(weights, [pairs[name] for pairs in links]) for name in RELATIONS}
+
+
+def _numbers(valid: Score, test: Score) -> dict[str, Any]:
+    layer, head = divmod(int(valid.shares.flatten().argmax()), valid.shares.shape[1])
+    return {
+        "shares": rounded(test.shares, 3), "pairs": test.count, "chance": round(test.chance, 3),
+        "offset": test.offset, "by_offset": round(test.by_offset, 3),
+        "chosen": [layer, head], "chosen_share": round(float(test.shares[layer, head]), 3),
+    }  # fmt: skip
+
+
+def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+    found = numbers["relations"]
+    chosen = tuple(
+        (
+            name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
+            f"{one['by_offset']:.3f} ({_offset(one['offset'])})", str(one["pairs"]),
+        )
+        for name, one in found.items()
+    )  # fmt: skip
+    every = tuple(
+        (str(layer), str(head), *(f"{one['shares'][layer][head]:.3f}" for one in found.values()))
+        for layer in range(numbers["layers"])
+        for head in range(numbers["heads"])
+    )
+    columns = ("relation", "head, by validation", "share on test", "blind choice", "one fixed place", "pairs")
+    return (
+        Table("The head of each relation", columns, chosen),
+        Table("Every head, on test sentences", ("layer", "head", *found), every),
+    )
+
+
+def _offset(offset: int) -> str:
+    """
+    >>> _offset(1), _offset(-2)
+    ('1 word ahead', '2 words back')
+    """
+    return f"{abs(offset)} word{'s' * (abs(offset) != 1)} {'ahead' if offset > 0 else 'back'}"
+
+
+def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+    claims = []
+    for name, word in RELATIONS.items():
+        one = numbers["relations"][name]
+        claims.append(
+            Claim(
+                f"A head looks from {word} to where it belongs more often than by blind choice.",
+                one["chosen_share"] > 2 * one["chance"],
+                f"{one['chosen_share']:.3f}, by chance {one['chance']:.3f}; twice that is asked",
+            )
+        )
+        claims.append(
+            Claim(
+                f"For {word} it does so more often than always looking at one place would be right.",
+                one["chosen_share"] > one["by_offset"],
+                f"{one['chosen_share']:.3f}, {_offset(one['offset'])} {one['by_offset']:.3f}",
+            )
+        )
+    return tuple(claims)
+
+
+def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+    layers, heads = numbers["layers"], numbers["heads"]
+    title = "How often each head looks from a word to the one it belongs to"
+    begin(figure, title, max(9.5, 1.2 + 0.9 * heads), max(3.3, 2.2 + 0.5 * layers))
+    panels = figure.subplots(1, len(RELATIONS))
+    for axes, (name, one) in zip(panels, numbers["relations"].items(), strict=True):
+        shares = torch.tensor(one["shares"])
+        rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
+        image = draw_map(axes, shares, rows, [f"head {head}" for head in range(heads)])
+        for layer in range(layers):
+            for head in range(heads):
+                value = float(shares[layer, head])
+                axes.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=8,
+                          color="black" if value > 0.5 else "white")  # fmt: skip
+        axes.set_xlabel(
+            f"{name}\nblind {one['chance']:.2f}; {_offset(one['offset'])} {one['by_offset']:.2f}", fontsize=9
+        )
+    scale_beside(figure, image, panels, "share of pairs")

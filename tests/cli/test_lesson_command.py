@@ -1,0 +1,87 @@
+"""`regard lesson`: a list, a lesson in the terminal, as JSON and as a picture, and one line for a mistake."""
+
+import json
+
+import pytest
+from test_commands import regard
+
+from regard.lessons import LESSONS, find_lesson
+
+
+def test_without_a_name_the_questions_are_listed():
+    answer = regard("lesson")
+    assert answer.returncode == 0
+    lines = answer.stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines] == list(LESSONS)
+    assert all(lesson.question in line for line, lesson in zip(lines, LESSONS.values(), strict=True))
+    assert json.loads(regard("lesson", "--json").stdout) == {name: one.question for name, one in LESSONS.items()}
+
+
+def test_a_lesson_is_told_with_its_numbers():
+    answer = regard("lesson", "causal")
+    assert answer.returncode == 0, answer.stderr.decode()
+    told = answer.stdout.decode()
+    taught = find_lesson("causal").teach()
+    assert taught.lesson.question in told
+    for table in taught.tables:
+        assert table.title in told
+    assert told.count("\nholds") == len(taught.claims)
+    assert "import regard as rg" in told
+
+
+def test_json_is_the_record_and_a_picture_is_drawn(tmp_path):
+    answer = regard("lesson", "causal", "--json", "--seed", 5, "--text", "one two three", "--png", tmp_path / "a.png")
+    assert answer.returncode == 0, answer.stderr.decode()
+    record = json.loads(answer.stdout)
+    assert record["numbers"]["words"] == ["one", "two", "three"]
+    assert record["png"] == str(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    other = json.loads(regard("lesson", "causal", "--json", "--text", "one two three").stdout)
+    assert other["numbers"]["weights"] != record["numbers"]["weights"]
+
+
+def test_hostile_words_are_shown_as_they_stand():
+    answer = regard("lesson", "causal", "--text", "[red]a[/red] :smile: \x1b[31mb \u202ec")
+    told = answer.stdout.decode()
+    assert answer.returncode == 0
+    assert "[red]a[/red]" in told
+    assert ":smile:" in told
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+
+
+def test_a_claim_that_fails_says_so(monkeypatch):
+    from regard.lessons import causal
+
+    monkeypatch.setattr(causal, "attention", lambda q, k, v, pattern, real=causal.attention: real(q, k, v))
+    told = regard("lesson", "causal").stdout.decode()
+    assert "fails" in told
+    assert told.count("\nholds") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["scales"], 2, "no lesson is called 'scales'; there are scale,"),
+        (["heads"], 2, "give one with --run RUN"),
+        (["heads", "--run", "nowhere"], 2, "nowhere is no folder of a run; 'regard demo' trains one"),
+        (["scale", "--run", "nowhere"], 2, "needs no trained model"),
+        (["causal", "--text", ""], 2, "0 words"),
+        (["causal", "--seed", "99999999999999999999"], 2, "the seed is 99999999999999999999"),
+        (["causal", "--text", "word " * 10_000], 2, "10000 words"),
+        (["causal", "--png", "nowhere/a.png"], 2, "cannot be written"),
+        (["causal", "--png", "a.svg"], 2, "ends in .png"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, code, words):
+    answer = regard("lesson", *arguments)
+    assert answer.returncode == code
+    (line,) = answer.stderr.decode().strip().splitlines()
+    assert words in line
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path):
+    answer = regard("lesson", "referent", "--run", tmp_path)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.decode().strip().splitlines()
+    assert "'regard demo' trains one" in line

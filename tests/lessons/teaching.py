@@ -1,0 +1,61 @@
+"""What the tests of lessons share: which claims fail, times that cost nothing, and a run that was never trained."""
+
+import pytest
+import torch
+
+from regard.decoding.translator import TOKENISER_FILE
+from regard.lessons import LESSONS, Settings
+from regard.models import TranslationTransformer
+from regard.text import Tokeniser
+from regard.text.pronouns import make_split
+
+LOOKING = ("heads", "referent")  # need a run
+LONG = " ".join(f"word{place}" for place in range(60))
+
+
+def failing(name, **settings):
+    """The sentences of the claims that do not hold."""
+    return [claim.sentence for claim in LESSONS[name].teach(Settings(**settings)).claims if not claim.holds]
+
+
+def starting(sentences, *beginnings):
+    """Is there exactly one sentence for each beginning?"""
+    return len(sentences) == len(beginnings) and all(
+        sum(sentence.startswith(beginning) for sentence in sentences) == 1 for beginning in beginnings
+    )
+
+
+def without_timing(monkeypatch):
+    """Calls that are timed run once, and take a millisecond."""
+
+    def at_once(calls):
+        with torch.no_grad():
+            return {name: (call(), 1.0)[1] for name, call in calls.items()}
+
+    for module in ("grouped", "linear"):
+        monkeypatch.setattr(f"regard.lessons.{module}.milliseconds", at_once)
+
+
+def with_few_sentences(monkeypatch):
+    for name, count in (
+        ("heads.SENTENCES", 8),
+        ("referent.CHOOSING", 6),
+        ("referent.MEASURED", 6),
+        ("referent.SWAPPED", 4),
+    ):
+        monkeypatch.setattr(f"regard.lessons.{name}", count)
+
+
+def untrained_run(folder):
+    """A saved translator whose words are noise and whose maps are real."""
+    texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
+    tokeniser = Tokeniser.train(texts, 420)
+    torch.manual_seed(0)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    return untrained_run(tmp_path_factory.mktemp("runs") / "run")

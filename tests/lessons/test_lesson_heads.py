@@ -1,0 +1,118 @@
+import pytest
+import torch
+from teaching import failing, run_folder, starting, with_few_sentences
+
+from regard.errors import DataError
+from regard.inspection import AttentionMaps
+from regard.lessons import Settings, find_lesson, heads
+from regard.lessons.relations import Score, links_of, score
+from regard.text.pronouns import ARTICLE_SENTENCES, Weights, make_split
+
+__all__ = ["run_folder"]
+
+SENTENCES = make_split("test", 60, weights=Weights(attribute=0.6))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    with_few_sentences(monkeypatch)
+
+
+def words_apart(source):
+    """As a tokeniser sees it: punctuation apart, "<end>" last."""
+    return source.replace(",", " ,").replace(".", " .").split() + ["<end>"]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence.source)
+def test_the_links_are_those_of_the_grammar(sentence):
+    words = words_apart(sentence.source)
+    links, made = links_of(sentence, words), sentence.derivation
+    ((verb, subject),) = links["verb to subject"]
+    assert words[subject].lower() == made.subject.english
+    between = words[subject + 1 : verb]  # the verb is the first word after its subject that is no helper
+    assert all(word in ("did", "not", "was", "didn't", "wasn't") for word in between)
+    assert words[verb] not in ("did", "not", "was", "didn't", "wasn't")
+    described = [
+        noun for noun, told in ((made.subject, made.subject_attribute), (made.object, made.object_attribute)) if told
+    ]
+    assert [words[noun].lower() for _, noun in links["adjective to noun"]] == [noun.english for noun in described]
+    assert all(noun == adjective + 1 for adjective, noun in links["adjective to noun"])
+    ((it, referent),) = links["it to referent"]
+    assert (words[it].lower(), words[referent].lower()) == ("it", sentence.referent)
+
+
+def test_words_of_another_sentence_are_refused():
+    with pytest.raises(DataError, match=r"'animal' of .* is not among the words"):
+        links_of(ARTICLE_SENTENCES[0], ["a", "cat"])
+
+
+def test_a_head_made_by_hand_scores_what_it_should():
+    """Head 0 looks from 1 to 0 and from 3 to 2; head 1 at everything alike; head 2 most at itself, then like head 0."""
+    length = 4
+    weights = torch.full((1, 3, length, length), 0.25)
+    weights[0, 0] = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.1, 0.1, 0.1], [0, 1, 0, 0], [0, 0.3, 0.6, 0.1]])
+    weights[0, 2] = 0.6 * torch.eye(length) + 0.4 * weights[0, 0]
+    found = score([weights, weights], [[(1, 0), (3, 2)], [(3, 0)]])
+    torch.testing.assert_close(found.shares, torch.tensor([[2 / 3, 0, 2 / 3]], dtype=torch.float64))
+    assert (found.count, found.chance) == (3, pytest.approx(1 / 3))
+    assert (found.offset, found.by_offset) == (-1, pytest.approx(2 / 3))
+    backwards = score([weights.mT, weights.mT], [[(1, 0), (3, 2)], [(3, 0)]])
+    assert not torch.equal(found.shares, backwards.shares)
+
+
+def test_no_pair_is_no_score():
+    with pytest.raises(DataError, match="no sentence holds such a pair"):
+        score([torch.ones(1, 1, 2, 2)], [[]])
+
+
+def looking(at):
+    """Maps of a model of two layers and two heads, the first of which looks at what `at(word, linked)` says."""
+
+    def look_batch(model, tokeniser, sentences):
+        grammar = {one.source: one for split in ("valid", "test") for one in make_split(split, 8, weights=heads.RICH)}
+        found = []
+        for source, _ in sentences:
+            words = words_apart(source)
+            weights = torch.full((2, 2, len(words), len(words)), 1 / len(words))
+            for pairs in links_of(grammar[source], words).values():
+                for word, other in pairs:
+                    weights[0, 0, word] = torch.eye(len(words))[at(word, other)]
+            found.append(AttentionMaps(tuple(words), ("<end>",), weights, torch.ones(1, 2, 1, 1), weights[:, :, :1]))
+        return found
+
+    return look_batch
+
+
+def test_a_model_that_knows_the_grammar_keeps_every_promise(monkeypatch, run_folder):
+    monkeypatch.setattr(heads, "look_batch", looking(lambda word, other: other))
+    taught = find_lesson("heads").teach(Settings(run=run_folder))
+    found = taught.numbers["relations"]
+    assert {one["chosen_share"] for one in found.values()} == {1.0}
+    assert all(one["chosen"] == [0, 0] and one["shares"] == [[1.0, 0.0], [0.0, 0.0]] for one in found.values())
+    # What always stands at one place needs no grammar: an adjective before its noun.
+    assert starting([claim.sentence for claim in taught.claims if not claim.holds], "For adjective")
+
+
+def test_a_model_that_looks_beside_it_keeps_none(monkeypatch, run_folder):
+    monkeypatch.setattr(heads, "look_batch", looking(lambda word, other: word))
+    assert len(failing("heads", run=run_folder)) == 6
+
+
+def test_a_head_is_chosen_on_validation_and_read_off_on_test(monkeypatch, run_folder):
+    asked = []
+    monkeypatch.setattr(
+        heads, "make_split", lambda split, *given, **more: asked.append(split) or make_split(split, *given, **more)
+    )
+    numbers = find_lesson("heads").teach(Settings(run=run_folder)).numbers
+    assert asked == ["valid", "test"]
+    for one in numbers["relations"].values():
+        layer, head = one["chosen"]
+        assert one["chosen_share"] == one["shares"][layer][head]
+
+
+def test_the_best_head_is_that_of_the_validation_sentences():
+    def found(*shares):
+        return Score(torch.tensor(shares), count=5, chance=0.1, offset=-2, by_offset=0.4)
+
+    numbers = heads._numbers(valid=found([0.1, 0.2], [0.9, 0.3]), test=found([0.8, 0.0], [0.5, 0.1]))
+    assert (numbers["chosen"], numbers["chosen_share"]) == ([1, 0], 0.5)
