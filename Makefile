@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long check fix bench clean
+.PHONY: demo test test-long check fix docs figures bench clean
 
 demo: $(READY)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -26,6 +26,14 @@ fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)                ## the site, in site/: no network is needed to read it
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict as well
+	@echo "open site/index.html"
+
+figures: $(READY)             ## make anew the pages and figures that come from reports, lessons and docstrings
+	$(BIN)/python -m docs.making
+
 bench: $(READY)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench --out benchmarks/results/attention_cpu
@@ -33,6 +41,10 @@ bench: $(READY)               ## measurements that take minutes; results are com
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
+	$(BIN)/python benchmarks/length_story.py
+	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
+	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
+	$(BIN)/python benchmarks/translation_speed.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt
@@ -43,4 +55,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache
+	rm -rf .venv runs site .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""What makes the pages: `python -m docs.making` writes all that comes from reports, lessons and declarations."""

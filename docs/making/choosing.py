@@ -1,0 +1,128 @@
+"""Which attention: the table of the page, fed by the committed reports, and its picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.making.drawing import COLOURS, INK, new_axes, save
+from docs.making.figures import Figure
+from docs.making.measured import cheaper_from, learned, times_faster
+
+AT = 16_384  # the length that the table shows
+UNTRIED = "not studied: [measure it](#what-would-it-lose-on-mine)"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A line of the table.
+
+    Args:
+        means: what one means by it.
+        code: what is handed to the call.
+        row: in the table of costs.
+        loses: what was seen of its quality.
+        label: in the picture; None leaves it out.
+    """
+
+    means: str
+    code: str
+    row: str
+    loses: str
+    label: str | None = None
+
+
+def choices() -> list[Choice]:
+    """The lines, with what the studies found."""
+    short, enough = (learned("duplication", f"window {size}", "accuracy") for size in (12, 13))
+    grid, text = ({name: learned("grid-and-text", f"{name}, {kind}", "loss") for name in ("strided", "fixed", "window")}
+                  for kind in ("grid", "text"))  # fmt: skip
+    once, often = (learned("hashing", "chunk 4, 64 buckets", f"rounds_{count}") for count in (1, 8))
+    exact, linear = (learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64"))
+    return [
+        Choice(
+            "what is near", "`SlidingWindow(256)`", "window",
+            f"what its layers do not reach: copying from 24 back succeeds at {short:.2f} with a reach of 22, and at "
+            f"{enough:.2f} with 24", "window",
+        ),
+        Choice(
+            "a few places that see all and are seen by all", "`… \\| GlobalTokens(range(64))`", "global", UNTRIED,
+        ),
+        Choice(
+            "near, global and some at random (BigBird)",
+            "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`", "big-bird", UNTRIED,
+            "BigBird",
+        ),
+        Choice(
+            "every s-th place: rows of a grid, a period", "`Causal() & Strided(s)`", "strided",
+            f"a grid: {grid['strided']:.2f} nats, as a window; text: {text['strided']:.2f}, a window "
+            f"{text['window']:.2f}", "strided, causal",
+        ),
+        Choice(
+            "summaries of earlier blocks", "`Causal() & Fixed(s, summary=8)`", "fixed",
+            f"text: {text['fixed']:.2f} nats, a window {text['window']:.2f}; a grid: {grid['fixed']:.2f}, a window "
+            f"{grid['window']:.2f}",
+        ),
+        Choice(
+            "whatever is alike, wherever it stands", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
+            f"a model trained exactly copies at {once:.2f} with 1 round, {often:.2f} with 8", "Reformer",
+        ),
+        Choice(
+            "a summary of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer",
+            UNTRIED,
+        ),
+        Choice(
+            "a state that does not grow, causal", "`LinearTransformer()`", "linear-causal",
+            f"recall of 16 pairs: {linear:.2f}, exact attention of half the width {exact:.2f}", "linear, causal",
+        ),
+        Choice(
+            "a state that does not grow, near softmax, causal", "`Performer(features=128)`", "performer",
+            UNTRIED, "Performer, causal",
+        ),
+    ]  # fmt: skip
+
+
+def decision_table() -> str:
+    """One line for each choice: what it means, how it is written, what it costs and what it loses."""
+    lines = [
+        f"| you need | you write | cheaper than exact from | times as fast at {AT:,} | it loses |",
+        "|---|---|---|---|---|",
+    ]
+    for choice in choices():
+        faster = dict(times_faster(choice.row))[AT]
+        start = cheaper_from(choice.row)
+        lines.append(f"| {choice.means} | {choice.code} | {start} | {faster:.1f}× | {choice.loses} |")
+    return "\n".join(lines)
+
+
+def curves() -> dict[str, list[tuple[int, float]]]:
+    """Times faster than exact attention by length, for the lines of the picture."""
+    return {choice.label: times_faster(choice.row) for choice in choices() if choice.label}
+
+
+def draw_curves(path: Path) -> None:
+    """How many times faster than exact attention, against the length; both axes logarithmic."""
+    figure, axes = new_axes(8, 4.6)
+    lines = curves()
+    for (label, points), colour in zip(lines.items(), COLOURS, strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+    axes.axhline(1, color=INK, linewidth=1)
+    lengths = [length for length, _ in max(lines.values(), key=len)]
+    axes.annotate("exact attention", (lengths[0], 1), (0, 4), textcoords="offset points", color=INK, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
+    axes.minorticks_off()
+    axes.set_xlabel("positions")
+    axes.set_ylabel("times as fast as exact attention")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    save(figure, path)
+
+
+def figures() -> list[Figure]:
+    """The picture of the page."""
+    return [Figure("figures/cheaper.png", curves(), draw_curves)]
+
+
+PARTS = {"decision-table": decision_table}

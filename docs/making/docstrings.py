@@ -1,0 +1,42 @@
+"""Docstrings as Markdown: examples that begin with `>>>` become blocks of code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import griffe  # ty: ignore[import-not-found]
+
+
+class Examples(griffe.Extension):
+    """Fences the examples of every docstring before it is parsed."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Called by griffe for whatever it has found in a file."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """The text with a fence around each run of lines that begins with `>>>` and ends with an empty line.
+
+    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nEnd.").replace("`", "'"))
+    Adds.
+    <BLANKLINE>
+    '''pycon
+    >>> 1 + 1
+    2
+    '''
+    <BLANKLINE>
+    End.
+    """
+    lines, inside = [], False
+    for line in [*text.splitlines(), ""]:
+        if not inside and line.lstrip().startswith(">>> "):
+            margin = line[: len(line) - len(line.lstrip())]
+            lines.append(f"{margin}```pycon")
+            inside = True
+        elif inside and not line.strip():
+            lines.append(f"{margin}```")
+            inside = False
+        lines.append(line)
+    return "\n".join(lines[:-1])

@@ -1,0 +1,39 @@
+"""All that is made: whole pages, parts of pages between marks, and figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from docs.making import choosing, comparing, keeping, walking
+from docs.making.figures import DOCS, Figure
+from docs.making.freshness import alike
+from docs.making.lessons import lesson_figures, lesson_pages
+from docs.making.reference import reference_pages
+
+PARTS: dict[str, Callable[[], str]] = {**choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **walking.PARTS}
+MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
+
+
+def made_pages() -> dict[str, str]:
+    """Pages by their name in docs/, as they should be today."""
+    whole = {**reference_pages(), **lesson_pages(), **walking.walking_pages()}
+    written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    partly = {name: filled(text) for name, text in written.items() if name not in whole and MARKED.search(text)}
+    return {**whole, **partly}
+
+
+def filled(text: str) -> str:
+    """A page with its marked parts made anew: `<!-- made: NAME -->`, what is made, `<!-- end -->`."""
+    return MARKED.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n\n{match[3]}", text)
+
+
+def made_figures() -> list[Figure]:
+    """Every picture that is drawn from numbers."""
+    return [*choosing.figures(), *comparing.figures(), *lesson_figures()]
+
+
+def is_fresh(name: str, text: str) -> bool:
+    """Does the page say what it should say today, but for what depends on the machine?"""
+    path = DOCS / name
+    return path.exists() and alike(path.read_text(encoding="utf-8"), text)

@@ -1,0 +1,31 @@
+"""The models that pages speak of: small, untrained, and saved as a training saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.decoding.loading import TOKENISER_FILE
+from regard.models import LanguageConfig, LanguageModel, TranslationTransformer
+from regard.models.translation_config import TranslationConfig
+from regard.text import Tokeniser
+
+LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
+
+
+@pytest.fixture(scope="session")
+def saved_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `demo`, a translator, and `novel`, a language model."""
+    folder = tmp_path_factory.mktemp("runs")
+    tokeniser = Tokeniser.train(LINES, 300)
+    torch.manual_seed(0)
+    size = tokeniser.vocab_size
+    models = {
+        "demo": TranslationTransformer(TranslationConfig(vocab_size=size, dim=16, heads=2)),
+        "novel": LanguageModel(LanguageConfig(vocab_size=size, dim=16, heads=2, layers=1)),
+    }
+    for name, model in models.items():
+        model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
