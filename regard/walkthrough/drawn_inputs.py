@@ -25,7 +25,7 @@ def read_words(
             says = f"The {what}, cut into words and punctuation: the pieces that attention compares."
             walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
     walker.give("table", table, f"a vector for each word of the vocabulary, drawn with seed {seed}")
-    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
+    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
     says = "Every word once, in order. A trained model comes with a vocabulary; this one is of the text alone."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
     for name, axis in (("", words), ("context_", seen)):

@@ -54,10 +54,10 @@ def to_html(walk: Walk) -> str:
 
 def _opening(walk: Walk) -> Iterator[str]:
     yield "<header>\n<h1>What attention makes of a sentence</h1>"
-    yield _word_list("The words", walk.words, walk.word)
+    yield _word_list("The words", Axis("words", walk.words, walk.word))
     if walk.context:
         yield "<p>They look at:</p>"
-        yield _word_list("The context", walk.context, None)
+        yield _word_list("The context", Axis("words", walk.context))
     yield f"<p>Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is followed alone first. Every number "
     yield "is shown, and every line of code below is the line that computed it.</p>"
     settings = ", ".join(f"{_text(name)} {_text(str(value))}" for name, value in walk.settings.items())
@@ -101,7 +101,7 @@ def _step(step: Step, number: str) -> Iterator[str]:
             yield f'<p class="faint">… {counted(more, "more heads")}</p>'
         yield from _legend(step, deepest)
     else:
-        yield _word_list(step.title, step.value, step.axes[0].chosen)
+        yield _word_list(step.title, step.axes[0])
     yield "</div>\n</article>"
 
 
@@ -159,11 +159,11 @@ def _legend(step: Step, deepest: float) -> Iterator[str]:
         yield f'<p class="legend"><span>{shown(-deepest)}</span><i class="signed"></i><span>{shown(deepest)}</span></p>'
 
 
-def _word_list(label: str, words: tuple[str, ...], chosen: int | None) -> str:
+def _word_list(label: str, axis: Axis) -> str:
     items = (
-        f"<li{' class=chosen aria-current=true' if place == chosen else ''}><small>{place + 1}</small> "
+        f"<li{' class=chosen aria-current=true' if place == axis.chosen else ''}><small>{place + axis.first}</small> "
         f"<bdi>{_text(word)}</bdi></li>"
-        for place, word in enumerate(words)
+        for place, word in enumerate(axis.labels)
     )
     return f'<ol class="words" aria-label="{_text(label)}">{"".join(items)}</ol>'
 

@@ -12,11 +12,13 @@ Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are co
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a step: what it counts, the label of each place, and the place of the chosen word."""
+    """One axis of a step: what it counts, the label of each place, the place of the chosen word, and the number of the
+    first: words are counted from 1, ids from 0."""
 
     unit: str
     labels: tuple[str, ...]
     chosen: int | None = None
+    first: int = 1
 
     def __len__(self) -> int:
         return len(self.labels)

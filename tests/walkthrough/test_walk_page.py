@@ -70,6 +70,13 @@ def test_tables_are_tables_with_headings_for_rows_and_columns_and_can_be_reached
     assert wanted <= set(ids)
 
 
+def test_words_are_counted_from_one_and_ids_from_nought():
+    page = to_html(walk("to be to"))
+    lists = {name: page.split(f'aria-label="{name}"')[1].split("</ol>")[0] for name in ("Words", "Vocabulary")}
+    listed = {name: re.findall(r"<small>(\d+)</small> <bdi>(\w+)</bdi>", found) for name, found in lists.items()}
+    assert listed == {"Words": [("1", "to"), ("2", "be"), ("3", "to")], "Vocabulary": [("0", "be"), ("1", "to")]}
+
+
 def test_words_are_text_and_never_markup():
     found = walk(HOSTILE, context=["</table><img src=x onerror=alert(1)>", "b"], word=1)
     source = to_html(found)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from regard.errors import ArgumentError
+from regard.layers import Projection, project
 from regard.models.language.config import LanguageConfig
 from regard.models.language.prompts import by_length, end_together, may_begin_at
 from regard.models.language.stack import Stack
@@ -38,7 +37,7 @@ class LanguageModel(Stack):
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__(config)
-        self.to_vocabulary = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -129,4 +128,4 @@ class LanguageModel(Stack):
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(x)
-        return F.linear(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from regard.errors import ArgumentError
+from regard.layers import Projection, project
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
 from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
@@ -65,7 +65,7 @@ class RecurrentTranslator(Storable):
         dim, hidden = config.dim, config.hidden
         self.embedding = nn.Embedding(config.vocab_size, dim)
         self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, dim)
-        self.to_vocabulary = None if config.tied else nn.Linear(dim, config.vocab_size, bias=False)
+        self.to_vocabulary = None if config.tied else Projection(dim, config.vocab_size, bias=False)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = BidirectionalEncoder(config.cell, dim, hidden, config.encoder_layers, config.dropout)
         self.cell = new_cell(config)
@@ -123,7 +123,7 @@ class RecurrentTranslator(Storable):
         if self.readout is not None:
             outputs = self.readout(torch.cat([outputs, x], -1))
         outputs = self.dropout(outputs)
-        return F.linear(outputs, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(outputs)
+        return project(outputs, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(outputs)
 
     def _initialise(self) -> None:
         """Recurrent matrices orthogonal (Bahdanau et al. 2015, appendix B.1), others as Glorot and Bengio 2010 draw
