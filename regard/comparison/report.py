@@ -10,11 +10,11 @@ from typing import Any
 
 from regard.comparison.measures import Measures
 from regard.errors import MissingPackageError
+from regard.inspection.quality.picture import COLOURS, MARKS
 from regard.storage.files import replace_file
 
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
-COLOURS = ("#b3402a", "#2f6690", "#4a7c59", "#8a5a9e", "#c98a1b", "#5b5b5b", "#d16d93", "#3aa6a1")
 
 
 def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) -> list[Path]:
@@ -38,10 +38,10 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
-    told = ", ".join(f"{name} {value}" for name, value in asked.items() if name != "own")
+    told = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
     scores = list(rows[0].quality)
     lines = [
-        "# Attentions side by side", "",
+        f"# Side by side: {', '.join(row.name for row in rows)}", "",
         f"The same data, split, tokeniser, batches and seed for all: {told}.", "",
         "## Quality", "",
         *_table(["", "numbers", *scores],
@@ -89,7 +89,8 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")
         axes = figure.subplots(1, panels)
         for number, row in enumerate(rows):
-            look = {"color": COLOURS[number % len(COLOURS)], "marker": "o", "markersize": 3, "linewidth": 1.4}
+            kind = number % len(COLOURS)
+            look = {"color": COLOURS[kind], "marker": MARKS[kind], "markersize": 4, "linewidth": 1.4}
             steps, seconds, losses = ([point[at] for point in row.curve] for at in range(3))
             axes[0].plot(steps, losses, label=row.name, **look)
             axes[1].plot(seconds, losses, **look)
@@ -98,6 +99,8 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
                 axes[2].plot(middles, [group["exact_match"] for group in row.by_length], **look)
         axes[0].set(xlabel="step", ylabel="validation loss (nats per id)")
         axes[1].set(xlabel="seconds of training", ylabel="validation loss (nats per id)")
+        for panel in axes[:2]:
+            panel.set_yscale("log")
         if panels == 3:
             axes[2].set(xlabel="words of the source", ylabel="exact match", ylim=(-0.03, 1.03))
         for panel in axes:
@@ -107,3 +110,10 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         picture = BytesIO()
         figure.savefig(picture, format="png")
     return picture.getvalue()
+
+
+def _said(value: Any) -> str:
+    """A setting as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
