@@ -71,7 +71,7 @@ def translate(
     run: Run,
     sentences: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SENTENCE]...", help="Or lines on standard input.", show_default=False),
+        typer.Argument(metavar="SENTENCE", help="Or lines on standard input.", show_default=False),
     ] = None,
     beam: Beam = 1,
     normalisation: Normalisation = "gnmt",
@@ -94,7 +94,7 @@ def generate(
     run: Run,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]...", help="Or lines on standard input.", show_default=False),
+        typer.Argument(metavar="PROMPT", help="Or lines on standard input.", show_default=False),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Below 1 sharper, above 1 evener; 0 for the likeliest. [default: 1]")
@@ -126,7 +126,7 @@ def generate(
 def evaluate(
     run: Run,
     test: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEST.tsv]", help="By default the run's own test split.")
+        list[str] | None, typer.Argument(metavar="TEST.tsv", help="By default the run's own test split.")
     ] = None,
     beam: Beam = 1,
     normalisation: Normalisation = "gnmt",
@@ -267,7 +267,7 @@ def doctor(as_json: Json = False) -> None:
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Cases, all unless named; or complexity, and rows of that table."),
+        typer.Argument(metavar="NAME", help="Cases, all unless named; or complexity, and rows of that table."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: under two minutes in all.")] = False,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(

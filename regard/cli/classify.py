@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from regard.cli.console import out, say
-from regard.cli.runs import CLASSES_FILE, read_settings
+from regard.cli.runs import CLASSES_FILE, LONGEST_FILE
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import CheckpointError
 from regard.models.encoder import TextEncoder
@@ -22,8 +22,7 @@ LINES_AT_ONCE = 32
 
 def run_classify(run: Path, texts: list[str], *, as_json: bool) -> None:
     """Say the label of each text and how probable it is, in the order of the lines; an empty line has none."""
-    model, tokeniser, classes = load_classifier(run)
-    longest = int((read_settings(run) or {}).get("longest", model.config.max_length))
+    model, tokeniser, classes, longest = load_classifier(run)
     alone = not texts and sys.stdin.isatty()
     if alone:
         say("one text a line; end with Ctrl-D")
@@ -36,8 +35,9 @@ def run_classify(run: Path, texts: list[str], *, as_json: bool) -> None:
             out(_record(text, classes, row) if as_json else _line(classes, row))
 
 
-def load_classifier(run: Path) -> tuple[TextEncoder, Tokeniser, list[str]]:
-    """The best model of a training, or a saved one, with its tokeniser and the labels in the order of its scores.
+def load_classifier(run: Path) -> tuple[TextEncoder, Tokeniser, list[str], int]:
+    """The best model of a training, or a saved one, with its tokeniser, the labels in the order of its scores,
+    and how many ids of a text it reads.
 
     Raises:
         CheckpointError: missing, damaged, or no classifier.
@@ -50,7 +50,8 @@ def load_classifier(run: Path) -> tuple[TextEncoder, Tokeniser, list[str]]:
             f"{run} holds an encoder whose head is {model.config.head!r} and {len(classes)} labels, so it sorts "
             f"nothing; train one with: regard train classifier --from {run}"
         )
-    return model, tokeniser, classes
+    longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
+    return model, tokeniser, classes, longest
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.console import check_picture_name, out, say
+from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which; without it, they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which; without it, they are listed.")] = None,
     run: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A trained translator, for the lessons that look into one.")
     ] = None,
@@ -31,6 +32,9 @@ def lesson(
     from regard.lessons import Settings, find_lesson
 
     if name is None:
+        given = {"--png": png, "--run": run, "--text": text}
+        if asked := [option for option, value in given.items() if value is not None]:
+            raise ArgumentError(f"{', '.join(asked)} belongs to a lesson; name one, or leave that out for their list")
         _list_lessons(as_json)
         return
     wanted = find_lesson(name)

@@ -51,9 +51,7 @@ def _remark(event: Event) -> str | None:
         begun = f"  going on after step {event.step} of {event.steps}" if event.step else None
         return "\n".join([*([begun] if begun else []), *(f"  {note}" for note in event.notes)]) or None
     if isinstance(event, Validated):
-        return (
-            f"  step {event.step}: validation {event.loss:.4f} nats an id{', the best so far' if event.is_best else ''}"
-        )
+        return f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"
     if isinstance(event, StepSkipped):
         return f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
     assert isinstance(event, StepDone | Saved)

@@ -30,7 +30,7 @@ def average(
 def classify(
     run: Run,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Or lines on standard input.", show_default=False)
+        list[str] | None, typer.Argument(metavar="TEXT", help="Or lines on standard input.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
 ) -> None:

@@ -101,12 +101,15 @@ def decide_settings(kind: type[SettingsT], out: Path, given: Mapping[str, Any], 
     if kept is None:
         if not chosen.get("data"):
             raise ArgumentError(f"--data is missing: name {data}")
-        return kind.new(chosen)
+        settings = kind.new(chosen)
+        settings.training_config()  # what cannot be is refused before any data are read
+        return settings
     known = [field.name for field in fields(kind)]
     if strange := sorted(kept.keys() - set(known)):
         raise ArgumentError(f"{out} holds a run of another command (it has {strange[0]!r}); choose another folder")
     before = kind(**kept)
     after = kind(**{**asdict(before), **chosen})
+    after.training_config()
     changed = [
         f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
         for name in sorted(known)

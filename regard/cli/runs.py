@@ -17,6 +17,7 @@ from regard.training.explanation import FILES, explain_files
 SETTINGS_FILE = "settings.json"
 TEST_FILE = "test.jsonl"
 CLASSES_FILE = "classes.json"
+LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
 FILES_OF_COMMANDS = {
     SETTINGS_FILE: "the options of the command that began this run",
     TEST_FILE: "pairs that were kept out of the training, to score the model on; empty where there are none",

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from regard.cli.classify import probabilities
+from regard.cli.console import say
 from regard.decoding import Translation, Translator
 from regard.decoding.generator import Generator
 from regard.errors import RegardError
@@ -16,7 +17,7 @@ from regard.models import LanguageModel, RecurrentTranslator, TranslationTransfo
 from regard.models.encoder import TextEncoder
 from regard.storage.files import replace_file
 from regard.text import PAD, Pair, Tokeniser, tidy
-from regard.training.encoder import MaskedWordTask
+from regard.training.encoder import HiddenWords, MaskedWordTask
 
 FOLDER = "samples"
 COUNT = 4  # of texts
@@ -30,15 +31,19 @@ Samples = Callable[[torch.nn.Module, Path], list[str]]
 def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path) -> None:
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
-    What cannot be shown (scores that are not finite, a picture without matplotlib) is told there and stops nothing.
+    What cannot be shown (scores that are not finite, a picture without matplotlib) is told there, what cannot be
+    written is said, and neither stops anything.
     """
     path = run / FOLDER / f"step-{step:06d}.txt"
-    path.parent.mkdir(exist_ok=True)
     try:
-        lines = samples(model, path.with_suffix(".png"))
-    except RegardError as error:
-        lines = [f"there is nothing to show: {error}"]
-    replace_file(path, "".join(f"{line}\n" for line in lines).encode(), durable=False)
+        path.parent.mkdir(exist_ok=True)
+        try:
+            lines = samples(model, path.with_suffix(".png"))
+        except RegardError as error:
+            lines = [f"there is nothing to show: {error}"]
+        replace_file(path, "".join(f"{line}\n" for line in lines).encode(), durable=False)
+    except OSError as error:
+        say(f"no samples: {error.filename or path}: {error.strerror or error}")
 
 
 def translations(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
@@ -75,7 +80,8 @@ def hidden_words(tokeniser: Tokeniser, task: MaskedWordTask) -> Samples:
 
     @torch.no_grad()
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
-        batch = task.validation_batches()[0]
+        device = next(model.parameters()).device
+        batch = HiddenWords(*(part.to(device) for part in task.validation_batches()[0]))
         asked = batch.words.split(batch.places.sum(1).tolist())
         lines = []
         for ids, places, words in list(zip(batch.ids, batch.places, asked, strict=True))[:COUNT]:

@@ -13,7 +13,7 @@ import torch
 
 from regard.cli.console import say
 from regard.cli.run_settings import RunSettings, StackSettings, decide_settings
-from regard.cli.runs import CLASSES_FILE
+from regard.cli.runs import CLASSES_FILE, LONGEST_FILE
 from regard.cli.samples import hidden_words, labels
 from regard.cli.training_runs import Training, conclude, describe_model, describe_steps, share_of_work
 from regard.cli.training_texts import pronoun_sentences, read_parts
@@ -108,7 +108,7 @@ def run_classifier_training(
     say(f"{describe_model('a classifier', model, tokeniser)}, {len(classes)} classes; {steps}")
     training = Training(
         out=out, settings=settings, model=model, task=task, tokeniser=tokeniser, test=tuple(test),
-        files={CLASSES_FILE: json.dumps(classes) + "\n"},
+        files={CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{settings.longest}\n"},
         samples=labels(tokeniser, valid, classes, settings.longest) if samples else None,
     )  # fmt: skip
     result = training.go(resume=resume, cpu=cpu, tensorboard=tensorboard)

@@ -16,17 +16,19 @@ from regard.cli.run_settings import RunSettings
 from regard.cli.runs import write_run
 from regard.cli.samples import Samples, write_samples
 from regard.decoding.translator import TOKENISER_FILE
-from regard.errors import RegardError
+from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.storable import Storable
-from regard.models.storage import read_checkpoints
 from regard.text import Pair, Tokeniser
 from regard.training import Task, TrainingResult, draw_curves, train
 
 
 def share_of_work() -> dict[str, int]:
     """How many processes train together and which this is, as a launcher says it."""
-    return {"world": int(os.environ.get("WORLD_SIZE", "1")), "rank": int(os.environ.get("RANK", "0"))}
+    told = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
+    if strange := [f"{name}={value}" for name, value in told.items() if not value.isdecimal()]:
+        raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
+    return {"world": int(told["WORLD_SIZE"]), "rank": int(told["RANK"])}
 
 
 @contextmanager
@@ -60,23 +62,30 @@ class Training:
     def go(self, *, resume: bool, cpu: bool, tensorboard: bool = False) -> TrainingResult:
         """Train into the folder, with its settings before and its curves after."""
         is_first = not share_of_work()["rank"]
-        if is_first and not (self.out.is_dir() and read_checkpoints(self.out) is not None):
-            write_run(self.out, asdict(self.settings), self.test)
         files = {TOKENISER_FILE: self.tokeniser.to_json(), **(self.files or {})}
         with training_progress() as progress:
             result = train(
                 self.model, self.task, self.settings.training_config(), self.out, kind=self.model.KIND,
                 model_config=self.model.config.to_dict(), extra_files=files, resume=resume, progress=progress,
+                on_begin=lambda: write_run(self.out, asdict(self.settings), self.test),
                 on_validation=self._show if self.samples else None, tensorboard=tensorboard, cpu=cpu,
             )  # fmt: skip
         if is_first:
-            draw_curves(self.out / "log.jsonl", self.out / "curves.png")
+            _draw(self.out)
         return result
 
     def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
         assert self.samples is not None
         write_samples(self.samples, model, step, folder)
-        draw_curves(folder / "log.jsonl", folder / "curves.png")
+        _draw(folder)
+
+
+def _draw(run: Path) -> None:
+    """The curves, or why there are none: a picture stops nothing."""
+    try:
+        draw_curves(run / "log.jsonl", run / "curves.png")
+    except RegardError as error:
+        say(f"no picture: {error}")
 
 
 def describe_model(name: str, model: torch.nn.Module, tokeniser: Tokeniser) -> str:

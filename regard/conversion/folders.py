@@ -89,7 +89,10 @@ def _files_of_conversion(out: Path) -> set[str] | None:
     config = read_json(out / CONFIG_FILE)
     names = config.get("files")  # ours: hashes by name
     if PROVENANCE in config:
-        names = config[PROVENANCE].get("files")
+        about = config[PROVENANCE]
+        names = about.get("files") if isinstance(about, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None
     elif not isinstance(names, dict) or PROVENANCE_FILE not in names:
         return None
     return {CONFIG_FILE, *names}

@@ -112,7 +112,7 @@ class LlamaConversion:
         for path in sorted(self.source.folder.iterdir()):
             is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
             is_written = path.name == CONFIG_FILE or path.name.endswith(".index.json")
-            if path.is_file() and is_wanted and not is_written:
+            if path.is_file() and is_wanted and not is_written and path.name not in self.source.shards:
                 shutil.copyfile(path, aside / path.name)
                 copied.append(path.name)
         return copied
@@ -145,4 +145,4 @@ class LlamaConversion:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -95,7 +95,8 @@ class LlamaFolder:
             _check_understood(name, self.folder)
         sizes = self.sizes
         layers = self.attention_names()
-        if len(layers) != sizes.layers:
+        numbers = {match[2] for name in self._shard_of if (match := _LAYER.fullmatch(name))}
+        if len(layers) != sizes.layers or numbers != set(map(str, range(sizes.layers))):
             raise CheckpointError(f"{self.folder} holds {len(layers)} layers; {CONFIG_FILE} says {sizes.layers}")
         for layer in layers:
             for part, heads in (("q_proj", sizes.heads), ("k_proj", sizes.kv_heads), ("v_proj", sizes.kv_heads)):
@@ -120,7 +121,7 @@ class LlamaFolder:
 def is_resized(name: str) -> bool:
     """Does a tensor have a part for each key/value head?"""
     match = _LAYER.fullmatch(name)
-    return match is not None and match[3] in RESIZED
+    return match is not None and match[3] in RESIZED and match[4] != "inv_freq"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -196,7 +197,10 @@ def _shard_names(folder: Path, index: dict[str, Any] | None) -> list[str]:
 
 def _check_understood(name: str, folder: Path) -> None:
     match = _LAYER.fullmatch(name)
-    if not _OUTSIDE.fullmatch(name) and (match is None or match[3] not in (*KEPT, *RESIZED)):
+    is_known = match is not None and match[3] in (*KEPT, *RESIZED)
+    if match is not None and match[4] == "inv_freq":
+        is_known = match[3] == "self_attn.rotary_emb"
+    if not _OUTSIDE.fullmatch(name) and not is_known:
         raise UnsupportedError(
             f"{folder} holds a tensor {name!r}, which the Llama layout has not; whether it belongs to key/value heads "
             f"is not known, so nothing is converted"

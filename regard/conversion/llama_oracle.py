@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from regard.conversion.heads import resized
 from regard.conversion.llama_layout import LlamaFolder
 from regard.conversion.measures import TOLERANCE
-from regard.errors import RegardError
+from regard.errors import CheckpointError, RegardError
 from regard.functional import attention
 
 PLACES = 5  # positions on which each layer is compared
@@ -23,6 +23,7 @@ def checked_difference(source: LlamaFolder, written: LlamaFolder, method: str) -
     What turns or normalises a head does so to all alike; it is the same on both sides, and left out.
 
     Raises:
+        CheckpointError: numbers that are not finite.
         RegardError: it is too large.
     """
     before, after, heads = source.sizes.kv_heads, written.sizes.kv_heads, source.sizes.heads
@@ -39,7 +40,10 @@ def checked_difference(source: LlamaFolder, written: LlamaFolder, method: str) -
         grouped = [projected(x, written, name, after) for name in keys_and_values]
         repeated = [projected(x, source, name, heads, pooled_and_repeated) for name in keys_and_values]
         said, expected = (attention(q, *kv, pattern="causal") for kv in (grouped, repeated))
-        worst = max(worst, float((said - expected).abs().max() / expected.abs().max().clamp(min=1)))
+        found = float((said - expected).abs().max() / expected.abs().max().clamp(min=1))
+        if found != found:
+            raise CheckpointError(f"{layer} of {source.folder} holds numbers that are not finite: nothing was written")
+        worst = max(worst, found)
     if not worst <= TOLERANCE:
         raise RegardError(
             f"a converted layer and the one with its heads repeated differ by {worst:.1e} (at most {TOLERANCE:.0e}); "

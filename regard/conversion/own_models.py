@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from regard.conversion.heads import resized
 from regard.conversion.measures import TOLERANCE, Model, difference, kept_of_one
 from regard.conversion.report import Change, Conversion
 from regard.conversion.tensor_files import raw_bytes
-from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel
@@ -88,7 +89,7 @@ def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, c
     Args:
         folder: what `save` or a training wrote.
         kv_heads, method: as for `with_kv_heads`.
-        check: hold it against its oracle, the same model with the heads repeated.
+        check: hold it against its oracle, the model before with each head replaced by what its group became.
 
     Raises:
         CheckpointError: missing or damaged.
@@ -106,7 +107,7 @@ def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, c
     names = _settings(model)
     changes = {name: Change(_kv_heads(model, name), kv_heads) for name in names}
     repeats = all(change.after >= change.before for change in changes.values())
-    twin = model if repeats else with_kv_heads(other, model.config.heads)
+    twin = model if repeats else _pooled_in_place(model, other, method)
     report = Conversion(
         kind=saved.kind,
         method="repeat" if repeats else method,
@@ -134,7 +135,24 @@ def _attention_layers(model: torch.nn.Module) -> dict[str, MultiHeadAttention]:
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)}
 
 
+def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
+    """The model before, each key/value head replaced by what its group becomes: the oracle of the model after."""
+    twin = deepcopy(model)
+    after = _attention_layers(other)
+    for name, layer in _attention_layers(twin).items():
+        wanted, members = after[name].state_dict(), layer.kv_heads // after[name].kv_heads
+        for part, tensor in layer.state_dict().items():
+            if tensor.shape != wanted[part].shape:
+                heads = tensor.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, size, ...)
+                for at in range(0, layer.kv_heads, members):
+                    group = heads[at : at + members].double()
+                    heads[at : at + members] = (group[0] if method == "first" else group.mean(0)).to(tensor.dtype)
+    return twin
+
+
 def _checked_difference(model: Model, twin: Model) -> float:
+    if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
+        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so nothing can be said about its conversion")
     found = difference(model, twin)
     if not found <= TOLERANCE:
         raise RegardError(

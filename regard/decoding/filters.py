@@ -41,7 +41,7 @@ def filtered_probabilities(
     check_filters(temperature, top_k, top_p, min_p)
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
-    if temperature == 0:
+    if is_greedy(temperature):
         return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1)
     scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # at most 0, so that no temperature overflows
     if top_k is not None:
@@ -54,6 +54,11 @@ def filtered_probabilities(
         unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
         probabilities = scores.masked_fill(unlikely, -torch.inf).softmax(-1)
     return probabilities
+
+
+def is_greedy(temperature: float) -> bool:
+    """Is it 0, or too near for float32 to divide by?"""
+    return temperature < torch.finfo(torch.float32).tiny
 
 
 def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.decoding.filters import check_filters, filtered_probabilities
+from regard.decoding.filters import check_filters, filtered_probabilities, is_greedy
 from regard.decoding.likeliest import likeliest
 from regard.errors import ArgumentError
 from regard.patterns.counting import draw
@@ -42,7 +42,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature == 0
+        return is_greedy(self.temperature)
 
     def choose(self, scores: torch.Tensor, rows: torch.Tensor, place: int) -> torch.Tensor:
         """The next id of each text.

@@ -13,7 +13,10 @@ BLOCK = 64  # columns of a product that is quick for so few rows
 
 
 class Projection(nn.Linear):
-    """`x Wᵀ + b`, as `torch.nn.Linear`, quick for a few rows too."""
+    """`x Wᵀ + b`, as `torch.nn.Linear`, quick for a few rows too.
+
+    Tools that look for the very type `torch.nn.Linear`, as torch's dynamic quantisation does, need to be told of this.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -41,7 +44,7 @@ def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
         return F.linear(x, weight, bias)
     rows = x.numel() // max(1, x.shape[-1])
     if rows in FEW or (rows == 1 and x.dtype == torch.bfloat16):
-        quick = _quick(x, weight)
+        quick = _quick(x, weight) if bias is None or len(bias) == len(weight) else None
         if quick is not None:
             return quick(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], len(weight))
     return F.linear(x, weight, bias)

@@ -74,8 +74,9 @@ def teach(settings: Settings) -> Taught:
             "“The animal didn't cross the street because it was too tired.” What is *it*? English does not say; German "
             "must: *es* for das Tier, *sie* for die Straße. So the translation shows what the model has understood, "
             "and its attention may show how.",
-            f"One head of the encoder, layer {head.layer}, head {head.head}, was chosen on {CHOOSING} validation "
-            f"sentences, because its *it* looks at its noun most often; it is the same for every sentence below.",
+            f"One head of the encoder, layer {head.layer}, head {head.head} (counted from 0), was chosen on {CHOOSING} "
+            f"validation sentences, because its *it* looks at its noun most often; it is the same for every sentence "
+            f"below.",
             "The check that counts changes a word and leaves all else: the noun that is meant is exchanged for one of "
             "another gender, and the pronoun must follow; the other noun is exchanged, and it must stay.",
             HONESTY,

@@ -32,6 +32,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.run, str):
+            object.__setattr__(self, "run", Path(self.run))
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**32:
             raise ArgumentError(f"the seed is {self.seed!r}; it is a whole number from 0 to {2**32 - 1}")
 

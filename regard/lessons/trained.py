@@ -15,11 +15,13 @@ def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, Transla
     """The translator in a run's folder, whose encoder has heads to look at.
 
     Raises:
-        ArgumentError: no such folder, or a recurrent translator.
-        CheckpointError: no translator in it, or a damaged one.
+        ArgumentError: none was named, or a recurrent translator.
+        CheckpointError: no such folder, no translator in it, or a damaged one.
     """
-    if run is None or not run.is_dir():
-        raise ArgumentError(f"{run} is no folder of a run; {WAY_OUT}")
+    if run is None:
+        raise ArgumentError(f"lesson {lesson} looks into a trained translator: --run RUN; {WAY_OUT}")
+    if not run.is_dir():
+        raise CheckpointError(f"{run} is no folder of a run; {WAY_OUT}")
     try:
         translator = Translator.load(run)
     except CheckpointError as error:

@@ -5,6 +5,7 @@ A checkpoint is written aside, synced and renamed; then `checkpoints.json` is re
 folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed.
 """
 
+import re
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,6 +30,7 @@ from regard.training.sharding import gathered, parted
 FORMAT = 1
 STATE_FILE = "training.json"
 OPTIMISER_FILE = "optimiser.safetensors"
+SAVED = re.compile(r"step-\d{6,}(-again)*")  # the folders that are ours to count and to delete
 
 
 @dataclass
@@ -185,7 +187,7 @@ def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
     end = _place(checkpoints.last)
     latest: dict[int, str] = {}
     for name in sorted((folder.name for folder in run.glob("step-*")), key=_place):
-        if _place(name) <= end and (run / name).is_dir() and not (run / name).is_symlink():
+        if SAVED.fullmatch(name) and _place(name) <= end and (run / name).is_dir() and not (run / name).is_symlink():
             latest[_place(name)[0]] = name
     return list(latest.values())
 
@@ -201,6 +203,7 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
     needed: set[str | None] = set()
     if checkpoints is not None:
         needed = {checkpoints.last, checkpoints.best, *complete_checkpoints(run, checkpoints)[-keep:]}
-    for folder in [*run.glob("step-*"), *run.glob(".step-*")]:
+    finished = [folder for folder in run.glob("step-*") if SAVED.fullmatch(folder.name)]
+    for folder in [*finished, *run.glob(".step-*")]:
         if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)

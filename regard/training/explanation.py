@@ -99,7 +99,7 @@ def _sessions(path: Path) -> list[Any]:
     """Those of an earlier run.json; none where people have made it something else, since nothing depends on it."""
     try:
         found = json.loads(read_bytes(path))
-    except (CheckpointError, ValueError):
+    except (CheckpointError, ValueError, RecursionError):
         return []
     sessions = found.get("sessions") if isinstance(found, dict) else None
     return sessions if isinstance(sessions, list) else []

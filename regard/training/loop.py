@@ -1,5 +1,6 @@
 """`train`: a model, a task and a folder in; a trained model, its checkpoints and its log out."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def train(
     extra_files: dict[str, str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    on_begin: Callable[[], None] | None = None,
     on_validation: OnValidation | None = None,
     tensorboard: bool = False,
     cpu: bool = False,
@@ -50,6 +52,7 @@ def train(
         resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
             `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing else.
         progress: a function that is handed each event; the loop itself prints nothing.
+        on_begin: a function that is called once the run may be written, on the main process, before its first file.
         on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
@@ -95,7 +98,7 @@ def train(
         )
         run = Run(model, task, config, folder, identity, workers, interruption, record, on_validation)
         try:
-            run.begin(resume)
+            run.begin(resume, on_begin)
             return run.go()
         finally:
             model.train(was_training)

@@ -80,7 +80,7 @@ class Run:
         self.unsaved = False  # something changed since the last checkpoint
         self.is_best = False  # that something includes the best model so far
 
-    def begin(self, resume: bool) -> None:
+    def begin(self, resume: bool, on_begin: Callable[[], None] | None = None) -> None:
         """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""
         found = read_checkpoints(self.folder)
         if found is not None and not resume:
@@ -97,6 +97,8 @@ class Run:
         self.workers.wait()  # until every process has looked, before one writes
         self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
+            if on_begin is not None:
+                on_begin()
             explain_files(self.folder)
             describe_session(self.folder, self.identity, self.state.step, self.workers)
         self.record.open(self.state.step)

@@ -23,7 +23,7 @@ class Board:
         check_installed()
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, line: dict[str, Any]) -> None:
         """Add the numbers of one line of the log."""

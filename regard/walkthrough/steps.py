@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import torch
 
+from regard.errors import ArgumentError
+
 Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
 
 
@@ -101,7 +103,10 @@ class Walk:
 
     def __getitem__(self, name: str) -> Any:
         """The value of a step."""
-        return next(step.value for step in self.steps if step.name == name)
+        values = {step.name: step.value for step in self.steps}
+        if name not in values:
+            raise ArgumentError(f"no step of this walk is called {name!r}; there are {', '.join(values)}")
+        return values[name]
 
 
 def counted(count: int, unit: str) -> str:

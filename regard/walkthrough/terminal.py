@@ -212,6 +212,7 @@ def fitted(text: str, width: int) -> str:
     """The text in at most so many places; one that was cut ends in "…"."""
     if places(text) <= width:
         return text
+    text = text[: 4 * width]  # a letter may be followed by marks that take no place
     while places(text) >= width:
         text = text[:-1]
     return f"{text}…"

@@ -47,13 +47,15 @@ def find_word(word: int | str | None, words: Sequence[str]) -> int:
     """
     if word is None:
         return min(1, len(words) - 1)
+    named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
     if isinstance(word, str) and not word.removeprefix("-").isdecimal():
-        named = [place for place, other in enumerate(words) if other.casefold() == word.casefold()]
         if not named:
             raise ArgumentError(f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}")
         return named[0]
     number = int(word)
     if not 1 <= number <= len(words):
+        if isinstance(word, str) and named:  # the text says "42", and is shorter than that
+            return named[0]
         raise ArgumentError(f"word {number} was asked for; the text has words 1 to {len(words)}")
     return number - 1
 

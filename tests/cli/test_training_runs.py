@@ -85,13 +85,56 @@ def test_other_models_leave_samples_of_what_they_do(files, sorter, tmp_path):
 
 def test_a_sample_that_cannot_be_shown_is_told_and_stops_nothing(files, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr("regard.cli.training_runs.draw_curves", lambda log, picture: None)
     options = ("--vocab-size", 300, "--heads", 2, "--steps", 1, *SMALL)
     answer = regard("train", "translation", "--data", files / "pairs.tsv", "--out", tmp_path / "run", *options)
     assert answer.returncode == 0, answer.stderr
     said = (tmp_path / "run/samples/step-000001.txt").read_text()
     assert said.startswith("source")
     assert "no picture: a picture needs the package" in said
+    assert "no picture: drawing needs the package matplotlib" in answer.stderr.decode()  # nor curves
+
+
+def test_what_a_resumed_run_was_given_is_kept_for_the_next(files, tmp_path):
+    run, options = tmp_path / "run", ("--vocab-size", 300, "--heads", 2, "--validate-every", 1, *SMALL)
+    first = regard("train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 1, *options)
+    assert first.returncode == 0, first.stderr
+    assert (
+        regard("train", "language-model", "--out", run, "--resume", "--steps", 3, "--keep", 5, "--cpu").returncode == 0
+    )
+    settings = json.loads((run / "settings.json").read_text())["settings"]
+    assert (settings["steps"], settings["keep"]) == (3, 5)
+    again = regard("train", "language-model", "--out", run, "--resume", "--cpu")
+    assert "all steps are done: 3 steps" in last_line(again)
+    assert {"step-000002", "step-000003"} <= {folder.name for folder in run.glob("step-*")}
+
+
+@pytest.mark.parametrize("wish", [("--learning-rate", -1), ("--parallel", "fsdp"), ("--precision", "float16")])
+def test_a_refused_training_leaves_no_settings(files, tmp_path, wish):
+    data = (
+        "--data",
+        files / "text.txt",
+        "--out",
+        tmp_path / "run",
+        "--vocab-size",
+        300,
+        "--heads",
+        2,
+        "--steps",
+        1,
+        *SMALL,
+    )
+    refused = regard("train", "language-model", *data, *wish)
+    assert refused.returncode == 2, refused.stderr
+    assert not (tmp_path / "run/settings.json").exists()
+    assert regard("train", "language-model", *data, "--resume").returncode == 0
+
+
+def test_a_folder_with_a_name_like_a_checkpoint_is_left_alone(files, tmp_path):
+    run, options = tmp_path / "run", ("--vocab-size", 300, "--heads", 2, "--validate-every", 1, *SMALL)
+    (run / "step-notes").mkdir(parents=True)
+    answer = regard("train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 3, *options)
+    assert answer.returncode == 0, answer.stderr
+    assert (run / "step-notes").is_dir()
 
 
 def test_gradient_checkpointing_is_handed_to_the_models_that_have_it(files, translator):

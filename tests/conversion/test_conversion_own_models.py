@@ -114,6 +114,14 @@ def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path,
     assert report.difference <= 1e-6
 
 
+def test_heads_that_were_pooled_wrongly_are_noticed_at_conversion(tmp_path, monkeypatch):
+    eight_heads(tmp_path / "eight")
+    pooled = own_models.resized
+    monkeypatch.setattr(own_models, "resized", lambda *heads: pooled(*heads) * 0)
+    with pytest.raises(RegardError, match="differ by"):
+        load_converted(tmp_path / "eight", 2)
+
+
 def test_what_each_kind_of_model_keeps_is_told_apart():
     kept = {kind: own_models.kept_of_one(new_model(kind)).keys() for kind in KINDS}
     assert kept["language"] == {"token"}

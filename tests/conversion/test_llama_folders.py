@@ -156,6 +156,7 @@ K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
     [
         ({"model.layers.0.self_attn.qkv_proj.weight": (3, 2)}, {}, UnsupportedError, "qkv_proj"),
         ({"model.layers.0.self_attn.k_proj.weight_scale": (1,)}, {}, UnsupportedError, "weight_scale"),
+        ({"model.layers.0.self_attn.k_proj.inv_freq": (3,)}, {}, UnsupportedError, "k_proj.inv_freq"),
         ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which the Llama layout has not"),
         ({"model.layers.2.self_attn.k_norm.weight": (24,)}, {}, CheckpointError, "k_norm.weight"),
         ({K_WEIGHT: None}, {}, CheckpointError, f"lacks the tensor '{K_WEIGHT}'"),
@@ -176,6 +177,28 @@ def test_what_is_not_understood_is_refused_by_its_name(tmp_path, changed, settin
     with pytest.raises(error, match=reason):
         convert_kv_heads(folder, tmp_path / "out", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("provenance", ["x", {}, {"files": 3}, {"files": [[1]]}])
+def test_a_folder_that_claims_to_be_a_conversion_in_other_words_is_left_alone(tmp_path, provenance):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    write_folder(tmp_path / "out", llama_tensors(), llama_config(regard_conversion=provenance))
+    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+
+
+def test_numbers_that_are_not_finite_are_named_and_not_written(tmp_path):
+    tensors = llama_tensors()
+    tensors[K_WEIGHT][3, 1] = torch.nan
+    with pytest.raises(CheckpointError, match="not finite"):
+        convert_kv_heads(write_folder(tmp_path / "in", tensors), tmp_path / "out", 2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_layers_that_are_not_counted_from_nought_are_refused(tmp_path):
+    tensors = {name.replace("layers.2.", "layers.7."): tensor for name, tensor in llama_tensors().items()}
+    with pytest.raises(CheckpointError, match="3 layers"):
+        convert_kv_heads(write_folder(tmp_path / "in", tensors), tmp_path / "out", 2)
 
 
 @pytest.mark.parametrize("kv_heads", [3, 8, 16])

@@ -54,3 +54,9 @@ def test_draws_touch_no_generator_of_torch():
 def test_a_seed_that_is_none_is_refused(seed):
     with pytest.raises(ArgumentError, match="seed is"):
         Sampling(seed=seed)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-45, 1e-300])
+def test_a_temperature_near_nought_draws_the_likeliest_id(temperature):
+    scores = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Sampling(temperature=temperature).choose(scores, torch.arange(3), 0), scores.argmax(-1))

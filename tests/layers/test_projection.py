@@ -63,3 +63,11 @@ def test_it_learns_as_a_linear_layer_does():
     expected = 2 * (x @ layer.weight.T + layer.bias)
     torch.testing.assert_close(layer.weight.grad, expected.T @ x)
     torch.testing.assert_close(layer.bias.grad, expected.sum(0))
+
+
+@torch.inference_mode()
+def test_one_bias_for_all_is_added_for_any_number_of_rows():
+    weight, bias = torch.randn(128, 8), torch.randn(1)
+    for rows in (1, 4, 7, 20):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(project(x, weight, bias), F.linear(x, weight, bias))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard.walkthrough import LIMIT, split_words, walk
+from regard.walkthrough import LIMIT, split_words, to_text, walk
 from regard.walkthrough.words import find_word
 
 
@@ -34,8 +34,20 @@ def test_no_letter_is_lost_and_none_is_made(text):
 def test_a_word_is_found_by_number_or_by_itself():
     words = ["The", "cat", "7", "sat", "the"]
     assert [find_word(named, words) for named in (1, 2, 4, "5", "cat", "CAT", "the")] == [0, 1, 3, 4, 1, 1, 0]
+    assert find_word("7", words) == 2  # no seventh word, so the one that reads 7
     with pytest.raises(ArgumentError, match="word 7 was asked for; the text has words 1 to 5"):
-        find_word("7", words)
+        find_word(7, [*words[:2], "six", "sat", "the"])
+
+
+def test_a_word_of_100_000_letters_is_cut_at_once():
+    said = to_text(walk("a" * 100_000 + " b"))
+    assert len(said) < 200_000
+    assert "…" in said
+
+
+def test_a_step_that_does_not_exist_is_named():
+    with pytest.raises(ArgumentError, match="no step of this walk is called 'beta'; there are words"):
+        walk("a b")["beta"]
 
 
 def test_a_text_without_words_or_with_too_many_is_refused():
