@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.making.drawing import COLOURS, INK, new_axes, save
+from docs.making.drawing import COLOURS, INK, MARKS, new_axes, save
 from docs.making.figures import Figure
 from docs.making.measured import cheaper_from, learned, times_faster
 
@@ -104,8 +104,8 @@ def draw_curves(path: Path) -> None:
     """How many times faster than exact attention, against the length; both axes logarithmic."""
     figure, axes = new_axes(8, 4.6)
     lines = curves()
-    for (label, points), colour in zip(lines.items(), COLOURS, strict=False):
-        axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+    for (label, points), colour, mark in zip(lines.items(), COLOURS, MARKS, strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, marker=mark, markersize=5, linewidth=1.8, label=label)
     axes.axhline(1, color=INK, linewidth=1)
     lengths = [length for length, _ in max(lines.values(), key=len)]
     axes.annotate("exact attention", (lengths[0], 1), (0, 4), textcoords="offset points", color=INK, fontsize=9)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito 2008: told apart with every kind of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # so that no meaning hangs on a colour alone
 INK, FAINT = "#222222", "#d0d0d0"
 
 
