@@ -121,7 +121,7 @@ class LlamaFolder:
 def is_resized(name: str) -> bool:
     """Does a tensor have a part for each key/value head?"""
     match = _LAYER.fullmatch(name)
-    return match is not None and match[3] in RESIZED and match[4] != "inv_freq"
+    return match is not None and match[3] in RESIZED
 
 
 def read_json(path: Path) -> dict[str, Any]:
