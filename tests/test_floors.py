@@ -25,6 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("operands", "detail"),
     ("offer",),
     ("plan",),
+    ("kernels.second_order",),
     ("kernels.flash", "kernels.dropout"),
     ("kernels.scores",),
     ("kernels.statistics",),

@@ -10,17 +10,20 @@ v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from regard.kernels.second_order import Piece, gradients
 from regard.mechanisms import ScaledDot, Softmax
 from regard.problem import Problem
 
 _aten: Any = torch.ops.aten
 # Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.
+_PIECE = 1 << 20  # scores at once where second derivatives are computed
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
@@ -146,11 +149,54 @@ class _Attend(torch.autograd.Function):
         return output, log_sum_exp
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, v, output, log_sum_exp = ctx.saved_tensors
-        grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-        return *backward(grad, grads[1], q, k, v, output, log_sum_exp, ctx.call), None
+        *inputs, output, log_sum_exp = ctx.saved_tensors
+        call = ctx.call
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+            return backward(grad, grads[1], *inputs, output, log_sum_exp, call)
+
+        return *gradients(first, lambda: _pieces(*inputs, call), inputs, grads), None
+
+
+def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax weights (..., keys) of the scores that are not hidden, and their log-sum-exp (...), by plain operations.
+
+    Rows without a key get weights of 0 and a log-sum-exp of -inf.
+    """
+    empty = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty, 0)
+    highest = scores.detach().amax(-1, keepdim=True)
+    shares = (scores - highest).exp()
+    total = shares.sum(-1, keepdim=True)
+    log_sum_exp = (highest + total.log()).squeeze(-1).masked_fill(empty[..., 0], -math.inf)
+    return (shares / total).masked_fill(empty, 0), log_sum_exp
+
+
+def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Iterator[Piece]:
+    """The same call by plain operations, as many rows at a time as fit."""
+    step = max(1, _PIECE // (q.shape[0] * q.shape[1] * k.shape[2]))
+    for at in range(0, q.shape[2], step):
+        rows = slice(at, min(at + step, q.shape[2]))
+        keys = slice(0, min(rows.stop, k.shape[2]) if call.causal else k.shape[2])
+
+        def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows) -> tuple[torch.Tensor, ...]:
+            wide = torch.promote_types(q.dtype, torch.float32)
+            q = q.to(wide).unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
+            scores = (q @ k.to(wide)[:, :, None].mT).flatten(1, 2) * call.scale  # (batch, heads, rows, keys)
+            if call.mask is not None:
+                mask = call.mask[:, :, rows].to(wide)
+                hidden, scores = (mask == -math.inf).expand(scores.shape), scores + mask
+            else:
+                first = rows.start if call.causal else scores.shape[3]
+                hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
+            weights, log_sum_exp = weigh(scores, hidden)
+            weights = weights.unflatten(1, (v.shape[1], -1))
+            return (weights @ v.to(wide)[:, :, None]).flatten(1, 2), log_sum_exp
+
+        here, there = (slice(None), slice(None), rows), (slice(None), slice(None), keys)
+        yield Piece(compute, (here, there, there), (here, here))
 
 
 def _forward_cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

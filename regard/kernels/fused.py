@@ -18,6 +18,8 @@ import torch
 
 from regard.detail import Result
 from regard.kernels import flash
+from regard.kernels.scores.plain import softmax_pieces
+from regard.kernels.second_order import gradients
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, Relative, reachable_keys
@@ -238,21 +240,41 @@ class _Blocks(torch.autograd.Function):
         return output, log_sum_exp
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, v, output, log_sum_exp, _ = ctx.saved_tensors
+        q, k, v, output, log_sum_exp, bias = ctx.saved_tensors
         problem, operands, blocks = ctx.lowered
-        grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-        dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
-        for block, rows, keys in _places(operands.grid, blocks):
-            grad_lse = None if grads[1] is None else grads[1][:, :, rows]
-            dq[:, :, rows], dk_here, dv_here = flash.backward(
-                grad[:, :, rows], grad_lse, q[:, :, rows], k[:, :, keys], v[:, :, keys],
-                output[:, :, rows], log_sum_exp[:, :, rows], _call(problem, operands, block),
-            )  # fmt: skip
-            dk[:, :, keys] += dk_here
-            dv[:, :, keys] += dv_here
-        return dq, dk.to(k.dtype), dv.to(v.dtype), None, None, None
+
+        def first(grads: Any) -> Any:
+            dq, dk, dv = _backward(grads, q, k, v, output, log_sum_exp, problem, operands, blocks)
+            return dv, dq, dk, None, None, None
+
+        inputs = v, q, k, bias, None, None
+        dv, dq, dk, *_ = gradients(first, partial(softmax_pieces, problem, operands), inputs, grads)
+        return dq, dk, dv, None, None, None
+
+
+def _backward(
+    grads: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    problem: Problem,
+    operands: Operands,
+    blocks: list[Block],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+    dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
+    for block, rows, keys in _places(operands.grid, blocks):
+        grad_lse = None if grads[1] is None else grads[1][:, :, rows]
+        dq[:, :, rows], dk_here, dv_here = flash.backward(
+            grad[:, :, rows], grad_lse, q[:, :, rows], k[:, :, keys], v[:, :, keys],
+            output[:, :, rows], log_sum_exp[:, :, rows], _call(problem, operands, block),
+        )  # fmt: skip
+        dk[:, :, keys] += dk_here
+        dv[:, :, keys] += dv_here
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
 def _places(grid: Grid, blocks: list[Block]) -> Iterator[tuple[Block, slice, slice]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from regard.kernels.linear.chunk import Sums
 from regard.kernels.linear.walk import Step, Tensors, Walk, shares, vanishing
+from regard.kernels.second_order import Piece, gradients
 
 
 def follow(walk: Walk, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,13 +96,36 @@ class _Follow(torch.autograd.Function):
         return told.output, told.log()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         *given, output, denominator, raised = ctx.saved_tensors
-        back = _WayBack(ctx.walk, Tensors(*given), output, denominator, raised, grads)
-        for step, before in reversed(list(zip(ctx.walk.steps(), ctx.sums, strict=True))):
-            back.step(step, before)
-        return None, *back.found()
+        walk, sums = ctx.walk, ctx.sums
+
+        def first(grads: Any) -> Any:
+            back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads)
+            for step, before in reversed(list(zip(walk.steps(), sums, strict=True))):
+                back.step(step, before)
+            return back.found()
+
+        whole = Piece(partial(_followed, walk), (...,) * len(given), (..., ...))
+        return None, *gradients(first, lambda: [whole], given, grads)
+
+
+def _followed(walk: Walk, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same walk by plain operations; what autograd keeps of it grows with the length."""
+    tensors = Tensors(*given)
+    sums, outputs, logs = tensors.start(), [], []
+    for step in walk.steps():
+        chunk = tensors.chunk(sums, step.keys) if step.adds else None
+        if step.answers:
+            found, log = (chunk or sums).answer(tensors.queries(step.rows))
+            output, denominator = shares(found, tensors.lowest(log, step.rows))
+            none = vanishing(denominator)
+            log_denominator = denominator.masked_fill(none, 1).log()
+            log_denominator = log_denominator if log is None else log_denominator + log[:, None]
+            outputs.append(output)
+            logs.append(log_denominator.masked_fill(none, -math.inf))
+        sums = sums if chunk is None else chunk.after()
+    return torch.cat(outputs, 2), torch.cat(logs, 2)
 
 
 class _WayBack:

@@ -9,6 +9,7 @@ from functools import reduce
 
 import torch
 
+from regard.kernels.linear.running import running_log_sum
 from regard.kernels.linear.walk import Tensors, Walk
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
@@ -72,7 +73,7 @@ class Sight:
             decayed, sums = 0, live.cumsum(-1, dtype=torch.float64).log().expand(*k.shape[:2], -1)
         else:
             decayed = decay_log.cumsum(-1, dtype=torch.float64)
-            sums = (k_log - decayed).clamp_min(NOBODY).logcumsumexp(-1)
+            sums = running_log_sum((k_log - decayed).clamp_min(NOBODY))
         sums = sums + math.log(floor)
         return decayed + (sums if self.least is None else torch.logaddexp(self.least, sums))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from regard.kernels import flash
 from regard.kernels.lsh.order import meets
+from regard.kernels.second_order import Piece, gradients
 
 BLOCK = 1 << 19  # pairs computed at once, at most (but one tile)
 
@@ -129,7 +130,7 @@ class Round:
         """Output (units, keys, v_dim) and log-sum-exp (units, keys) of this round, by position."""
         q, k, v = self.queries(q), self.windows(k), self.windows(v)
         runs = self.layout.runs()
-        found = [flash.forward(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs]
+        found = [flash.attend(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs]
         output, log_sum_exp = (torch.cat(parts, 1).flatten(1, 2) for parts in zip(*found, strict=True))
         return self.unsorted(output), self.unsorted(log_sum_exp[..., None])[..., 0]
 
@@ -176,10 +177,7 @@ class Rounds(torch.autograd.Function):
         codes: torch.Tensor,
         layout: Layout,
     ) -> Any:
-        found = []
-        for units in layout.units(len(q)):
-            rounds = _rounds(layout, order[units], codes[units])
-            found.append(flash.merge([one.attend(q[units], k[units], v[units]) for one in rounds]))
+        found = [_over_rounds(layout, order[i], codes[i], q[i], k[i], v[i]) for i in layout.units(len(q))]
         output, log_sum_exp = (torch.cat(parts) for parts in zip(*found, strict=True))
         ctx.save_for_backward(q, k, v, output, log_sum_exp, order, codes)
         ctx.layout = layout
@@ -187,17 +185,33 @@ class Rounds(torch.autograd.Function):
         return output, log_sum_exp
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         *saved, order, codes = ctx.saved_tensors
-        grad = torch.zeros_like(saved[3]) if grads[0] is None else grads[0]
-        sent = []
-        for units in ctx.layout.units(len(order)):
-            pull = None if grads[1] is None else grads[1][units]
-            rounds = _rounds(ctx.layout, order[units], codes[units])
-            each = (one.send(grad[units], pull, *(x[units] for x in saved)) for one in rounds)
-            sent.append(reduce(lambda sums, more: tuple(x.add_(y) for x, y in zip(sums, more, strict=True)), each))
-        return *(torch.cat(parts) for parts in zip(*sent, strict=True)), None, None, None
+        layout = ctx.layout
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(saved[3]) if grads[0] is None else grads[0]
+            sent = []
+            for units in layout.units(len(order)):
+                pull = None if grads[1] is None else grads[1][units]
+                rounds = _rounds(layout, order[units], codes[units])
+                each = (one.send(grad[units], pull, *(x[units] for x in saved)) for one in rounds)
+                sent.append(reduce(lambda sums, more: tuple(x.add_(y) for x, y in zip(sums, more, strict=True)), each))
+            return tuple(torch.cat(parts) for parts in zip(*sent, strict=True))
+
+        def pieces() -> Iterator[Piece]:
+            for units in layout.units(len(order)):
+                compute = partial(_over_rounds, layout, order[units], codes[units])
+                yield Piece(compute, (units,) * 3, (units,) * 2)
+
+        return *gradients(first, pieces, saved[:3], grads), None, None, None
+
+
+def _over_rounds(
+    layout: Layout, order: torch.Tensor, codes: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of some units, differentiable."""
+    return flash.merge([one.attend(q, k, v) for one in _rounds(layout, order, codes)])
 
 
 def _rounds(layout: Layout, order: torch.Tensor, codes: torch.Tensor) -> Iterator[Round]:

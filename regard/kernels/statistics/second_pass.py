@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from regard.kernels.scores.blocks import LOG2E, Scores
 from regard.kernels.scores.formulas import score_flops, score_flops_backward
 from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout, Strip, lay_out
+from regard.kernels.second_order import gradients
 from regard.kernels.statistics.collectors import KINDS, Collector, Top
+from regard.kernels.statistics.plain import statistics_pieces
 from regard.offer import Cost
 from regard.operands import Operands
 from regard.problem import Problem
@@ -93,22 +96,30 @@ class _Pass(torch.autograd.Function):
         return *(one.found for one in collectors), indices
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         log_sum_exp, indices, *inputs = ctx.saved_tensors
         layout, operands = ctx.lowered
         bias_learns = ctx.needs_input_grad[5]
-        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
-        sent = ScoreGradients(scores, bias_learns)
-        used = []
-        for kind, grad in zip((kind for kind in KINDS if kind.wanted(layout.problem)), grads[:-1], strict=True):
-            if grad is not None:
-                used.append((kind(sent.scores), grad))
-        for collector, _ in used:
-            if isinstance(collector, Top):
-                collector.indices = indices
-        to_log_sum_exp = _send(sent, log_sum_exp, used)
-        return None, None, to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
+
+        def first(grads: Any) -> Any:
+            scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
+            sent = ScoreGradients(scores, bias_learns)
+            to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
+            return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
+
+        pieces = partial(statistics_pieces, layout.problem, operands, _rows_asked(layout.problem), indices)
+        return None, None, *gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
+
+
+def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tuple[Collector, torch.Tensor]]:
+    """The statistics to which a gradient arrived."""
+    kinds = [kind for kind in KINDS if kind.wanted(scores.problem)]
+    used = [(kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None]
+    for collector, _ in used:
+        if isinstance(collector, Top):
+            assert indices is not None
+            collector.indices = indices
+    return used
 
 
 def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:

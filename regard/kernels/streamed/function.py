@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from regard.kernels.scores.blocks import LOG2E, Scores
 from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout
+from regard.kernels.scores.plain import softmax_pieces
+from regard.kernels.second_order import gradients
 from regard.kernels.streamed.dropping import Dropping
 from regard.kernels.streamed.forward import forward
 from regard.operands import Operands
@@ -30,16 +33,19 @@ class _Stream(torch.autograd.Function):
         return output, log_sum_exp
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        output, log_sum_exp, v, *inputs = ctx.saved_tensors
+        output, log_sum_exp, *inputs = ctx.saved_tensors
         layout, operands = ctx.lowered
-        grad = torch.zeros_like(output) if grads[0] is None else grads[0]
         bias_learns = ctx.needs_input_grad[5]
-        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
-        sent = ScoreGradients(scores, bias_learns)
-        dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
-        return None, None, dv.to(v.dtype), *sent.by_input(tuple(inputs))
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+            scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
+            sent = ScoreGradients(scores, bias_learns)
+            dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
+            return dv.to(inputs[0].dtype), *sent.by_input(tuple(inputs[1:]))
+
+        return None, None, *gradients(first, partial(softmax_pieces, layout.problem, operands), inputs, grads)
 
 
 def _backward(

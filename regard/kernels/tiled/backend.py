@@ -15,7 +15,7 @@ from regard.kernels.tiled.lowering import lower
 from regard.kernels.tiled.program import Program, Terms
 from regard.kernels.tiled.shares import Share, run_shares
 from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, Relative, reachable_keys
+from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid, Pattern
 from regard.problem import PER_ROW, RELATIVE, Problem
 
@@ -43,15 +43,14 @@ class Tiled:
 
     def run(self, problem: Problem, shares: list[Share], operands: Operands) -> Result:
         dtype = operands.q.dtype
-        q, k, v = operands.q, operands.k, operands.v
         merged = any(share.ahead.lattices for share in shares)  # each merge rounds, so half types are not for them
         computing = torch.promote_types(dtype, torch.float32) if merged else flash.computing(dtype, problem.device)
         if computing != dtype:
-            q, k, v = (x.to(computing) for x in (q, k, v))
-        bias = operands.bias if isinstance(operands.bias, Relative) else None
-        output, log_sum_exp = run_shares(q, k, v, bias, problem, shares)
+            q, k, v = (x.to(computing) for x in (operands.q, operands.k, operands.v))
+            operands = replace(operands, q=q, k=k, v=v)
+        output, log_sum_exp = run_shares(problem, operands, shares)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        wanted |= tell(problem, replace(operands, q=q, k=k, v=v), log_sum_exp)
+        wanted |= tell(problem, operands, log_sum_exp)
         return Result(output.to(dtype), **wanted)
 
 

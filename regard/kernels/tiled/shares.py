@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from regard.kernels.scores.plain import softmax_pieces
+from regard.kernels.second_order import gradients
 from regard.kernels.tiled.calls import Setting
 from regard.kernels.tiled.execution import Found, Saved, backward, forward
 from regard.kernels.tiled.program import Program
-from regard.operands import Relative
+from regard.operands import Operands, Relative
 from regard.problem import Problem
 
 
@@ -25,11 +27,10 @@ class Share:
     back: Program | None
 
 
-def run_shares(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Relative | None, problem: Problem, shares: list[Share]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def run_shares(problem: Problem, operands: Operands, shares: list[Share]) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), differentiable in both."""
-    return _Shares.apply(q, k, v, None if bias is None else bias.table, problem, shares, bias)
+    bias = operands.bias.table if isinstance(operands.bias, Relative) else None
+    return _Shares.apply(operands.q, operands.k, operands.v, bias, problem, operands, shares)
 
 
 class _Shares(torch.autograd.Function):
@@ -43,43 +44,64 @@ class _Shares(torch.autograd.Function):
         v: torch.Tensor,
         table: torch.Tensor | None,
         problem: Problem,
+        operands: Operands,
         shares: list[Share],
-        bias: Relative | None,
     ) -> Any:
         output = q.new_empty(*q.shape[:3], v.shape[-1])
         log_sum_exp = q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
         for share in shares:
             parts = (_queries(share, q, k.shape[1]), _keys(share, k, q), _keys(share, v, q))
             places = Found(_queries(share, output, k.shape[1]), _queries(share, log_sum_exp, k.shape[1]))
-            forward(share.ahead, *parts, _setting(problem, share, bias, q, k), places)
+            forward(share.ahead, *parts, _setting(problem, share, operands, q, k), places)
             _set(share, output, places.output)
             _set(share, log_sum_exp, places.log_sum_exp)
         ctx.save_for_backward(q, k, v, output, log_sum_exp, table)  # an edited table is noticed too
-        ctx.lowered = problem, shares, bias
+        ctx.lowered = problem, operands, shares
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *arrived: Any) -> Any:
-        q, k, v, output, log_sum_exp, _ = ctx.saved_tensors
-        problem, shares, bias = ctx.lowered
-        grad = torch.zeros_like(output) if arrived[0] is None else arrived[0]
-        grads = torch.empty_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
-        for share in shares:
-            queries = partial(_queries, share, kv_heads=k.shape[1])
-            saved = Saved(
-                queries(q), _keys(share, k, q), _keys(share, v, q), queries(output), queries(log_sum_exp),
-                queries(grad), None if arrived[1] is None else queries(arrived[1]),
-            )  # fmt: skip
-            dq, dk, dv = backward(share.back or share.ahead, saved, _setting(problem, share, bias, q, k))
-            _set(share, grads[0], dq)
-            _add_keys(share, grads[1], dk, q)
-            _add_keys(share, grads[2], dv, q)
-        return grads[0], grads[1].to(k.dtype), grads[2].to(v.dtype), None, None, None, None
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, output, log_sum_exp, table = ctx.saved_tensors
+        problem, operands, shares = ctx.lowered
+
+        def first(grads: Any) -> Any:
+            dq, dk, dv = _backward(grads, q, k, v, output, log_sum_exp, problem, operands, shares)
+            return dv, dq, dk, None, None, None
+
+        inputs = v, q, k, table, None, None
+        dv, dq, dk, *_ = gradients(first, partial(softmax_pieces, problem, operands), inputs, grads)
+        return dq, dk, dv, None, None, None, None
 
 
-def _setting(problem: Problem, share: Share, bias: Relative | None, q: torch.Tensor, k: torch.Tensor) -> Setting:
+def _backward(
+    arrived: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    problem: Problem,
+    operands: Operands,
+    shares: list[Share],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad = torch.zeros_like(output) if arrived[0] is None else arrived[0]
+    grads = torch.empty_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
+    for share in shares:
+        queries = partial(_queries, share, kv_heads=k.shape[1])
+        saved = Saved(
+            queries(q), _keys(share, k, q), _keys(share, v, q), queries(output), queries(log_sum_exp),
+            queries(grad), None if arrived[1] is None else queries(arrived[1]),
+        )  # fmt: skip
+        dq, dk, dv = backward(share.back or share.ahead, saved, _setting(problem, share, operands, q, k))
+        _set(share, grads[0], dq)
+        _add_keys(share, grads[1], dk, q)
+        _add_keys(share, grads[2], dv, q)
+    return grads[0], grads[1].to(k.dtype), grads[2].to(v.dtype)
+
+
+def _setting(problem: Problem, share: Share, operands: Operands, q: torch.Tensor, k: torch.Tensor) -> Setting:
+    bias = operands.bias if isinstance(operands.bias, Relative) else None
     if share.heads is None:
         return Setting(problem.scale, bias, k.shape[1], q.shape[1] // k.shape[1])
     if bias is not None and len(bias.table) > 1:

@@ -1,0 +1,213 @@
+"""Second derivatives are true on every path with a gradient, in memory that grows with the length, or are refused."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from asking import ask, computes
+from cell_options import OPTIONS
+from cell_patterns import PATTERNS
+from cells import Places
+from mechanism_cells import MECHANISMS, make_call
+from small_blocks import cut
+
+import regard as rg
+from regard import mechanisms as m
+from regard.kernels import flash
+from regard.kernels.linear import running
+from regard.kernels.scores import plain
+from regard.kernels.second_order import first_order_only
+from regard.testing import make_qkv
+
+BACKENDS = ("fused", "tiled", "streamed")  # reference is plain autograd, decode has no gradient
+WANTS = (
+    (), ("log_sum_exp",), ("entropy",), ("received",), ("distance",), ("weights",), (rg.top_keys(2),),
+    (rg.weights_of(rows=[0, 3], heads=[3, 1]),), ("log_sum_exp", "entropy", "received"),
+)  # fmt: skip
+PARTS = 10
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_dim": 3, "v_dim": 2}
+
+
+def cases(options_each: int = 2) -> list[tuple[str, str, Any]]:
+    """Each pattern with so many options, and the statistics in turn."""
+    options = [name for name, option in OPTIONS.items() if option.added is None or name.startswith("t5")]
+    return [
+        (pattern, options[(options_each * number + turn) % len(options)], WANTS[(number + turn) % len(WANTS)])
+        for (number, pattern), turn in itertools.product(enumerate(PATTERNS), range(options_each))
+    ]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    cut(monkeypatch)
+    for module, name in ((plain, "NUMBERS"), (flash, "_PIECE"), (running, "PAIRS")):
+        monkeypatch.setattr(module, name, 64)
+
+
+def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
+    """The second derivative along a random direction is the difference quotient of the first one.
+
+    First derivatives are held against the oracle elsewhere. The direction moves every input and every gradient that
+    arrives, so that one number depends on all second derivatives at once.
+    """
+    generator = torch.Generator().manual_seed(11)
+    like = lambda x: torch.randn(x.shape, generator=generator, dtype=x.dtype)  # noqa: E731
+    arriving = [like(x).requires_grad_() for x in call(*inputs)]
+    moved = [*inputs, *arriving]
+    weights, direction = [like(x) for x in inputs], [like(x) for x in moved]
+
+    def slope(graph: bool) -> torch.Tensor:
+        firsts = torch.autograd.grad(call(*inputs), inputs, arriving, create_graph=graph, materialize_grads=True)
+        return torch.stack([(first * weight).sum() for first, weight in zip(firsts, weights, strict=True)]).sum()
+
+    def moved_by(step: float) -> float:
+        with torch.no_grad():
+            for x, along in zip(moved, direction, strict=True):
+                x.add_(along, alpha=step)
+        return slope(graph=False).item()
+
+    seconds = torch.autograd.grad(slope(graph=True), moved, materialize_grads=True)
+    found = sum((second * along).sum().item() for second, along in zip(seconds, direction, strict=True))
+    step = 1e-5
+    quotient = (moved_by(step) - moved_by(-2 * step)) / (2 * step)
+    moved_by(step)
+    size = sum((second.abs() * along.abs()).sum().item() for second, along in zip(seconds, direction, strict=True))
+    assert abs(found - quotient) <= 1e-6 * (1 + size), (found, quotient)
+
+
+def told(detail: Any, want: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The output and the statistics that have gradients."""
+    found = [detail.output]
+    for one in want:
+        name = str(one).partition("(")[0]
+        if name == "top_keys":
+            found.append(detail.top_keys.weights)
+        else:
+            found.append(detail.chosen_weights if name == "weights_of" else getattr(detail, name))
+    return [x.masked_fill(~x.isfinite(), 0) for x in found]  # a log-sum-exp of -inf has no difference
+
+
+def check(backend: str, pattern: str, option: str, want: tuple[Any, ...]) -> bool:
+    at = Places.of(SIZES["batch"], SIZES["heads"], SIZES["q_len"], SIZES["k_len"])
+    options = {"pattern": PATTERNS[pattern].build(at), **OPTIONS[option].make(at)}
+    q, k, v = make_qkv(**SIZES, dtype=torch.float64, seed=1)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    bias = options.get("bias")
+    if OPTIONS[option].learns:
+        inputs.append(bias.requires_grad_() if isinstance(bias, torch.Tensor) else bias.weight)
+    if not computes(backend, q, k, v, want=want, **options):
+        return False
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: torch.Tensor) -> list[torch.Tensor]:
+        return told(ask(backend, q, k, v, want=want, **options), want)
+
+    doubly_right(call, inputs)
+    return True
+
+
+def checked(part: int, options_each: int) -> int:
+    """How many calls of this part were found right."""
+    every = [(backend, *case) for case in cases(options_each) for backend in BACKENDS]
+    return sum(check(*one) for one in every[part::PARTS])
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_second_derivatives_of_every_pattern_and_option_are_true(part):
+    assert checked(part, options_each=2) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_gradgradcheck_finds_the_same_with_more_options(part, monkeypatch):
+    monkeypatch.setitem(globals(), "doubly_right", partial(torch.autograd.gradgradcheck, fast_mode=True))
+    number = checked(part, options_each=6)
+    print(f"\n{number} calls checked")
+    assert number >= 40
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_second_derivatives_of_every_mechanism_are_true(name, causal):
+    call = make_call(name, requires_grad=True, batch=1, heads=2, kv_heads=1)
+    options = {**call.options, "pattern": "causal" if causal or call.always_causal else None}
+    if causal and isinstance(call.mechanism, m.Linformer):
+        options["pattern"] = rg.patterns.KeySpan(2, 9)
+    backends = [one for one in (*BACKENDS, "linear", "linformer", "lsh") if computes(one, *call.tensors, **options)]
+    assert backends
+    want = ("log_sum_exp",) if "log_sum_exp" in call.mechanism.tells else ()
+    for backend in backends:
+        doubly_right(lambda *_, one=backend: told(ask(one, *call.tensors, want=want, **options), want), call.learning)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_is_asked_for_a_graph_has_one_even_where_none_arrives(backend):
+    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
+    output = rg.attention(q, k, v, pattern="sliding_window(2)", backend=backend)
+    (gradient,) = torch.autograd.grad(output.sum(), q, create_graph=True)
+    assert gradient.requires_grad
+    (second,) = torch.autograd.grad(gradient.square().sum(), k)
+    assert second.abs().max() > 0
+
+
+def test_a_plan_and_a_layer_have_second_derivatives_too():
+    x = torch.randn(1, 6, 8, dtype=torch.float64, requires_grad=True)
+    layer = rg.MultiHeadAttention(dim=8, heads=2, kv_heads=1, pattern="causal & causal_window(3)").double()
+    assert torch.autograd.gradgradcheck(layer, [x], fast_mode=True)
+    q = torch.randn(1, 1, 5, 3, dtype=torch.float64, requires_grad=True)
+    plan = rg.plan_attention(q, q, q, pattern="causal", backend="fused")
+    assert torch.autograd.gradgradcheck(lambda x: plan.run(x, x, x), [q], fast_mode=True)
+
+
+def test_a_hidden_key_that_is_not_finite_reaches_no_second_derivative():
+    q, k, v = make_qkv(**SIZES, dtype=torch.float64)
+    k[:, :, 5:], v[:, :, 5:] = torch.nan, torch.inf
+    q.requires_grad_()
+    output = rg.attention(q, k, v, pattern="key_span(0, 5)", backend="streamed", softcap=2.0)
+    (gradient,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
+    assert torch.autograd.grad(gradient.sum(), q)[0].isfinite().all()
+
+
+def test_third_derivatives_are_refused_with_the_backend_that_has_them():
+    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
+    for backend in BACKENDS:
+        output = rg.attention(q, k, v, pattern="sliding_window(2)", backend=backend)
+        (first,) = torch.autograd.grad(output.sum(), q, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), q, create_graph=True)
+        with pytest.raises(rg.UnsupportedError, match="backend='reference'"):
+            second.sum().backward()
+
+
+def test_a_backend_without_second_derivatives_refuses_their_graph():
+    x = torch.randn(3, requires_grad=True)
+    (output,) = first_order_only("flex", x * x)
+    assert torch.equal(torch.autograd.grad(output.sum(), x, retain_graph=True)[0], 2 * x)
+    with pytest.raises(rg.UnsupportedError, match="no second derivatives"):
+        torch.autograd.grad(output.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_arrive_as_a_batch_give_a_batch(backend):
+    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
+    output = rg.attention(q, k, v, pattern="sliding_window(2)", backend=backend)
+    arriving = torch.randn(3, *output.shape, dtype=torch.float64)
+    batched = torch.autograd.grad(output, [q, k, v], arriving, is_grads_batched=True, retain_graph=True)
+    for at, one in enumerate(arriving):
+        expected = torch.autograd.grad(output, [q, k, v], one, retain_graph=True)
+        for found, wanted in zip(batched, expected, strict=True):
+            torch.testing.assert_close(found[at], wanted)
+
+
+def test_a_hessian_is_that_of_the_formula():
+    q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=3, k_len=4, head_dim=2, v_dim=2, dtype=torch.float64)
+
+    def loss(q: torch.Tensor, backend: str) -> torch.Tensor:
+        return rg.attention(q, k, v, pattern="causal", backend=backend).square().sum()
+
+    expected = torch.autograd.functional.hessian(lambda q: loss(q, "reference"), q)
+    for vectorize in (False, True):
+        found = torch.autograd.functional.hessian(lambda q: loss(q, "streamed"), q, vectorize=vectorize)
+        torch.testing.assert_close(found, expected)
