@@ -93,7 +93,7 @@ def traced_attention(
                 "a bias by distance together with a tensor of q_start is not compiled: which distances there are is "
                 "known when it runs; give q_start as a number, or call attention outside"
             )
-        bias, lowest = _tabled(bias, q, k, first)
+        bias, lowest = tabled(bias, q, k, first)
     asked = torch.is_grad_enabled()
     return _operation.attention(
         q, k, v, bias, rows, _drawn(dropout, dropout_seed),
@@ -128,7 +128,7 @@ def _steady(value: Any) -> Any:
     return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> tuple[torch.Tensor, int]:
+def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> tuple[torch.Tensor, int]:
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
     bias.check(q.shape[1])
     start = k.shape[2] - q.shape[2] if first is None else first
@@ -146,7 +146,7 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     return torch.full((), folded, dtype=torch.int64)
 
 
-class _Table(Bias):
+class Table(Bias):
     """A bias by distance, read from a table."""
 
     def __init__(self, table: torch.Tensor, lowest: int) -> None:
@@ -197,7 +197,7 @@ def _answer(
     with_graph: bool,
     **options: Any,
 ) -> torch.Tensor:
-    added = bias if bias is None or lowest is None else _Table(bias, lowest)
+    added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     with torch.enable_grad():  # so that the plan is that of the call outside a graph
         plan = planned(q, k, v, bias=added, q_start=first if q_start is None else q_start, **options)
@@ -231,6 +231,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any]
 
 
 def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    if torch.is_grad_enabled():  # create_graph=True, outside of a graph of the compiler
+        raise UnsupportedError(
+            "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
+        )
     found = iter(_operation.attention_backward(grad, *ctx.saved_tensors, **ctx.call))
     vectors = [next(found) if ctx.call["learns"] else None for _ in range(3)]
     return *vectors, next(found) if ctx.call["bias_learns"] else None, None, None

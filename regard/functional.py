@@ -9,7 +9,7 @@ import torch
 
 from regard.bias import Bias
 from regard.compiled import traced_attention, uncompiled
-from regard.detail import AttentionDetail
+from regard.detail import AttentionDetail, Result
 from regard.errors import ShapeError
 from regard.kernels import flash
 from regard.mechanisms import Mechanism
@@ -18,6 +18,7 @@ from regard.plan import Plan
 from regard.planned import planned
 from regard.statistics import Want, checked_wants
 from regard.stored import Stored
+from regard.transforms import transformed, transforming
 
 
 def attention(
@@ -82,10 +83,33 @@ def attention(
 
 @uncompiled
 def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
+    if transforming():
+        return _transformed(q, k, v, dropout_seed, options)[0].output
     start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
     plan = planned(q, k, v, **options)
     handed = options["parameters"]
     return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed, parameters=handed)
+
+
+def _transformed(
+    q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]
+) -> tuple[Result, Plan]:
+    """The same call inside torch.func, and the plan of its first computation."""
+    plans: list[Plan] = []
+
+    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Result:
+        given["parameters"] = given["parameters"] or None
+        plan = planned(q, k, v, **{**options, **given})
+        plans.append(plan)
+        start = given["q_start"] if isinstance(given["q_start"], torch.Tensor) else None
+        rest = {"bias": given["bias"], "q_start": start, "parameters": given["parameters"]}
+        return plan.result(q, k, v, dropout_seed=dropout_seed, **rest)
+
+    names = ("bias", "q_start", "pattern")
+    given: dict[str, Any] = {name: options.get(name) for name in names}
+    given["parameters"], given["dropout"] = dict(options.get("parameters") or {}), options.get("dropout", 0.0)
+    result = transformed(compute, q, k, v, **given, dropout_seed=dropout_seed)
+    return result, plans[0]
 
 
 @uncompiled
@@ -151,6 +175,9 @@ def attention_detail(
     [[1.0, 0.0], [0.5, 0.5]]
     """
     options |= {"bias": bias, "q_start": q_start, "parameters": parameters}
+    if transforming():
+        every = {**options, "want": checked_wants(want), "backend": backend}
+        return AttentionDetail(*_transformed(q, k, v, dropout_seed, every))
     plan = planned(q, k, v, want=checked_wants(want), backend=backend, **options)
     start = q_start if isinstance(q_start, torch.Tensor) else None
     return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed, parameters=parameters)

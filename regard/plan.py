@@ -64,8 +64,23 @@ class Plan:
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        result = self._result(q, k, v, bias, q_start, dropout_seed, parameters)
-        return AttentionDetail(result.on_all_keys(self.keys, self.problem.k_len), self)
+        given = {"bias": bias, "q_start": q_start, "dropout_seed": dropout_seed, "parameters": parameters}
+        return AttentionDetail(self.result(q, k, v, **given), self)
+
+    def result(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
+        *,
+        bias: torch.Tensor | Bias | None = None,
+        q_start: torch.Tensor | None = None,
+        dropout_seed: int | None = None,
+        parameters: Mapping[str, torch.Tensor] | None = None,
+    ) -> Result:
+        """What `detail` shows, as plain tensors."""
+        found = self._result(q, k, v, bias, q_start, dropout_seed, parameters)
+        return found.on_all_keys(self.keys, self.problem.k_len)
 
     @property
     def asked(self) -> str:

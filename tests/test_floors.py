@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("planned",),
     ("compiled",),
+    ("transforms",),
     ("functional",),
     ("caches", "layers"),
     ("text", "models"),

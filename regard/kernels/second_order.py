@@ -68,7 +68,10 @@ def _each(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
         return function(tensors)
     level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to read it
     torch._C._vmapmode_decrement_nesting()
-    whole: list[Any] = [x if d is None else torch._remove_batch_dim(x, level, 1, d) for x, d in zip(tensors, dims)]  # ty: ignore[invalid-argument-type]
+    whole: list[Any] = [
+        x if x is None or dim is None else torch._remove_batch_dim(x, level, 1, dim)
+        for x, dim in zip(tensors, dims, strict=True)
+    ]
     found = one_by_one(lambda *members: function(members), len(whole[dims.index(0)]), dims, *whole)
     return tuple(None if x is None else torch._add_batch_dim(x, 0, level) for x in found)
 

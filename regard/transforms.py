@@ -1,0 +1,166 @@
+"""`attention` inside torch.func: grad, vjp, jacrev, vmap, and what is made of them, such as per-sample gradients.
+
+The transforms see one operation, whose derivative is the same operation one order higher. What it computes has plain
+tensors, so every backend works in it. A batch of vmap becomes part of the batch where nothing differs by batch row,
+and is computed one by one otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.bias import Bias
+from regard.compiled import Table, tabled
+from regard.detail import Result, TopKeysFound
+from regard.errors import UnsupportedError
+from regard.kernels.second_order import one_by_one
+from regard.patterns import Pattern, as_pattern
+from regard.stored import Stored
+
+Tensors = tuple[torch.Tensor | None, ...]
+_STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights")
+_FORWARD = torch._C._functorch.TransformType.Jvp
+
+
+def transforming() -> bool:
+    """Is this call inside a transform of torch.func that has no forward-mode derivative in it?
+
+    Forward-mode derivatives are those of the reference's plain operations, which need nothing from here.
+    """
+    stack = torch._C._functorch.get_interpreter_stack()
+    return bool(stack) and all(one.key() != _FORWARD for one in stack)
+
+
+def transformed(
+    compute: Callable[..., Result],
+    q: torch.Tensor,
+    k: Any,
+    v: Any,
+    *,
+    bias: torch.Tensor | Bias | None,
+    q_start: int | torch.Tensor | None,
+    parameters: dict[str, torch.Tensor],
+    pattern: Pattern | str | None,
+    dropout: float,
+    dropout_seed: int | None,
+) -> Result:
+    """The result of `compute(q, k, v, bias=, q_start=, parameters=)`, as torch.func differentiates and batches it.
+
+    Raises:
+        UnsupportedError: what cannot be handed through a transform.
+    """
+    if isinstance(k, Stored) or isinstance(v, Stored):
+        raise UnsupportedError("keys and values of a cache have no transforms of torch.func; hand over plain tensors")
+    if dropout and dropout_seed is None:
+        raise UnsupportedError(
+            f"dropout={dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
+        )
+    pattern = as_pattern(pattern)
+    if _holds_wrapped(pattern):
+        raise UnsupportedError(
+            f"{pattern} holds a tensor that torch.func batches; make the pattern outside of vmap, or hand over what "
+            f"it hides as bias=, 0 where a query may look and -inf elsewhere"
+        )
+    lowest = None
+    if isinstance(bias, Bias) and not isinstance(q_start, torch.Tensor):
+        bias, lowest = tabled(bias, q, k, q_start)
+    named: dict[str, Any] = {"q": q, "k": k, "v": v, "bias": bias, "q_start": q_start, **parameters}
+    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+    told: list[str] = []
+
+    def call(*given: Any) -> Tensors:
+        here = {**named, **dict(zip(tensors, given, strict=True))}
+        added = here["bias"] if lowest is None else Table(here["bias"], lowest)
+        learned = {name: here[name] for name in parameters}
+        result = compute(*given[:3], bias=added, q_start=here["q_start"], parameters=learned)
+        told[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
+        top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)
+        return result.output, *(getattr(result, name) for name in told), *top
+
+    folds = len(tensors) == 3 and not dropout and not pattern.varies_by_row
+    output, *rest = _Run.apply(call, folds, *tensors.values())
+    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(told) else None
+    return Result(output, top_keys=top, **dict(zip(told, rest[: len(told)], strict=True)))
+
+
+class _Run(torch.autograd.Function):
+    """A function of plain tensors as torch.func knows it."""
+
+    @staticmethod
+    def forward(call: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None) -> Tensors:
+        return call(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.call, ctx.folds, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(x for x in output if x is not None and not x.is_floating_point()))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        tensors = ctx.saved_tensors
+        found = _Run.apply(partial(_derivative, ctx.call, len(tensors)), ctx.folds, *tensors, *grads)
+        return None, None, *found[: len(tensors)]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        (call, folds, *tensors), dims = args, in_dims[2:]
+        if not folds:
+            found = one_by_one(partial(_Run.apply, call, folds), info.batch_size, dims, *tensors)
+        else:
+            whole = (_folded(x, dim, info.batch_size) for x, dim in zip(tensors, dims, strict=True))
+            found = _Run.apply(call, folds, *whole)
+            found = tuple(None if x is None else x.unflatten(0, (info.batch_size, -1)) for x in found)
+        return found, tuple(None if x is None else 0 for x in found)
+
+
+def _folded(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor | None:
+    """(batch of vmap, batch, ...) as one axis."""
+    if x is None:
+        return None
+    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+
+def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor | None) -> Tensors:
+    """The gradients of `count` tensors that `call` takes, from these tensors and the gradients of what it returns."""
+    again = torch.is_grad_enabled()  # is this differentiated in its turn?
+    with torch.enable_grad():
+        tensors = [_fresh(x, again) for x in given[:count]]
+        outputs = call(*tensors)
+        pairs = [
+            (x, grad)
+            for x, grad in zip(outputs, given[count:], strict=True)
+            if x is not None and grad is not None and x.requires_grad
+        ]
+        learning = [x for x in tensors if x is not None and x.is_floating_point()]
+        if not pairs:
+            found = iter([torch.zeros_like(x) for x in learning])
+        else:
+            sent = torch.autograd.grad(
+                [x for x, _ in pairs], learning, [grad for _, grad in pairs],
+                create_graph=again, allow_unused=True, materialize_grads=True,
+            )  # fmt: skip
+            found = iter(sent)
+    return tuple(next(found) if x is not None and x.is_floating_point() else None for x in tensors)
+
+
+def _fresh(x: torch.Tensor | None, again: bool) -> torch.Tensor | None:
+    """The same numbers as a tensor with a gradient of its own, however it came from the others."""
+    if x is None or not x.is_floating_point():
+        return x
+    return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
+
+
+def _holds_wrapped(value: Any) -> bool:
+    """Does a pattern hold a tensor that a transform of torch.func made?"""
+    if isinstance(value, torch.Tensor):
+        return torch._C._functorch.is_functorch_wrapped_tensor(value)
+    if isinstance(value, tuple | list):
+        return any(_holds_wrapped(one) for one in value)
+    names = getattr(value, "__dataclass_fields__", ()) if isinstance(value, Pattern) else ()
+    return any(_holds_wrapped(getattr(value, name)) for name in names)

@@ -1,0 +1,162 @@
+"""torch.func differentiates and batches attention as it does PyTorch's own, or a sentence says what to write."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call, grad, jacrev, vjp, vmap
+
+import regard as rg
+from regard.testing import make_qkv
+
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_dim": 3, "v_dim": 2}
+CALLS = {
+    "plain": {},
+    "causal": {"pattern": "causal"},
+    "tiled": {"pattern": "sliding_window(2)", "backend": "tiled"},
+    "streamed": {"softcap": 2.0, "backend": "streamed"},
+    "alibi": {"bias": rg.bias.ALiBi(), "pattern": "causal"},
+    "dropout": {"dropout": 0.3, "dropout_seed": 5},
+    "by row": {"pattern": rg.patterns.KeySpan(0, torch.tensor([3, 7]))},
+    "q_start by row": {"pattern": "causal", "q_start": torch.tensor([1, 4])},
+    "linear": {"mechanism": rg.mechanisms.LinearTransformer(), "pattern": "causal", "backend": "linear"},
+}
+
+
+def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return make_qkv(**SIZES, dtype=torch.float64)
+
+
+def first_gradients(options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    return torch.autograd.grad(rg.attention(*leaves, **options).square().sum(), leaves)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_grad_of_torch_func_is_autograds(name):
+    loss = lambda q, k, v: rg.attention(q, k, v, **CALLS[name]).square().sum()  # noqa: E731
+    for found, expected in zip(
+        grad(loss, argnums=(0, 1, 2))(*qkv()), first_gradients(CALLS[name], *qkv()), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_is_a_loop(name):
+    many = [torch.stack([x, 2 * x, x - 1]) for x in qkv()]
+    found = vmap(lambda q, k, v: rg.attention(q, k, v, **CALLS[name]))(*many)
+    for at in range(3):
+        torch.testing.assert_close(found[at], rg.attention(*(x[at] for x in many), **CALLS[name]))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_of_grad_is_a_loop_of_gradients(name):
+    q, k, v = qkv()
+    many = torch.stack([q, q + 1, -q], 1)  # the axis of vmap may stand anywhere
+    loss = lambda q: rg.attention(q, k, v, **CALLS[name]).square().sum()  # noqa: E731
+    found = vmap(grad(loss), in_dims=1, out_dims=1)(many)
+    for at in range(3):
+        torch.testing.assert_close(found[:, at], first_gradients(CALLS[name], many[:, at], k, v)[0])
+
+
+def test_jacrev_and_vjp_are_those_of_the_formula():
+    q, k, v = (x[:1] for x in qkv())
+    call = lambda q, backend: rg.attention(q, k, v, pattern="causal", backend=backend)  # noqa: E731
+    expected = torch.autograd.functional.jacobian(lambda q: call(q, "reference"), q)
+    for backend in ("fused", "streamed"):
+        torch.testing.assert_close(jacrev(lambda q, one=backend: call(q, one))(q), expected)
+    output, pull = vjp(lambda q: call(q, "fused"), q)
+    torch.testing.assert_close(pull(torch.ones_like(output))[0], expected.sum((0, 1, 2, 3)))
+
+
+def test_a_hessian_is_that_of_the_formula():
+    q, k, v = (x[:1, :2, :3] if i == 0 else x[:1, :1] for i, x in enumerate(qkv()))
+    loss = lambda q, backend: rg.attention(q, k, v, pattern="causal", backend=backend).square().sum()  # noqa: E731
+    expected = torch.autograd.functional.hessian(lambda q: loss(q, "reference"), q)
+    torch.testing.assert_close(jacrev(jacrev(lambda q: loss(q, "streamed")))(q), expected)
+    torch.testing.assert_close(
+        grad(lambda q: grad(lambda q: loss(q, "fused"))(q).square().sum())(q),
+        torch.einsum("abcd,abcdefgh->efgh", 2 * grad(lambda q: loss(q, "reference"))(q), expected),
+    )
+
+
+def test_per_sample_gradients_of_a_layer_are_those_of_each_sample():
+    layer = rg.MultiHeadAttention(
+        dim=8, heads=4, kv_heads=2, pattern="causal", positions=rg.positions.Rotary()
+    ).double()
+    parameters = {name: x.detach() for name, x in layer.named_parameters()}
+    x = torch.randn(6, 5, 8, dtype=torch.float64)
+
+    def loss(parameters, sample):
+        return functional_call(layer, parameters, (sample[None],)).square().sum()
+
+    found = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    for at, sample in enumerate(x):
+        one = torch.autograd.grad(layer(sample[None]).square().sum(), tuple(layer.parameters()))
+        for name, expected in zip(parameters, one, strict=True):
+            torch.testing.assert_close(found[name][at], expected)
+
+
+def test_a_learned_bias_has_per_sample_gradients():
+    q, k, v = qkv()
+    many = torch.stack([q, -q])
+    bias = rg.bias.T5Relative(heads=4, buckets=8, max_distance=16).double()
+    loss = lambda weights, q: rg.attention(q, k, v, bias=_with(bias, weights)).square().sum()  # noqa: E731
+    found = vmap(grad(loss), in_dims=(None, 0))(bias.weight.detach(), many)
+    for at in range(2):
+        expected = torch.autograd.grad(rg.attention(many[at], k, v, bias=bias).square().sum(), bias.weight)[0]
+        torch.testing.assert_close(found[at], expected)
+
+
+def _with(bias, weights):
+    class Given(rg.bias.Bias):
+        learns = True
+
+        def by_distance(self, distances, heads):
+            return weights[bias.bucket(distances)].T
+
+        def check(self, heads):
+            bias.check(heads)
+
+    return Given()
+
+
+def test_statistics_come_out_of_vmap_too():
+    q, k, v = qkv()
+    many = torch.stack([q, -q])
+    want = ["entropy", "received", "log_sum_exp", rg.top_keys(2)]
+
+    def told(q):
+        d = rg.attention_detail(q, k, v, pattern="causal", want=want)
+        return d.output, d.entropy, d.received, d.log_sum_exp, d.top_keys.weights, d.top_keys.indices
+
+    for at, one in enumerate(many):
+        for found, expected in zip(vmap(told)(many), told(one), strict=True):
+            torch.testing.assert_close(found[at], expected)
+
+
+def test_a_transformed_call_keeps_the_fast_backend():
+    q = torch.randn(1, 2, 300, 8)
+    kept = []
+    vmap(lambda q: kept.append(rg.attention_detail(q, q, q, pattern="causal").plan) or q)(q[None])
+    assert kept[0].backend == "fused"
+
+
+def test_what_torch_func_cannot_hand_through_is_told_in_words():
+    q, k, v = qkv()
+    many = torch.stack([q, q])
+    with pytest.raises(rg.UnsupportedError, match="dropout_seed"):
+        vmap(lambda q: rg.attention(q, k, v, dropout=0.5))(many)
+    ids = torch.zeros(2, 1, 7, dtype=torch.int64)
+    with pytest.raises(rg.RegardError, match="torch"):
+        vmap(lambda q, ids: rg.attention(q, q, q, pattern=rg.patterns.SameDocument(ids)))(many[..., :7, :], ids)
+
+
+def test_the_same_transforms_work_on_pytorchs_own_attention():
+    """What is asked of regard here is what SDPA does."""
+    q, k, v = (x.repeat_interleave(4 // x.shape[1], 1) for x in qkv())
+    many = torch.stack([q, 2 * q])
+    ours = vmap(grad(lambda q: rg.attention(q, k, v).square().sum()))(many)
+    theirs = vmap(grad(lambda q: F.scaled_dot_product_attention(q, k, v).square().sum()))(many)
+    torch.testing.assert_close(ours, theirs)
