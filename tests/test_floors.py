@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("combination",),
     ("problem",),
     ("operands", "detail"),
-    ("offer",),
+    ("offer", "non_finite"),
     ("plan",),
     ("kernels.second_order",),
     ("kernels.flash", "kernels.dropout"),

@@ -119,3 +119,66 @@ def test_statistics_do_not_hide_what_is_not_finite(backend):
     assert detail.weights[0, 0, 3, :3].isnan().all()
     assert detail.top_keys.weights[0, 0, 3].isnan().all()
     assert detail.entropy[0, 1].isfinite().all()
+
+
+SOME_BLIND = {
+    "causal": ("causal", {"q_start": 4}),
+    "window": (p.SlidingWindow(4), {}),
+    "strided": ("causal & strided(3)", {}),
+    "explicit by head": (p.Explicit(BY_HEAD), {}),
+    "q_start by row": ("causal", {"q_start": torch.tensor([2, 4])}),
+    "a bias that hides": (
+        None,
+        {"bias": torch.zeros(7, 11).masked_fill(torch.arange(11) > torch.arange(7)[:, None], -math.inf)},
+    ),
+}
+
+
+@pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["k", "v"])
+@pytest.mark.parametrize("name", SOME_BLIND)
+def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(name, place, filling, monkeypatch):
+    cut(monkeypatch)
+    pattern, options = SOME_BLIND[name]
+    q, k, v = make_qkv()
+    spoilt = {"k": k.clone(), "v": v.clone()}
+    spoilt[place][1, 1, 6, 2] = filling
+    sees = rg.attention_detail(q * 0, k * 0, v, pattern=pattern, want="weights", **options).weights[..., 6] > 0
+    sees[0], sees[1, :2], sees[1, 4:] = False, False, False  # another text, other heads
+    assert sees.any()
+    backends = [one for one in PLAIN if computes(one, q, k, v, pattern=pattern, **options)]
+    assert len(backends) >= 2
+    for backend in backends:
+        clean = ask(backend, q, k, v, pattern=pattern, **options).output
+        found = ask(backend, q, spoilt["k"], spoilt["v"], pattern=pattern, **options).output
+        assert not found[sees].isfinite().all(-1).any()
+        torch.testing.assert_close(found[~sees], clean[~sees])
+
+
+@pytest.mark.parametrize("backend", LEARNING)
+def test_what_uses_no_query_that_sees_such_a_key_has_its_gradients(backend):
+    q, k, v = make_qkv(heads=2, kv_heads=1)
+    v[0, 0, 9] = math.nan
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    want = ("log_sum_exp", "entropy")
+    detail = ask(backend, *leaves, pattern=p.SlidingWindow(4), want=want)
+    (detail.output[:, :, :2].sum() + detail.entropy[:, :, :2].sum()).backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+    detail = ask(backend, *leaves, pattern=p.SlidingWindow(4), want=want)
+    (output := detail.output).sum().backward()
+    assert output[0, :, -1].isnan().all()
+    assert leaves[0].grad[0, :, -1].isnan().all()
+    assert leaves[0].grad[1].isfinite().all()
+
+
+def test_half_types_and_mechanisms_keep_it_from_earlier_queries():
+    for dtype in (torch.float16, torch.bfloat16):
+        q, k, v = make_qkv(q_len=11, k_len=11, dtype=dtype)
+        k[:, :, 7] = math.nan
+        assert rg.attention(q, k, v, pattern="causal")[:, :, :7].isfinite().all()
+    q, k, v = make_qkv(q_len=11, k_len=11)
+    v[:, :, 7] = math.inf
+    for mechanism in (rg.mechanisms.LinearTransformer(), rg.mechanisms.Performer(features=16)):
+        output = rg.attention(q, k, v, pattern="causal", mechanism=mechanism)
+        assert output[:, :, :7].isfinite().all()
+        assert output[:, :, 7:].isnan().all()
