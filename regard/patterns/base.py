@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from regard.patterns.tiles import Tiles
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
-_serials = itertools.count(1)
-
-
-def next_serial() -> int:
-    """A number nobody had before: what makes a pattern that holds a tensor equal only to itself."""
-    return next(_serials)
 
 
 class Pattern:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.base import Pattern, next_serial
+from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
+from regard.patterns.identity import new_serial
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Explicit(Pattern):
                 f"(batch or 1, heads or 1, q_len, k_len)"
             )
         object.__setattr__(self, "mask", mask.detach().clone())
-        object.__setattr__(self, "serial", next_serial())
+        object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The mask at these positions, its own rows standing so that the last one meets the last key."""
