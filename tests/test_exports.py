@@ -23,7 +23,8 @@ ROOMS = sorted(
 INSIDE = {
     "patterns": {
         "Band", "Many", "both", "either", "negate", "check_size", "draw", "new_serial", "row_blocks", "Reach",
-        "Segments", "Part", "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "count", "empty_rows",
+        "Segments", "Part", "four_axes", "marked", "visible_in_band",
+        "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "count", "empty_rows",
         "seen_keys", "Compound",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",

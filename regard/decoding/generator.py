@@ -84,8 +84,8 @@ class Generator:
             max_tokens, sampling, beam, count, normalisation, alpha: of `generate`.
             stop: texts that end a text, wherever they fall among its sub-words, and are no part of it.
             batch_size: the most prompts continued at once.
-            first_row: the number of the first prompt in its draws, as `rows` of `generate`: prompts that come one by one
-                draw as they would together.
+            first_row: the number of the first prompt in its draws, as `rows` of `generate`, so that prompts given
+                one by one draw as they would together.
             on_text: told (number of the prompt, number of its text, more of that text) as soon as this is certain:
                 whole characters, and nothing that may be the beginning of a stop. A beam is told at its end.
 
