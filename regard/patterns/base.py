@@ -30,6 +30,7 @@ class Pattern:
     by_length = False  # what is seen depends on how many keys there are
     varies_by_head = False
     varies_by_row = False  # of the batch
+    levels = 1  # of patterns made of patterns
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The truth: may the query at `q_pos` see the key at `k_pos`?
@@ -271,17 +272,19 @@ class Pattern:
 
     def __invert__(self) -> Pattern:
         from regard.patterns.algebra import negate
+        from regard.patterns.compound import shallow
 
-        return negate(self)
+        return shallow(negate(self))
 
 
 def _joined(join: str, one: Pattern | str, other: Pattern | str) -> Pattern:
     """Both or either of two patterns, of which one may be given as its text."""
     from regard.patterns import algebra, text
+    from regard.patterns.compound import shallow
 
     if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
         return NotImplemented
-    return getattr(algebra, join)(text.as_pattern(one), text.as_pattern(other))
+    return shallow(getattr(algebra, join)(text.as_pattern(one), text.as_pattern(other)))
 
 
 def row_blocks(grid: Grid) -> list[Grid]:
