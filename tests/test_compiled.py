@@ -205,6 +205,17 @@ def test_what_has_no_place_in_a_graph_is_refused_by_name_and_computed_beside_it(
     assert torch.equal(torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv()))
 
 
+def test_a_pattern_that_holds_a_tensor_is_not_made_inside_a_graph_where_every_run_would_be_given_one_serial():
+    def function(x, lengths):
+        return rg.attention(x, x, x, pattern=p.KeySpan(0, lengths))
+
+    x = torch.randn(2, 1, 5, 4)
+    assert "a pattern that holds a tensor is not compiled" in refusal(function, x, torch.tensor([1, 2]))
+    apart = torch.compile(function, backend="aot_eager")
+    for lengths in ([2, 3], [1, 5], [4, 4]):
+        assert torch.equal(apart(x, torch.tensor(lengths)), function(x, torch.tensor(lengths)))
+
+
 def test_stored_keys_plans_and_details_are_refused_by_name():
     q, k, v = make_qkv()
     stored = Stored(k.bfloat16()), Stored(v.bfloat16())

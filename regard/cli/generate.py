@@ -45,7 +45,8 @@ def run_generate(
     alone = not prompts and sys.stdin.isatty()
     if alone:
         say("one prompt a line; end with Ctrl-D")
-    for prompt in prompts or read_lines(sys.stdin.buffer):
+    for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
+        options["first_row"] = row  # each line draws for itself, as it would among the others
         if as_json:
             ((found,),) = generator.generate([prompt], **options)
             out(json.dumps(_record(found, options), ensure_ascii=False))

@@ -74,6 +74,7 @@ class Generator:
         normalisation: str = "none",
         alpha: float = 0.6,
         batch_size: int = 32,
+        first_row: int = 0,
         on_text: OnText | None = None,
     ) -> list[list[Generation]]:
         """`count` texts for each prompt, in the prompts' order.
@@ -83,6 +84,8 @@ class Generator:
             max_tokens, sampling, beam, count, normalisation, alpha: of `generate`.
             stop: texts that end a text, wherever they fall among its sub-words, and are no part of it.
             batch_size: the most prompts continued at once.
+            first_row: the number of the first prompt in its draws, as `rows` of `generate`, so that prompts given
+                one by one draw as they would together.
             on_text: told (number of the prompt, number of its text, more of that text) as soon as this is certain:
                 whole characters, and nothing that may be the beginning of a stop. A beam is told at its end.
 
@@ -95,6 +98,8 @@ class Generator:
                 f"prompts are a {type(prompts).__name__}, batch_size is {batch_size}; give a list of texts, of which "
                 f"at least 1 is continued at once"
             )
+        if isinstance(first_row, bool) or not isinstance(first_row, int) or not 0 <= first_row < 2**32:
+            raise ArgumentError(f"first_row is {first_row!r}; it is a whole number from 0 to 2**32 - 1")
         TextStream(stop)  # refuses what cannot stop a text, before any work
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         self._check_room(max(map(len, encoded), default=0), max_tokens)
@@ -109,7 +114,7 @@ class Generator:
             if on_text is not None:
                 listener.tell = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
             batch = pad([encoded[row] for row in rows]).to(device)
-            texts = generate(self.model, batch, rows=rows, over=listener, **options)
+            texts = generate(self.model, batch, rows=[first_row + row for row in rows], over=listener, **options)
             for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
                 for one in hypotheses:
                     text, stopped = listener.read(at, one.ids)

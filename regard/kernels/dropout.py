@@ -1,7 +1,13 @@
 """Dropout of weights by counting: what is dropped depends on a seed and the pair's place, on nothing else.
 
 So every backend, block size, device and cached continuation drops the same weights. The hash absorbs batch row, head,
-query position and key position one after the other, so that only the last round is done for every pair.
+query position and key position one after the other, so that only the last round is done for every pair. With mix, the
+finaliser of SplitMix64, in 64 bits that wrap around:
+
+    state = seed;  for each (counter, constant):  state = mix(state + (counter + 1) · constant)
+    a weight stays where  (state >> 11) >= dropout · 2**53
+
+mix maps 0 to 0, so the counters begin at 1: seed 0 and the first pair are as good as any others.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
     )
     state = torch.tensor(_signed(seed), device=grid.device)
     for counter, stride in zip(counters, _STRIDES[:-1], strict=True):
-        state = state ^ (counter * stride)
+        state = state + (counter + 1) * stride
         _scramble(state, torch.empty_like(state))
     return state
 
@@ -63,14 +69,14 @@ def write_kept(found: torch.Tensor, dropout: float, states: torch.Tensor, k_pos:
     if threshold == 2**_BITS or not found.numel():
         return found.zero_()
     least = (threshold << (64 - _BITS)) - 2**63  # a comparison without signs, once the highest bit is turned
-    keys = k_pos * _STRIDES[-1]
+    keys = (k_pos + 1) * _STRIDES[-1]
     table, states = found.view(-1, found.shape[-1]), states.reshape(-1, 1)
     step = len(table) if found.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
     state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=found.device)
     spare = torch.empty_like(state)
     for at in range(0, len(table), step):
         rows = states[at : at + step]
-        torch.bitwise_xor(rows, keys, out=state[: len(rows)])
+        torch.add(rows, keys, out=state[: len(rows)])
         _scramble(state[: len(rows)], spare[: len(rows)])
         torch.ge(state[: len(rows)].bitwise_xor_(-(2**63)), least, out=table[at : at + step])
     return found

@@ -124,7 +124,7 @@ class MultiHeadAttention(RecordedLayer):
         Raises:
             ShapeError, ArgumentError: what does not fit together.
             UnsupportedError: with a context, a pattern that compares positions without q_start; a mask of one
-                call's rows with a cache; a cache with a context.
+                call's rows, or a pattern that another length changes, with a cache; a cache with a context.
         """
         self._check(x, context, cache)
         whole = self.pattern if pattern is None else self.pattern & as_pattern(pattern)

@@ -1,4 +1,4 @@
-"""What layers refuse beyond the one call: positions without a common origin, masks of one call with a cache."""
+"""What layers refuse beyond the one call: positions without a common origin, what belongs to one call with a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from regard.errors import UnsupportedError
 from regard.patterns import Explicit, Pattern
-from regard.patterns.algebra import Many, Not
+from regard.patterns.compound import Compound
 
 
 def refuse_unrelated(pattern: Pattern, q_start: int | torch.Tensor | None, turned: bool) -> None:
@@ -26,11 +26,16 @@ def refuse_unrelated(pattern: Pattern, q_start: int | torch.Tensor | None, turne
 
 
 def refuse_rows(pattern: Pattern) -> None:
-    """With a cache, no mask whose rows are those of one call."""
+    """With a cache, no mask whose rows are those of one call, and nothing that another length changes."""
     if _holds_mask(pattern):
         raise UnsupportedError(
             f"pattern {pattern} holds a mask whose rows are those of one call, and a cache makes many calls of "
             f"one text; say it by positions (Where, KeySpan, ...)"
+        )
+    if pattern.by_length:
+        raise UnsupportedError(
+            f"pattern {pattern} depends on how many keys there are, and with a cache each call has more, so that a "
+            f"continued text would differ from the whole at once; draw among the past, RandomBlocks(..., past=True)"
         )
 
 
@@ -53,6 +58,6 @@ def refuse_both(cache: object, context: object) -> None:
 
 
 def _holds_mask(pattern: Pattern) -> bool:
-    if isinstance(pattern, Many):
-        return any(_holds_mask(part) for part in pattern.parts)
-    return isinstance(pattern, Explicit) or (isinstance(pattern, Not) and _holds_mask(pattern.part))
+    if isinstance(pattern, Compound):
+        return any(_holds_mask(part) for part in pattern.made_of())
+    return isinstance(pattern, Explicit)

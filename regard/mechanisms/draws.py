@@ -10,6 +10,7 @@ import torch
 from regard.patterns.counting import draw
 
 _STEPS = 2**31  # numbers are drawn from so many
+_FIRST = -1  # the first step: models were trained with the directions that this gives
 
 
 def directions(seed: int, count: int, head_dim: int, orthogonal: bool, like: torch.Tensor) -> torch.Tensor:
@@ -56,8 +57,8 @@ def _turned(vectors: torch.Tensor, seed: int) -> torch.Tensor:
 
 def _normal(seed: int, count: int, head_dim: int, first_step: int) -> torch.Tensor:
     """Standard normal numbers (count, head_dim) in float64, by the transform of Box and Muller (1958)."""
-    place = torch.arange(1, count * head_dim + 1, device="cpu").view(count, head_dim)  # the hash of 0, 0, 0 is 0
-    first, second = (_uniform(seed, place, first_step + step) for step in range(2))
+    place = torch.arange(count * head_dim, device="cpu").view(count, head_dim)
+    first, second = (_uniform(seed, place, _FIRST + first_step + step) for step in range(2))
     return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
 
 

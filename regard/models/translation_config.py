@@ -73,8 +73,17 @@ class TranslationConfig(Settings):
         if self.positions == "rotary" and self.dim // self.heads % 2:
             raise ArgumentError(f"rotary turns pairs, and dim / heads is {self.dim // self.heads}; it needs to be even")
         for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
-            parse(getattr(self, name))
+            self._check_pattern(name)
         for name, choices in (("positions", POSITIONS), ("norm", NORMS), ("activation", ACTIVATIONS)):
             self.check_choice(name, choices)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
+
+    def _check_pattern(self, name: str) -> None:
+        """A text whose pattern means the same for a sentence alone, in a padded batch, and written id by id."""
+        if (pattern := parse(getattr(self, name))).by_length:
+            raise ArgumentError(
+                f"{name} {pattern} depends on how many keys there are, so that a sentence would be translated "
+                f"otherwise beside a longer one, and its target otherwise id by id; let it draw among the past alone, "
+                f"such as random_blocks(3, block=64, seed=0, past=true)"
+            )

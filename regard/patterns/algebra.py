@@ -206,7 +206,7 @@ NOTHING = Not(Full())
 
 def both(*patterns: Pattern) -> Pattern:
     """`&`, flattened: full is neutral, nothing swallows everything, a repeated part counts once."""
-    parts = [part for part in _flat(Both, patterns) if part != Full()]
+    parts = [part for part in _flat(Both, patterns) if not isinstance(part, Full)]
     return NOTHING if NOTHING in parts else _joined(Both, parts or [Full()])
 
 
@@ -222,12 +222,8 @@ def negate(pattern: Pattern) -> Pattern:
 
 
 def _flat(kind: type[Many], patterns: tuple[Pattern, ...]) -> list[Pattern]:
-    parts: list[Pattern] = []
-    for pattern in patterns:
-        for part in pattern.parts if isinstance(pattern, kind) else (pattern,):
-            if part not in parts:
-                parts.append(part)
-    return parts
+    flat = (part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,)))
+    return list(dict.fromkeys(flat))
 
 
 def _joined(kind: type[Many], parts: list[Pattern]) -> Pattern:

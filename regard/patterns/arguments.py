@@ -7,7 +7,7 @@ from itertools import islice
 from operator import index
 
 from regard.errors import ArgumentError
-from regard.patterns.ranges import Ranges, union
+from regard.patterns.ranges import Ranges
 
 MOST = 1_000_000  # positions named one by one
 
@@ -39,7 +39,10 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
 
 def runs(numbers: Iterable[int]) -> Ranges:
     """The same positions as ranges."""
-    return union(range(number, number + 1) for number in numbers)
+    ordered = sorted(set(numbers))
+    starts = [number for before, number in zip([None, *ordered], ordered, strict=False) if before != number - 1]
+    lasts = [number for number, after in zip(ordered, [*ordered[1:], None], strict=False) if after != number + 1]
+    return tuple(range(start, last + 1) for start, last in zip(starts, lasts, strict=True))
 
 
 def words(ranges: Ranges) -> str:

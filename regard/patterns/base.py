@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
+from regard.errors import ArgumentError
 from regard.patterns.band import Band
 from regard.patterns.grid import Grid
-from regard.patterns.ranges import Ranges, Segments, covers, union
+from regard.patterns.ranges import Ranges, Segments, union
 from regard.patterns.reach import Reach
+from regard.patterns.seen import four_axes, marked, visible_in_band
 
 if TYPE_CHECKING:
     from regard.patterns.tiles import Tiles
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
-_serials = itertools.count(1)
-
-
-def next_serial() -> int:
-    """A number nobody had before: what makes a pattern that holds a tensor equal only to itself."""
-    return next(_serials)
 
 
 class Pattern:
@@ -35,6 +30,7 @@ class Pattern:
     by_length = False  # what is seen depends on how many keys there are
     varies_by_head = False
     varies_by_row = False  # of the batch
+    levels = 1  # of patterns made of patterns
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The truth: may the query at `q_pos` see the key at `k_pos`?
@@ -195,9 +191,9 @@ class Pattern:
         """Keys that some query of the grid may see: None for all, else booleans (batch or 1, heads or 1, keys)."""
         band = self.band()
         if band is not None and not grid.per_batch:
-            return _visible_in_band(band, grid)
+            return visible_in_band(band, grid)
         if self.query_free and len(grid.rows):
-            return _four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
+            return four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
         return self._visible_by_asking(grid)
 
     def _visible_by_asking(self, grid: Grid) -> torch.Tensor | None:
@@ -208,10 +204,10 @@ class Pattern:
         if self.structured and not (self.varies_by_head or grid.per_batch):
             from regard.patterns.tiles import seen_keys
 
-            return _marked(seen_keys(self, grid), grid)
+            return marked(seen_keys(self, grid), grid)
         seen = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
         for block in row_blocks(grid):
-            seen = seen | _four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
+            seen = seen | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
         return seen
 
     def dense(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> torch.Tensor:
@@ -256,20 +252,39 @@ class Pattern:
 
         return draw(self, q_len, q_len if k_len is None else k_len, q_start=q_start)
 
-    def __and__(self, other: Pattern) -> Pattern:
-        from regard.patterns.algebra import both
+    def __and__(self, other: Pattern | str) -> Pattern:
+        return _joined("both", self, other)
 
-        return both(self, other) if isinstance(other, Pattern) else NotImplemented
+    def __rand__(self, other: str) -> Pattern:
+        return _joined("both", other, self)
 
-    def __or__(self, other: Pattern) -> Pattern:
-        from regard.patterns.algebra import either
+    def __or__(self, other: Pattern | str) -> Pattern:
+        return _joined("either", self, other)
 
-        return either(self, other) if isinstance(other, Pattern) else NotImplemented
+    def __ror__(self, other: str) -> Pattern:
+        return _joined("either", other, self)
+
+    def __bool__(self) -> bool:
+        raise ArgumentError(
+            f"the pattern {self} is neither true nor false, which `and`, `or`, `not` and `if` ask for; join patterns "
+            f"with & | ~, and ask `is None` whether there is one"
+        )
 
     def __invert__(self) -> Pattern:
         from regard.patterns.algebra import negate
+        from regard.patterns.compound import shallow
 
-        return negate(self)
+        return shallow(negate(self))
+
+
+def _joined(join: str, one: Pattern | str, other: Pattern | str) -> Pattern:
+    """Both or either of two patterns, of which one may be given as its text."""
+    from regard.patterns import algebra, text
+    from regard.patterns.compound import shallow
+
+    if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
+        return NotImplemented
+    return shallow(getattr(algebra, join)(text.as_pattern(one), text.as_pattern(other)))
 
 
 def row_blocks(grid: Grid) -> list[Grid]:
@@ -277,23 +292,3 @@ def row_blocks(grid: Grid) -> list[Grid]:
     step = max(1, CHUNK // max(1, len(grid.keys)))
     rows = grid.rows
     return [grid.block(rows[at : at + step], grid.keys) for at in range(0, len(rows), step)]
-
-
-def _visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
-    assert isinstance(grid.q_start, int)
-    first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
-    return _marked(union([band.keys(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
-
-
-def _marked(seen: Ranges, grid: Grid) -> torch.Tensor | None:
-    """The keys of a grid that lie in the ranges, (1, 1, keys); None for all of them."""
-    if covers(seen, grid.keys):
-        return None
-    marked = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
-    for keys in seen:
-        marked[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = True
-    return marked
-
-
-def _four_axes(allowed: torch.Tensor) -> torch.Tensor:
-    return allowed if allowed.dim() == 4 else allowed[None, None]

@@ -39,8 +39,7 @@ def _both(parts: list[Pattern]) -> Pattern:
         parts = _flat(Both, [cut.as_pattern(), *narrower])
         if narrower == rest:
             break
-    implied = [part for part in parts if isinstance(part, Either) and _shared(part, parts)]
-    return both(*_ordered([part for part in parts if part not in implied]))
+    return both(*_ordered(_unabsorbed(Either, parts)))
 
 
 def _left_of(part: Pattern, cut: Band) -> Pattern:
@@ -68,27 +67,22 @@ def _either(parts: list[Pattern]) -> Pattern:
     if Full() in parts:
         return Full()
     bands = {part: band for part in parts if (band := part.band()) is not None}
-    inside = [
-        part
-        for part, band in bands.items()
-        if any(band.within(other) for place, other in bands.items() if place != part and not other.within(band))
-    ]
-    implied = [part for part in parts if isinstance(part, Both) and _shared(part, parts)]
-    return either(*_ordered([part for part in parts if part not in inside and part not in implied]))
+    distinct = set(bands.values())
+    inside = {
+        band for band in distinct if any(band.within(other) and not other.within(band) for other in distinct - {band})
+    }
+    return either(*_ordered([part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside]))
 
 
-def _shared(part: Many, others: list[Pattern]) -> bool:
-    """Absorption: A | (A & B) is A, and A & (A | B) is A."""
-    return any(inner in others for inner in part.parts)
+def _unabsorbed(kind: type[Many], parts: list[Pattern]) -> list[Pattern]:
+    """Without what another part implies: A | (A & B) is A, and A & (A | B) is A."""
+    known = set(parts)
+    return [part for part in parts if not (isinstance(part, kind) and not known.isdisjoint(part.parts))]
 
 
 def _flat(kind: type[Many], parts: list[Pattern]) -> list[Pattern]:
-    found: list[Pattern] = []
-    for part in parts:
-        for inner in part.parts if isinstance(part, kind) else (part,):
-            if inner not in found:
-                found.append(inner)
-    return found
+    flat = (inner for part in parts for inner in (part.parts if isinstance(part, kind) else (part,)))
+    return list(dict.fromkeys(flat))
 
 
 def _ordered(parts: list[Pattern]) -> list[Pattern]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from math import lcm
 
+from regard.errors import ArgumentError
 from regard.patterns.base import Pattern
+
+DEEPEST = 64  # levels of patterns made of patterns
 
 
 class Compound(Pattern):
@@ -13,6 +16,14 @@ class Compound(Pattern):
     def made_of(self) -> tuple[Pattern, ...]:
         """The patterns it is made of."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
+
+    @property
+    def levels(self) -> int:  # type: ignore[override]
+        found = self.__dict__.get("_levels")
+        if found is None:
+            found = 1 + max(part.levels for part in self.made_of())
+            object.__setattr__(self, "_levels", found)
+        return found
 
     @property
     def query_free(self) -> bool:  # type: ignore[override]
@@ -61,3 +72,13 @@ class Compound(Pattern):
 
 def _together(periods: list[int | None]) -> int | None:
     return None if None in periods else lcm(*(period for period in periods if period))
+
+
+def shallow(pattern: Pattern) -> Pattern:
+    """The pattern, if it is not made of too many levels of patterns for its text to be read back."""
+    if pattern.levels > DEEPEST:
+        raise ArgumentError(
+            f"a pattern of {pattern.levels} levels of patterns inside each other; {DEEPEST} are the most, so join "
+            f"more parts by one sign instead of nesting them"
+        )
+    return pattern

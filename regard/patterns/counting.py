@@ -1,4 +1,12 @@
-"""Draws by counting: what is drawn depends on a seed and a place, on nothing else, and is the same on every device."""
+"""Draws by counting: what is drawn depends on a seed and a place, on nothing else, and is the same on every device.
+
+With mix, the finaliser of SplitMix64, in 64 bits that wrap around:
+
+    state = mix(mix(seed + (place + 1) · 0x9E3779B97F4A7C15) + (step + 1) · 0xC2B2AE3D27D4EB4F)
+    number = (state >> 32) · choices >> 32
+
+mix maps 0 to 0, so the counters begin at 1: seed 0, place 0 and step 0 are as good as any others.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +22,8 @@ def draw(seed: int, place: torch.Tensor, step: int, choices: torch.Tensor) -> to
         step: which draw at that place.
         choices: int64 that broadcasts with `place`, 1 to 2**31.
     """
-    state = _scramble(place * -7046029254386353131 + _signed(seed))
-    state = _scramble(state + _signed(step * -4417276706812531889))
+    state = _scramble((place + 1) * -7046029254386353131 + _signed(seed))
+    state = _scramble(state + _signed((step + 1) * -4417276706812531889))
     return (_shifted(state, 32) * choices) >> 32
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.base import Pattern, next_serial
+from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
+from regard.patterns.identity import new_serial
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Explicit(Pattern):
                 f"(batch or 1, heads or 1, q_len, k_len)"
             )
         object.__setattr__(self, "mask", mask.detach().clone())
-        object.__setattr__(self, "serial", next_serial())
+        object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The mask at these positions, its own rows standing so that the last one meets the last key."""
@@ -76,6 +77,11 @@ class Explicit(Pattern):
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         found = tuple(self.mask.shape)
+        if (way := _way_of_padding(found, batch, q_len, k_len)) is not None:
+            raise ShapeError(
+                f"Explicit's mask {found} looks like key padding of {batch} rows and {k_len} keys, and this call needs "
+                f"{(q_len, k_len)} queries and keys; give KeySpan(0, lengths) for padding behind the keys, or {way}"
+            )
         if found[-2:] != (q_len, k_len):
             raise ShapeError(f"Explicit's mask is for {found[-2:]} queries and keys; this call has {(q_len, k_len)}")
         for axis, size, given in zip(("batch", "heads"), (batch, heads), found[:-2], strict=False):
@@ -90,3 +96,12 @@ class Explicit(Pattern):
 
     def __str__(self) -> str:
         return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
+
+
+def _way_of_padding(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
+    """How a key padding mask (batch, k_len) or (batch, 1, 1, k_len) is given, where this shape is one; else None."""
+    if shape[-2:] == (q_len, k_len) or not batch:
+        return None
+    if shape == (batch, k_len):
+        return f"Explicit(mask[:, None, None, :].expand(-1, -1, {q_len}, -1))"
+    return f"Explicit(mask.expand(-1, -1, {q_len}, -1))" if shape == (batch, 1, 1, k_len) else None

@@ -9,7 +9,8 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Band
-from regard.patterns.base import Pattern, next_serial
+from regard.patterns.base import Pattern
+from regard.patterns.identity import new_serial
 
 End = int | torch.Tensor | None
 
@@ -43,7 +44,7 @@ class KeySpan(Pattern):
         for name in ("start", "stop"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if self._tensors():
-            object.__setattr__(self, "serial", next_serial())
+            object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         live = torch.broadcast_tensors(q_pos, k_pos)[1] >= _on_rows(self.start, k_pos)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from regard.patterns.algebra import NOTHING, Many, Not
+from regard.patterns.algebra import NOTHING, Many, Not, both, negate
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
 from regard.patterns.lattice import Lattice
+
+MOST_STRIDES = 4  # each is told apart residue by residue, and inside each residue so is every other one
 
 
 def simplified(pattern: Pattern) -> Pattern:
@@ -44,12 +46,14 @@ def replaced(pattern: Pattern, kind: type[Pattern], by: Pattern, stride: int | N
 def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
     """The pattern as disjoint patterns: one without lattices, and for each stride the rest, which lies on its lattice.
 
-    Lattices that take pairs away, or that the pattern cannot be told on, stay in the first.
+    Lattices that take pairs away, or that the pattern cannot be told on, stay in the first; so do all where they have
+    more than MOST_STRIDES strides.
     """
     on: list[tuple[int, Pattern]] = []
-    for stride in _strides(pattern):
+    strides = _strides(pattern)
+    for stride in strides if len(strides) <= MOST_STRIDES else ():
         off = replaced(pattern, Lattice, NOTHING, stride).canonical()
-        there = replaced(pattern, Lattice, Full(), stride) & ~off
+        there = both(replaced(pattern, Lattice, Full(), stride), negate(off))
         if there.on_lattice(stride, 0) is not None:
             on.append((stride, there))
             pattern = off

@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound
+from regard.patterns.compound import Compound, shallow
 from regard.patterns.grid import Grid
 from regard.patterns.part import side_by_side
 from regard.patterns.ranges import Segments, common, union
@@ -43,6 +43,7 @@ class PerHead(Compound):
                 f"it was given {strangers[0] if strangers else given!r}"
             )
         object.__setattr__(self, "patterns", found)
+        shallow(self)
 
     @property
     def parts(self) -> tuple[Pattern, ...]:

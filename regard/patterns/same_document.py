@@ -10,7 +10,8 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
-from regard.patterns.base import Pattern, next_serial
+from regard.patterns.base import Pattern
+from regard.patterns.identity import new_serial
 from regard.patterns.part import Part
 from regard.patterns.ranges import Ranges, Segments, common, union
 
@@ -43,7 +44,7 @@ class SameDocument(Part):
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")
         ids = ids.detach().to(torch.int64, copy=True)
         object.__setattr__(self, "ids", ids[0] if ids.dim() == 2 and len(ids) == 1 else ids)
-        object.__setattr__(self, "serial", next_serial())
+        object.__setattr__(self, "serial", new_serial())
 
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]

@@ -9,8 +9,11 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from regard.errors import ArgumentError
+from regard.patterns.algebra import both, either
+from regard.patterns.arguments import MOST
 from regard.patterns.base import Pattern
 from regard.patterns.causal import Causal
+from regard.patterns.compound import DEEPEST
 from regard.patterns.diagonals import Diagonals
 from regard.patterns.dilated import DilatedWindow
 from regard.patterns.fixed import Fixed
@@ -51,8 +54,8 @@ READABLE: dict[str, type[Pattern]] = {
 }
 LISTS = {GlobalTokens, KeySet, QuerySet, PerHead}
 WORDS = {"all": None, "true": True, "false": False}
-DEEPEST = 64
 LONGEST = 10_000
+MOST_PARTS = 128  # names of patterns in a text: a plan looks at each of them in every block
 DIGITS = 18
 _WORD = re.compile(r"\s*([a-z_]+|-?\d+|\.\.|[()&|~,=])")
 Item = TypeVar("Item")
@@ -101,6 +104,7 @@ class _Reader:
         self.words: list[tuple[str, int]] = []
         self.at = 0
         self.depth = 0
+        self.named_positions = 0
         end = len(text.rstrip())
         place = 0
         while place < end:
@@ -109,6 +113,9 @@ class _Reader:
                 raise self._error(f"{text[place:].strip()[:20]!r} is not understood", place)
             self.words.append((match.group(1), match.start(1)))
             place = match.end()
+        parts = sum(word in READABLE for word, _ in self.words)
+        if parts > MOST_PARTS:
+            raise self._error(f"{parts} patterns are named, and {MOST_PARTS} are the most", self.words[-1][1])
 
     def whole(self) -> Pattern:
         pattern = self.either()
@@ -117,16 +124,16 @@ class _Reader:
         return pattern
 
     def either(self) -> Pattern:
-        pattern = self.both()
+        parts = [self.both()]
         while self._take("|"):
-            pattern = pattern | self.both()
-        return pattern
+            parts.append(self.both())
+        return parts[0] if len(parts) == 1 else either(*parts)
 
     def both(self) -> Pattern:
-        pattern = self.single()
+        parts = [self.single()]
         while self._take("&"):
-            pattern = pattern & self.single()
-        return pattern
+            parts.append(self.single())
+        return parts[0] if len(parts) == 1 else both(*parts)
 
     def single(self) -> Pattern:
         self.depth += 1
@@ -152,8 +159,19 @@ class _Reader:
         if kind is PerHead:
             return PerHead(self.listed(self.either))
         if kind in LISTS:
-            return _from_spans(kind, self.listed(self.span))
+            return self.positions(kind, self.listed(self.span))
         return self.called(name, kind)
+
+    def positions(self, kind: type[Pattern], spans: list[range]) -> Pattern:
+        """The sets take spans as they are, `GlobalTokens` one position after the other."""
+        if kind is KeySet:
+            return KeySet(tuple(spans))
+        if kind is QuerySet:
+            return QuerySet(tuple(spans))
+        self.named_positions += sum(map(len, spans))
+        if self.named_positions > MOST:
+            raise self._error(f"global_tokens name more than {MOST} positions; for a long span there is key_span")
+        return GlobalTokens(chain.from_iterable(spans))
 
     def called(self, name: str, kind: type[Pattern]) -> Pattern:
         """A pattern with arguments by place and by name."""
@@ -232,10 +250,3 @@ class _Reader:
             f"cannot read the pattern {shown!r}: {reason} at character {place + 1}; "
             f"patterns are {', '.join(READABLE)}, joined with & | ~ and parentheses"
         )
-
-
-def _from_spans(kind: type[Pattern], spans: list[range]) -> Pattern:
-    """The sets take spans as they are, `GlobalTokens` one position after the other, and it counts them itself."""
-    if kind is KeySet:
-        return KeySet(tuple(spans))
-    return QuerySet(tuple(spans)) if kind is QuerySet else GlobalTokens(chain.from_iterable(spans))

@@ -115,6 +115,8 @@ def kept_weights(
 ) -> NDArray[np.bool_]:
     """Which weights dropout keeps, (batch, heads, q_len, k_len): SplitMix64's finaliser over the pair's place.
 
+    state = mix(state + (counter + 1) · constant) for batch row, head, query and key position, from state = seed.
+
     Args:
         q_positions: (q_len,) or (batch, q_len).
         k_positions: (k_len,).
@@ -131,7 +133,7 @@ def kept_weights(
     )
     state = np.full((1, 1, 1, 1), seed % 2**64, dtype=np.uint64)
     for counter, stride in place:
-        state = state ^ (counter.astype(np.int64).astype(np.uint64) * np.uint64(stride))
+        state = state + (counter.astype(np.int64) + 1).astype(np.uint64) * np.uint64(stride)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
         state = state ^ (state >> np.uint64(31))

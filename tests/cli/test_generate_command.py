@@ -11,6 +11,7 @@ from regard.cli import main
 from regard.cli.generate import harmless
 from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE
+from regard.errors import ArgumentError
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 
@@ -57,6 +58,23 @@ def test_json_says_all_there_is_and_lines_of_standard_input_are_prompts(run, reg
     assert [record["prompt"] for record in records] == ["the animal", "", "a café"]
     assert all(record["settings"]["temperature"] == 0 for record in records)
     assert {"text", "ids", "log_probability", "ended"} <= records[0].keys()
+
+
+def test_each_line_draws_for_itself_and_the_same_seed_draws_the_same_again(run, regard):
+    settings = ["--seed", 5, "--max-tokens", 12, "--json"]
+    found = [regard(run, *settings, stdin="the animal\n" * 4)[1].splitlines() for _ in range(2)]
+    texts = [json.loads(line)["ids"] for line in found[0]]
+    assert found[0] == found[1]
+    assert len(set(map(tuple, texts))) == 4
+    together = Generator.load(run).generate(["the animal"] * 4, max_tokens=12, sampling=Sampling(seed=5))
+    assert texts == [list(one.ids) for (one,) in together]
+    assert regard(run, *["the animal"] * 4, *settings)[1].splitlines() == found[0]
+
+
+@pytest.mark.parametrize("row", [-1, 2**32, 1.0, True])
+def test_a_row_that_is_none_is_refused(run, row):
+    with pytest.raises(ArgumentError, match="first_row is"):
+        Generator.load(run).generate(["the animal"], first_row=row)
 
 
 def test_a_stop_and_a_beam_are_heeded(run, regard):

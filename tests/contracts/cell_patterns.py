@@ -49,8 +49,8 @@ def _scramble(x: np.ndarray) -> np.ndarray:
 
 def _draw(seed: int, own: int, step: int, choices: int) -> int:
     """SplitMix64 of seed, query block and step, its upper half as a share of the choices."""
-    state = _scramble(np.array([(own * 0x9E3779B97F4A7C15 + seed) % 2**64], np.uint64))
-    state = _scramble(state + np.uint64(step * 0xC2B2AE3D27D4EB4F % 2**64))
+    state = _scramble(np.array([(seed + (own + 1) * 0x9E3779B97F4A7C15) % 2**64], np.uint64))
+    state = _scramble(state + np.uint64((step + 1) * 0xC2B2AE3D27D4EB4F % 2**64))
     return (int(state[0]) >> 32) * choices >> 32
 
 

@@ -97,5 +97,5 @@ def test_kept_weights_are_the_splitmix_of_steele_by_hand():
     for place in np.ndindex(kept.shape):
         state = 123
         for counter, stride in zip((place[0], place[1], place[2] - 2, place[3]), strides, strict=True):
-            state = scramble(state ^ (counter * stride % 2**64))
+            state = scramble((state + (counter + 1) * stride) % 2**64)
         assert kept[place] == (state >> 11 >= 2**52)

@@ -27,6 +27,22 @@ def test_numbers_are_uniform_and_differ_by_seed_row_and_place():
     assert (torch.corrcoef(numbers) - torch.eye(10)).abs().max() < 5 / 1009**0.5
 
 
+# By the law in the conventions, in plain integers: seed, row, ids written so far, and the number.
+GOLDEN = [
+    (0, 0, 0, "0x1.533cefbd1919ep-1"),
+    (0, 0, 1, "0x1.b842a49145912p-1"),
+    (0, 1, 0, "0x1.a94245cb12120p-2"),
+    (1, 0, 0, "0x1.f5d573265d610p-2"),
+    (7, 2 + (3 << 32), 5, "0x1.e26adddec6f5ap-1"),
+    (2**63 - 1, 0, 0, "0x1.2ea9c7d9f5bdcp-2"),
+]
+
+
+@pytest.mark.parametrize(("seed", "row", "place", "number"), GOLDEN)
+def test_the_draws_are_frozen(seed, row, place, number):
+    assert uniform(seed, torch.tensor([row]), place).item() == float.fromhex(number)
+
+
 def test_a_row_draws_the_same_whatever_stands_beside_it():
     scores, rows = torch.randn(7, 29), torch.tensor([4, 0, 9, 2, 30, 1, 5])
     together = Sampling(seed=8).choose(scores, rows, 2)

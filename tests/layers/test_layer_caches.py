@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard.caches import new_cache
 from regard.layers import MultiHeadAttention
-from regard.patterns import KeySpan
+from regard.patterns import Causal, Explicit, Full, KeySpan, PerHead, RandomBlocks
 from regard.positions import Rotary
 
 WINDOW = 6
@@ -160,3 +160,38 @@ def test_a_cache_made_by_hand_serves_as_well():
     cache = new_cache("static", 1, 2, 6, capacity=3)
     with torch.no_grad():
         assert layer(torch.zeros(1, 3, 24), cache=cache).shape == (1, 3, 24)
+
+
+LENGTH_BOUND = {
+    "alone": RandomBlocks(1, block=2, seed=3),
+    "in an alternative": Causal() & (KeySpan(0, 1) | RandomBlocks(1, block=2)),
+    "negated": ~RandomBlocks(1, block=2),
+    "of one head": PerHead([Causal(), Causal(), Causal(), RandomBlocks(1, block=2)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pattern", LENGTH_BOUND.values(), ids=LENGTH_BOUND)
+def test_blocks_drawn_among_all_keys_are_refused_with_a_cache_and_leave_it_as_it_was(pattern, kind):
+    layer, x = layer_of(), torch.randn(1, 5, 24, dtype=torch.float64)
+    cache = layer.new_cache(1, kind, KINDS[kind])
+    with torch.no_grad():
+        layer(x[:, :2], cache=cache)
+        with pytest.raises(rg.UnsupportedError, match=r"depends on how many keys there are.*past=True"):
+            layer(x[:, 2:], cache=cache, pattern=pattern)
+        assert cache.length == 2
+        layer(x, pattern=pattern)  # at once it means one thing
+
+
+def test_a_mask_of_one_head_is_refused_with_a_cache():
+    mask = PerHead([Full(), Full(), Full(), Explicit(torch.ones(3, 3, dtype=torch.bool))])
+    layer, x = layer_of(), torch.randn(1, 3, 24, dtype=torch.float64)
+    with pytest.raises(rg.UnsupportedError, match="rows are those of one call"):
+        layer(x, cache=layer.new_cache(1), pattern=mask)
+
+
+def test_blocks_drawn_among_the_past_continue_as_the_whole_at_once():
+    layer = layer_of(pattern="causal & (sliding_window(2) | random_blocks(2, block=2, seed=3, past=true))")
+    x = torch.randn(2, 24, 24, dtype=torch.float64)
+    with torch.no_grad():
+        assert (continued(layer, x, (0, 5, 6, 7, 24), layer.new_cache(2)) - layer(x)).abs().max() <= 1e-12

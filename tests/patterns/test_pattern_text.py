@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.patterns import parse
@@ -92,8 +94,59 @@ def test_a_pattern_has_several_spellings(one, other):
         ("same_document(4)", "'same_document' is no pattern"),
         ("random_blocks(3, past=maybe)", "true or false is missing at character 23"),
         ("per_head(" * 100 + "full" + ")" * 100, "more than 64 levels"),
+        ("&".join(f"key_set({n})" for n in range(700)), "700 patterns are named, and 128 are the most"),
+        ("full |" * 1700, "a pattern's text of 10200 characters; 10000 are read at most"),
+        ("|".join(f"global_tokens({n}..600000)" for n in range(2)), "name more than 1000000 positions"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_place(text, words):
     with pytest.raises(ArgumentError, match=words):
         parse(text)
+
+
+@pytest.mark.parametrize("sign", ["&", "|"])
+def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
+    """Each join compared all parts with all others, so that n of them cost n³."""
+    compared = 0
+    same = p.KeySet.__eq__
+
+    def counted(one: p.KeySet, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return same(one, other)
+
+    monkeypatch.setattr(p.KeySet, "__eq__", counted)
+    pattern = parse(sign.join(f"key_set(0, {2 * n}, {2 * n + 3})" for n in range(128)))
+    for _ in range(2):
+        assert pattern.canonical() == parse(str(pattern)).canonical()
+    assert compared < 128 * 127 / 2  # fewer than every pair once, in three parsings and two canonical forms
+
+
+def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answers_everything():
+    def nested(levels: int, pattern: p.Pattern) -> p.Pattern:
+        for level in range(levels - 1):
+            pattern = pattern & p.Prefix(level) if level % 2 else pattern | p.Lattice(level + 2)
+        return pattern
+
+    deepest = nested(64, p.Causal())
+    assert parse(str(deepest)) == deepest
+    assert hash(deepest) == hash(parse(str(deepest)))
+    assert torch.equal(deepest.canonical().dense(9, 9), deepest.dense(9, 9))
+    assert rg.plan_attention(*(torch.zeros(1, 1, 9, 4) for _ in "qkv"), pattern=deepest).backend
+    for deeper in (
+        lambda: nested(65, p.Causal()), lambda: ~deepest, lambda: p.PerHead([deepest]),
+        lambda: nested(5000, p.Causal()),
+    ):  # fmt: skip
+        with pytest.raises(
+            ArgumentError, match="a pattern of 65 levels of patterns inside each other; 64 are the most"
+        ):
+            deeper()
+
+
+def test_lattices_of_many_strides_keep_their_meaning_and_are_counted_once_each():
+    pattern = parse("|".join(f"lattice({stride})" for stride in (3, 5, 7, 11, 13)))
+    assert pattern.count(60, 60) == int(pattern.dense(60, 60).sum())
+    q, k, v = (torch.randn(1, 1, 60, 4) for _ in range(3))
+    expected = rg.attention(q, k, v, pattern=pattern, backend="reference")
+    for name in ("tiled", "fused", "streamed"):
+        torch.testing.assert_close(rg.attention(q, k, v, pattern=pattern, backend=name), expected)

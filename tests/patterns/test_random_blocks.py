@@ -14,12 +14,17 @@ def drawn(pattern: RandomBlocks, query: int, k_len: int) -> list[int]:
     return sorted(set((seen.nonzero().flatten() // pattern.block).tolist()))
 
 
-# As first drawn. A change here changes the meaning of every model that was trained with random blocks.
+# By the law in the conventions, in plain integers. A change here changes the meaning of every model that was trained
+# with random blocks.
 GOLDEN = [
-    (RandomBlocks(3, block=64, seed=0), 4096, {0: [0, 25, 52], 63: [0, 25, 52], 64: [17, 41, 63], 4095: [22, 33, 42]}),
-    (RandomBlocks(3, block=64, seed=0), 4096, {-1: [1, 4, 54]}),
-    (RandomBlocks(2, block=16, seed=7, past=True), 640, {0: [0], 16: [0, 1], 40: [0, 2], 639: [18, 27], -1: []}),
-    (RandomBlocks(4, block=1, seed=-5), 1000, {0: [52, 398, 662, 800], 999: [274, 281, 461, 648]}),
+    (
+        RandomBlocks(3, block=64, seed=0),
+        4096,
+        {0: [17, 41, 55], 63: [17, 41, 55], 64: [24, 25, 34], 4095: [20, 49, 54]},
+    ),
+    (RandomBlocks(3, block=64, seed=0), 4096, {-1: [25, 40, 51]}),
+    (RandomBlocks(2, block=16, seed=7, past=True), 640, {0: [0], 16: [0, 1], 40: [0, 2], 639: [26, 30], -1: []}),
+    (RandomBlocks(4, block=1, seed=-5), 1000, {0: [162, 544, 607, 934], 999: [67, 159, 421, 500]}),
 ]
 
 

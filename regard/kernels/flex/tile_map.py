@@ -39,10 +39,10 @@ class TileMap:
     kept: int
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     """The tiles of a structured pattern; remembered, so that layers with one pattern ask once.
+
+    A pattern equal only to itself is needed while its batch is: a few such maps are kept, and displace no others.
 
     Args:
         pattern: may differ by batch row and head.
@@ -50,6 +50,11 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
         batch: batch rows.
         heads: query heads.
     """
+    return (_kept if pattern.by_value else _kept_shortly)(pattern, grid, batch, heads)
+
+
+@torch.inference_mode(False)  # what is remembered may be needed where gradients are
+def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
     sheets: dict[Pattern, _Sheet] = {}
     found: list[list[_Sheet]] = []
@@ -67,6 +72,10 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
         pairs=times * sum(sheet.pairs for line in found for sheet in line),
         kept=times * sum(sheet.kept for line in found for sheet in line),
     )
+
+
+_kept = lru_cache(maxsize=64)(_tile_map)
+_kept_shortly = lru_cache(maxsize=4)(_tile_map)
 
 
 def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
