@@ -22,7 +22,7 @@ from .oracle import Answer, Tensors, answer
 from .tensors import Made
 
 NAMES = ("auto", *(name for name in BACKENDS if name not in ("flex", "linear", "linformer", "lsh")))
-# The backends that have second derivatives; None for all of them.
+# The backends that are asked for second derivatives; None for all of them.
 SECOND: tuple[str, ...] | None = ("reference",)
 
 
@@ -92,14 +92,18 @@ def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     if not case.learners:
         return {name: x.detach() for name, x in found.items()}
     come = dict(made.cotangents)
-    come["output"] = come["output"].detach().requires_grad_(second)
+    # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
+    come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
     learning = [leaves[name] for name in case.learners]
     first = gradients([found[name] for name in come], learning, list(come.values()), second)
     told = found | {f"d {name}": x for name, x in zip(case.learners, first, strict=True)}
     if second:
         along = [made.directions[name] for name in case.learners]
-        twice = gradients(first, [*learning, come["output"]], along, False)
-        told |= {f"dd {name}": x for name, x in zip((*case.learners, "grad_output"), twice, strict=True)}
+        asked = {name: leaves[name] for name in case.learners}
+        if come["output"].requires_grad:
+            asked["grad_output"] = come["output"]
+        twice = gradients(first, list(asked.values()), along, False)
+        told |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
     return {name: x.detach() for name, x in told.items()}
 
 

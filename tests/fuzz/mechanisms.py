@@ -287,7 +287,7 @@ def _told(made: Made, second: bool, moved: Moved) -> Tensors:
 def _expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
     case = made.case
     u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-    if made.dtype == torch.bfloat16:  # machines that multiply bfloat16 round the weights to it
+    if made.dtype == torch.bfloat16:  # machines that multiply bfloat16 round the weights to it, once: SLACK times this
         u = torch.finfo(torch.bfloat16).eps / 8
     terms = 4 * case.features + case.head_dim + case.k_len + case.q_len + 8
     exact = _told(made, second, lambda x: x)
@@ -356,13 +356,16 @@ def _compute(made: Made, backend: str, second: bool) -> Tensors:
     found = {"output": output}
     if made.learners:
         learning = [leaves[name] for name in made.learners]
-        come = made.grad_output.clone().requires_grad_(second)
+        come = made.grad_output.clone().requires_grad_(second and case.seed % 20 < 10)  # see judging.py
         first = gradients([output], learning, [come], second)
         found |= {f"d {name}": x for name, x in zip(made.learners, first, strict=True)}
         if second:
             along = [made.directions[name] for name in made.learners]
-            twice = gradients(first, [*learning, come], along, False)
-            found |= {f"dd {name}": x for name, x in zip((*made.learners, "grad_output"), twice, strict=True)}
+            asked = {name: leaves[name] for name in made.learners}
+            if come.requires_grad:
+                asked["grad_output"] = come
+            twice = gradients(first, list(asked.values()), along, False)
+            found |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
     return {name: x.detach() for name, x in found.items()}
 
 

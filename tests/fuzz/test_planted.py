@@ -109,8 +109,35 @@ def plant_entropy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(observe, "_entropy", lambda weights: right(weights) / 0.6931471805599453)
 
 
+class _Constant(torch.autograd.Function):
+    """The same tensor, whose gradient is a constant to whoever differentiates it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # ty: ignore[invalid-method-override]
+        return grad.detach()
+
+
+def plant_constant_gradient(patch: pytest.MonkeyPatch) -> None:
+    """Queries have right gradients that silently have none themselves."""
+    right = plan.prepare
+
+    def wrong(*given: Any) -> Any:
+        operands = right(*given)
+        return replace(operands, q=_Constant.apply(operands.q))
+
+    patch.setattr(plan, "prepare", wrong)
+
+
 def _leaves(*kinds: str) -> Callable[[Any], bool]:
     return lambda case: bool(case.pattern.leaves() & set(kinds))
+
+
+def _blocks_before_0(case: Any) -> bool:
+    return bool(case.pattern.leaves() & {"random_blocks", "random_past"}) and min(case.places.start) < 0
 
 
 Concerns = Callable[[Any], bool]
@@ -126,7 +153,8 @@ FAULTS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], Concerns], ...] = (
     (plant_dropout, lambda case: getattr(case, "dropout", 0) > 0),
     (plant_slopes, lambda case: getattr(getattr(case, "bias", None), "kind", "") == "alibi"),
     (plant_span, _leaves("spans_by_row")),
-    (plant_negative_blocks, _leaves("random_blocks", "random_past")),
+    (plant_negative_blocks, _blocks_before_0),
+    (plant_constant_gradient, lambda case: case.second and case.seed % 2 == 1 and {"q", "k"} <= set(case.learners)),
     (plant_entropy, lambda case: "entropy" in getattr(case, "want", ())),
 )
 
