@@ -263,7 +263,7 @@ def _features(made: Made, x: torch.Tensor, moved: Moved) -> torch.Tensor:
         return moved((moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp() / case.features**0.5)
     w = directions(case.seed % 5, 4 * case.features, case.head_dim, False, like) / 1.5
     nothing = (x == 0).all(-1, keepdim=True)  # has no direction, and stays 0
-    length = x.square().sum(-1, keepdim=True).masked_fill(nothing, 1).sqrt()
+    length = moved(moved(x.square()).sum(-1, keepdim=True).masked_fill(nothing, 1).sqrt())
     angles = moved(moved(x / length) @ w.T)
     return moved(torch.cat([angles.sin(), angles.cos()], -1) / (4 * case.features) ** 0.5)
 
