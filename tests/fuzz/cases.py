@@ -1,0 +1,205 @@
+"""A call of softmax attention as data, drawn from one whole number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .meanings import FULL, LEAVES, Node, Places, drawn
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+LAYOUTS = ("contiguous", "transposed", "expanded", "shared heads", "sliced", "strided", "offset")
+PLAIN_LENGTHS = (1, 1, 2, 3, 5, 5, 7, 7, 8, 11, 11, 13, 13, 16, 17, 19, 23, 29, 37)
+LONG_LENGTHS = (61, 64, 67, 97, 128, 131, 257, 300)
+DIMS = (1, 2, 3, 5, 8, 16, 19)
+EVERYTHING = ("q", "k", "v", "bias")
+
+
+@dataclass(frozen=True)
+class Added:
+    """A bias: "tensor" of these axes (1 or 0: whole or broadcast), "alibi", "slopes" or "t5"."""
+
+    kind: str
+    axes: tuple[int, ...] = ()
+    dtype: str = "same"
+    hides: float = 0.0  # share of entries that are -inf
+    layout: str = "contiguous"
+    buckets: int = 8
+    distance: int = 13
+    sides: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that a call is made of; `seed` decides its numbers."""
+
+    seed: int
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    q_len: int = 5
+    k_len: int = 5
+    head_dim: int = 4
+    v_dim: int = 4
+    dtype: str = "float64"
+    pattern: Node = FULL
+    spelled: bool = False  # the pattern is handed over as a text
+    layouts: tuple[str, str, str] = ("contiguous",) * 3
+    gain: float = 1.0
+    scale: float | None = None
+    softcap: float | None = None
+    bias: Added | None = None
+    dropout: float = 0.0
+    dropout_seed: int = 0
+    q_start: int | tuple[int, ...] | None = None
+    learners: tuple[str, ...] = ()  # of q, k, v, bias: what needs a gradient; none: computed under no_grad
+    want: tuple[Any, ...] = ()  # names of statistics, ("top_keys", n), ("weights_of", rows, heads)
+    pulled: tuple[str, ...] = ()  # the statistics that a gradient comes in by, besides the output
+    grad_layout: str = "contiguous"
+    hidden: str = ""  # what stands in keys and values that no query may see: "", "nan" or "inf"
+    blocks: str = "shipped"  # or "small", "nested"
+    second: bool = False  # second derivatives too
+
+    @property
+    def places(self) -> Places:
+        start: tuple[int, ...]
+        if isinstance(self.q_start, tuple):
+            start = tuple(self.q_start[b % len(self.q_start)] for b in range(self.batch))
+        else:
+            start = (self.k_len - self.q_len if self.q_start is None else self.q_start,)
+        return Places(self.batch, self.heads, self.q_len, self.k_len, start)
+
+    def __str__(self) -> str:
+        said = [f"{one.name}={getattr(self, one.name)!s}" for one in fields(self) if self._differs(one.name)]
+        return f"Case({', '.join(said)})"
+
+    def _differs(self, name: str) -> bool:
+        return name == "seed" or getattr(self, name) != getattr(Case(0), name)
+
+
+def draw_case(seed: int) -> Case:
+    """The call that this number stands for."""
+    r = random.Random(seed)
+    q_len, k_len = _lengths(r)
+    kv_heads, group = r.choice((1, 1, 2, 3)), r.choice((1, 1, 2, 3))
+    batch = r.choice((1, 1, 2, 2, 3))
+    if q_len * k_len > 20_000:
+        batch, kv_heads, group = 1, 1, r.choice((1, 2))
+    learning, plain = r.random() < 0.6, r.random() < 0.4  # plain: what fused operations compute too
+    bias = _bias(r, plain) if r.random() < (0.25 if plain else 0.45) else None
+    learners = tuple(x for x in EVERYTHING if r.random() < 0.75) if learning else ()
+    if bias is None or bias.kind in ("alibi", "slopes"):
+        learners = tuple(x for x in learners if x != "bias")
+    want = _want(r, q_len, group * kv_heads) if r.random() < 0.35 else ()
+    return Case(
+        seed, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice(DIMS), r.choice(DIMS),
+        dtype=r.choice(DTYPES[:2] + DTYPES) if learning else r.choice(DTYPES),
+        pattern=drawn(r, max(q_len, k_len), list(LEAVES)),
+        spelled=r.random() < 0.15,
+        layouts=tuple(r.choice(LAYOUTS) if r.random() < 0.6 else "contiguous" for _ in range(3)),
+        gain=r.choice((0.0, 0.3, 1.0, 1.0, 1.0, 4.0)),
+        scale=r.choice((None, None, 0, 0.7, -0.6, 1.9, -1e-3)),
+        softcap=None if plain else r.choice((None, None, 0.3, 2.0, 30.0)),
+        bias=bias,
+        dropout=r.choice((0.1, 0.5, 0.9, 1.0)) if not plain and r.random() < 0.3 else 0.0,
+        dropout_seed=r.choice((0, 1, -1, r.randint(-(2**63), 2**63 - 1))),
+        q_start=_q_start(r, max(q_len, k_len), by_row=not plain),
+        learners=learners,
+        want=want,
+        pulled=tuple(one for one in map(_name, want) if r.random() < 0.6),
+        grad_layout=r.choice(("contiguous", "contiguous", "transposed", "one number")),
+        hidden=r.choice(("", "nan", "inf")),
+        blocks=r.choice(("shipped", "shipped", "small", "nested")) if q_len * k_len < 400 else "shipped",
+        second=r.random() < 0.4 and q_len * k_len < 2000,
+    )  # fmt: skip
+
+
+def _name(want: Any) -> str:
+    return want if isinstance(want, str) else want[0]
+
+
+def _lengths(r: random.Random) -> tuple[int, int]:
+    turn = r.random()
+    if turn < 0.03:
+        return r.choice(((0, 5), (5, 0), (0, 0)))
+    if turn < 0.05:
+        return r.choice(LONG_LENGTHS), r.choice(LONG_LENGTHS)
+    if turn < 0.15:
+        return r.choice((1, 2, 3)), r.choice(PLAIN_LENGTHS + LONG_LENGTHS)
+    q_len = r.choice(PLAIN_LENGTHS)
+    return (q_len, q_len) if turn < 0.45 else (q_len, r.choice(PLAIN_LENGTHS))
+
+
+def _q_start(r: random.Random, n: int, by_row: bool) -> int | tuple[int, ...] | None:
+    turn = r.random()
+    if turn < 0.5:
+        return None
+    if turn < 0.75 or not by_row:
+        return r.randint(-n // 2 - 1, n + 1)
+    return tuple(r.randint(-n // 2 - 1, n + 1) for _ in range(3))
+
+
+def _bias(r: random.Random, by_distance: bool) -> Added:
+    turn = r.random() * (0.25 if by_distance else 1)
+    if turn < 0.15:
+        return Added("alibi")
+    if turn < 0.25:
+        return Added("slopes")
+    if turn < 0.4:  # no distance but the farthest is a power of another here: rounding decides no bucket
+        return Added("t5", buckets=r.choice((4, 8, 16)), distance=r.choice((11, 13, 37)), sides=r.random() < 0.5)
+    axes = tuple(r.randint(0, 1) for _ in range(r.choice((0, 1, 2, 3, 4, 4))))
+    return Added(
+        "tensor", axes, r.choice(("same", "same", "float32", "float64")), r.choice((0.0, 0.0, 0.2, 0.7)),
+        r.choice(("contiguous", "transposed", "expanded", "strided")),
+    )  # fmt: skip
+
+
+def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
+    found: list[Any] = [one for one in ("log_sum_exp", "entropy", "received", "distance") if r.random() < 0.5]
+    if r.random() < 0.3:
+        found.append("weights")
+    if r.random() < 0.4:
+        found.append(("top_keys", r.choice((1, 2, 5, 50))))
+    if r.random() < 0.3 and q_len:
+        rows = tuple(r.sample(range(q_len), r.randint(1, min(3, q_len))))
+        found.append(("weights_of", rows, r.choice((None, (r.randrange(heads),)))))
+    return tuple(found)
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases with one thing less, the largest steps first."""
+    plain = Case(case.seed)
+    for name in ("want", "bias", "dropout", "softcap", "scale", "hidden", "layouts", "grad_layout", "blocks", "second",
+                 "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
+        if getattr(case, name) != getattr(plain, name):
+            changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
+            if name == "bias":
+                changes["learners"] = tuple(x for x in case.learners if x != "bias")
+            yield replace(case, **changes)
+    for pattern in simpler_patterns(case.pattern):
+        yield replace(case, pattern=pattern)
+    for name in ("learners", "want", "pulled"):
+        for one in getattr(case, name):
+            yield replace(case, **{name: tuple(x for x in getattr(case, name) if x != one)})
+    if case.heads != case.kv_heads:
+        yield replace(case, heads=case.kv_heads)
+    if case.kv_heads > 1:
+        yield replace(case, kv_heads=1, heads=case.heads // case.kv_heads)
+    for name in ("batch", "q_len", "k_len", "head_dim", "v_dim"):
+        size = getattr(case, name)
+        for less in sorted({1, size // 2, size - 1} - {0, size}):
+            if 0 < less < size:
+                yield replace(case, **{name: less})
+
+
+def simpler_patterns(node: Node) -> Iterator[Node]:
+    if node.kind != "full":
+        yield Node("full")
+    yield from node.parts
+    for place, part in enumerate(node.parts):
+        if len(node.parts) > 1:
+            yield replace(node, parts=node.parts[:place] + node.parts[place + 1 :])
+        for less in simpler_patterns(part):
+            yield replace(node, parts=node.parts[:place] + (less,) + node.parts[place + 1 :])

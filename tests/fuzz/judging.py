@@ -1,0 +1,232 @@
+"""A case on every backend: what was refused, what was computed, what is off."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import regard as rg
+from regard.kernels import BACKENDS
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
+
+from .blocks import cut
+from .bounds import SLACK, errors
+from .cases import Case
+from .oracle import Answer, Tensors, answer
+from .tensors import Made
+
+NAMES = ("auto", *(name for name in BACKENDS if name not in ("flex", "linear", "linformer", "lsh")))
+# The backends that are asked for second derivatives; None for all of them.
+SECOND: tuple[str, ...] | None = ("reference",)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case on a backend: "right", "refused" or "off", and `share`, its largest error in bounds."""
+
+    backend: str
+    outcome: str
+    reason: str = ""
+    share: float = 0.0
+
+
+def judge(case: Case, backends: tuple[str, ...] = NAMES) -> list[Verdict]:
+    """The verdict on every backend."""
+    with cut(case.blocks):
+        made = Made(case)
+        expected = _Expected(made)
+        return [_verdict(made, expected, backend) for backend in backends]
+
+
+def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
+    second = made.case.second and bool(made.case.learners) and (SECOND is None or backend in SECOND)
+    try:
+        found = _compute(made, backend, second, bad=bool(made.case.hidden))
+    except rg.UnsupportedError as refusal:
+        outcome = "off" if backend in ("auto", "reference") else "refused"  # the reference computes everything
+        return Verdict(backend, outcome, str(refusal))
+    except Exception:
+        return Verdict(backend, "off", "raised " + "".join(traceback.format_exc(limit=-4)))
+    share, wrong = 0.0, []
+    for reason, one in expected.compare(found, second):
+        share = max(share, one)
+        wrong += [reason] if one > 1 else []
+    if not wrong and made.case.hidden and made.case.seed % 3 == 0 and made.hidden.any():
+        clean = _compute(made, backend, second, bad=False)
+        wrong = [
+            f"{name} changed with a hidden {made.case.hidden}" for name in found if not _same(found[name], clean[name])
+        ]
+    return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
+
+
+def compared(made: Made, backend: str, found: Tensors, pieces: int) -> Verdict:
+    """The verdict on results that were computed otherwise, their gradients as sums of so many pieces."""
+    told = list(_Expected(made, pieces).compare(found, second=False))
+    wrong = [reason for reason, share in told if share > 1]
+    return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
+    """Everything that a backend tells: values, gradients ("d q") and second ones ("dd q")."""
+    case = made.case
+    leaves = {name: made.tensor(name, bad) for name in ("q", "k", "v")}
+    bias, leaf = made.bias()
+    if leaf is not None:
+        leaves["bias"] = leaf
+    options: dict[str, Any] = {
+        "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale,
+        "dropout": case.dropout, "dropout_seed": case.dropout_seed, "q_start": made.q_start(),
+    }  # fmt: skip
+    with torch.set_grad_enabled(bool(case.learners)):
+        found = _called(case, backend, leaves, made.wants(), options)
+    if not case.learners:
+        return {name: x.detach() for name, x in found.items()}
+    come = dict(made.cotangents)
+    # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
+    come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
+    learning = [leaves[name] for name in case.learners]
+    first = gradients([found[name] for name in come], learning, list(come.values()), second)
+    told = found | {f"d {name}": x for name, x in zip(case.learners, first, strict=True)}
+    if second:
+        along = [made.directions[name] for name in case.learners]
+        asked = {name: leaves[name] for name in case.learners}
+        if come["output"].requires_grad:
+            asked["grad_output"] = come["output"]
+        twice = gradients(first, list(asked.values()), along, False)
+        told |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
+    return {name: x.detach() for name, x in told.items()}
+
+
+def gradients(outputs: list[Any], inputs: list[Any], came: list[Any], again: bool) -> list[torch.Tensor]:
+    """Gradients of the inputs; zeros where there is no way to one."""
+    pairs = [(x, g) for x, g in zip(outputs, came, strict=True) if x.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(
+        [x for x, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True, create_graph=again
+    )
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict[str, Any]) -> Tensors:
+    """The call as a user writes it; blocks of other sizes are planned anew, since plans are kept."""
+    q, k, v = (leaves[name] for name in ("q", "k", "v"))
+    if case.blocks == "shipped" and not wants:
+        return {"output": rg.attention(q, k, v, backend=backend, **options)}
+    if case.blocks == "shipped":
+        detail = rg.attention_detail(q, k, v, backend=backend, want=wants, **options)
+    else:
+        seed = options.pop("dropout_seed")
+        problem = make_problem(q, k, v, want=checked_wants(wants), **options)
+        backends = BACKENDS if backend == "auto" else {backend: BACKENDS[backend]}
+        start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
+        plan = make_plan(problem, dict(backends), backend)
+        detail = plan.detail(q, k, v, bias=options["bias"], q_start=start, dropout_seed=seed)
+    found = {"output": detail.output}
+    for one in case.want:
+        if isinstance(one, str):
+            found[one] = getattr(detail, one)
+        elif one[0] == "weights_of":
+            found["weights_of"] = detail.chosen_weights
+        else:
+            found |= {"top_keys": detail.top_keys.weights, "indices": detail.top_keys.indices}
+    return found
+
+
+class _Expected:
+    """The oracle's answers and their bounds; another pair where a backend picked other top keys."""
+
+    def __init__(self, made: Made, pieces: int = 1) -> None:
+        self.made, self.pieces = made, pieces
+        self._known: list[tuple[Any, bool, Answer, Tensors]] = []
+
+    def of(self, picked: torch.Tensor | None, second: bool) -> tuple[Answer, Tensors]:
+        for other, twice, found, bounds in self._known:
+            if twice >= second and (picked is None if other is None else picked is not None and picked.equal(other)):
+                return found, bounds
+        found = answer(self.made, picked, second)
+        bounds = errors(self.made, found, picked, second, self.pieces)
+        self._known.append((picked, second, found, bounds))
+        return found, bounds
+
+    def compare(self, found: Tensors, second: bool) -> Iterator[tuple[str, float]]:
+        """Each result with its largest error, in bounds."""
+        picked = found.pop("indices", None)
+        if picked is not None:
+            reason = self._reason_against(picked, found["top_keys"])
+            if reason:
+                yield reason, torch.inf
+                return
+        known, bounds = self.of(picked, second)
+        expected = dict(known.values)
+        expected |= {f"d {name}": x for name, x in known.first.items()}
+        expected |= {f"dd {name}": x for name, x in known.second.items()}
+        if picked is not None:
+            bounds = bounds | {"top_keys": self._at(bounds["weights"], picked)}
+        for name, x in found.items():
+            yield share_of(name, x, expected[name], bounds[name], self._dtype(name))
+
+    def _dtype(self, name: str) -> torch.dtype:
+        made = self.made
+        kind = name.split()[-1]
+        if kind in ("output", "q", "k", "v", "grad_output"):
+            return made.dtype
+        if kind == "bias":
+            return made.added["learned"].dtype
+        return torch.promote_types(made.dtype, torch.float32)
+
+    def _at(self, x: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
+        padded = torch.cat([x, x.new_zeros(*x.shape[:3], 1)], -1)
+        return padded.gather(-1, torch.where(picked < 0, x.shape[-1], picked))
+
+    def _reason_against(self, picked: torch.Tensor, weights: torch.Tensor) -> str:
+        """Top keys are distinct allowed keys, as many as there are, whose weights are the largest up to rounding."""
+        known, bounds = self.of(None, False)
+        count = picked.shape[-1]
+        live = known.live
+        there = live.sum(-1, keepdim=True).clamp_max(count)
+        if not torch.equal((picked >= 0).sum(-1, keepdim=True), there):
+            return "top_keys: another number of keys than are allowed"
+        if not bool(self._at(live.double(), picked).where(picked >= 0, torch.ones(())).all()):
+            return "top_keys: a key that is hidden"
+        ordered = picked.sort(-1).values
+        if bool(((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any()):
+            return "top_keys: a key twice"
+        largest = known.weights.sort(-1, descending=True).values[..., :count]
+        mine = self._at(known.weights, picked)[..., : largest.shape[-1]].sort(-1, descending=True).values
+        room = 2 * SLACK * bounds["weights"].amax(-1, keepdim=True) if largest.numel() else 0
+        if bool((largest - mine > room + 1e-30).any()):
+            return "top_keys: a key with a larger weight was passed over"
+        if bool((weights[..., 1:].double() - weights[..., :-1].double() > room + 1e-30).any()):
+            return "top_keys: weights do not fall"
+        return ""
+
+
+def share_of(name: str, x: torch.Tensor, expected: torch.Tensor, error: torch.Tensor, dtype: torch.dtype) -> Any:
+    """The largest error over its bound; infinite for another shape, dtype or a number that is not finite."""
+    if x.shape != expected.shape or x.dtype != dtype:
+        return f"{name} is {tuple(x.shape)} {x.dtype} instead of {tuple(expected.shape)} {dtype}", torch.inf
+    kind = torch.finfo(dtype)
+    wide = torch.finfo(torch.promote_types(dtype, torch.float32))
+    bound = SLACK * error + kind.eps * torch.where(expected.isinf(), 0, expected).abs()
+    bound = bound + kind.tiny * kind.eps + 1e8 * wide.tiny
+    got = x.double()
+    beyond = ~expected.isinf() & (expected.abs() + bound >= kind.max)  # of float16: infinity is right there
+    gap = torch.where((got == expected) | beyond, 0, (got - expected).abs() / bound).nan_to_num(torch.inf, torch.inf)
+    if not gap.numel():
+        return name, 0.0
+    worst = int(gap.argmax())
+    share = float(gap.flatten()[worst])
+    place = torch.unravel_index(torch.tensor(worst), gap.shape)
+    said = f"{name}[{', '.join(str(int(at)) for at in place)}] is {got.flatten()[worst]:.9g} instead of "
+    return f"{said}{expected.flatten()[worst]:.9g}, {share:.3g} times its bound", share

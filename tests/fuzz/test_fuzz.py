@@ -1,0 +1,83 @@
+"""Random calls of everything equal formulas in float64: some here, 20,000 in `make test-long`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from regard import patterns as p
+
+from . import judging
+from .__main__ import main
+from .cases import draw_case
+from .meanings import LEAVES, Places, build, mask_of, plain_leaf
+from .running import Tally, case_of, run
+
+FEW, PARTS = 240, 3
+MANY = 20_000
+
+
+def judged(seeds: range) -> Tally:
+    tally = Tally()
+    for _ in run(seeds, tally):
+        pass
+    print(f"\n{tally}")
+    assert not tally.off, "\n".join(map(str, tally.off))
+    return tally
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_calls_equal_the_formulas_on_every_backend_that_takes_them(part):
+    tally = judged(range(part * FEW // PARTS, (part + 1) * FEW // PARTS))
+    for backend in ("auto", "reference", "streamed", "fused", "decode"):
+        assert tally.counts[backend, "right"] > 5, f"{backend} computes hardly anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_twenty_thousand_random_calls_equal_the_formulas(part):
+    judged(range(part * MANY // 20, (part + 1) * MANY // 20))
+
+
+def test_every_pattern_bias_statistic_and_option_occurs_in_the_first_seeds():
+    drawn = [draw_case(seed) for seed in range(1500)]
+    assert set().union(*(case.pattern.leaves() for case in drawn)) == set(LEAVES)
+    assert {case.bias.kind for case in drawn if case.bias} == {"tensor", "alibi", "slopes", "t5"}
+    asked = {one if isinstance(one, str) else one[0] for case in drawn for one in case.want}
+    assert asked == {"log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "weights_of"}
+    for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second"):
+        assert len({getattr(case, name) for case in drawn}) > 1, name
+
+
+def test_every_pattern_of_the_library_has_a_meaning_here():
+    at = Places(2, 2, 5, 5, (0,))
+    built = {type(build(plain_leaf(random.Random(0), kind, 5), at)) for kind in LEAVES}
+    joined = {p.Pattern, p.Both, p.Either, p.Not, p.PerHead, p.Grid}
+    known = {one for name in p.__all__ if isinstance(one := getattr(p, name), type)}
+    assert built == known - joined
+
+
+def test_masks_of_random_patterns_are_what_the_patterns_write_out():
+    for seed in range(150):
+        case = draw_case(seed)
+        at, start = case.places, case.places.start
+        if len(start) > 1:
+            continue
+        dense = build(case.pattern, at).dense(case.q_len, case.k_len, q_start=start[0])
+        dense = dense[(None,) * (4 - dense.dim())].expand(at.shape)
+        assert torch.equal(dense, torch.from_numpy(mask_of(case.pattern, at).copy())), case
+
+
+def test_a_seed_is_one_case_however_often_it_is_asked_for():
+    assert [str(case_of(seed)) for seed in range(40)] == [str(case_of(seed)) for seed in range(40)]
+    assert judging.judge(draw_case(12)) == judging.judge(draw_case(12))
+
+
+def test_the_command_counts_by_backend_and_says_where_to_go_on(capsys):
+    assert main(["--cases", "6", "--from", "30"]) == 0
+    told = capsys.readouterr().out
+    assert "6 cases, 0 off" in told
+    assert "next: --from 36" in told
+    assert "reference" in told
