@@ -158,7 +158,9 @@ def make_problem(
         dropout=_checked_dropout(dropout),
         want=want,
         needs_grad=torch.is_grad_enabled()
-        and any(x.requires_grad for x in (q, k, v, *(parameters or {}).values()) if isinstance(x, torch.Tensor)),
+        and any(
+            x.requires_grad for x in (q, k, v, *(parameters or {}).values()) if isinstance(x, torch.Tensor | Stored)
+        ),
         strict=strict,
         storage=k.dtype,
     )

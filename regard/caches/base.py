@@ -136,7 +136,7 @@ class Cache:
                 f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, so the first {length} "
                 f"are gone; {held.first + 1} to {held.length} can stay, or none"
             )
-        self._held = held.cropped(length) if length else Held(held.planes)
+        self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i becomes what row `index[i]` was; index: integers (new batch,), as beams need it."""

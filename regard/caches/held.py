@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,7 @@ class Held:
     start: int = 0
     stop: int = 0
     first: int = 0
+    written_to: int = 0  # one past the last slot that ever held an entry
 
     @property
     def entries(self) -> int:
@@ -58,9 +59,11 @@ class Held:
     def written(self, new: dict[str, torch.Tensor]) -> Held:
         """These entries and new ones behind them, written into free slots."""
         stop = self.stop + new["k"].shape[2]
+        fresh = torch.is_grad_enabled() and self.stop >= self.written_to
         for name, plane in self.planes.items():
-            plane[:, :, self.stop : stop] = new[name]
-        return Held(self.planes, self.start, stop, self.first)
+            # nobody has read a fresh slot, so gradients of queries that read the slots before it stay right
+            (plane.data if fresh else plane)[:, :, self.stop : stop] = new[name]
+        return Held(self.planes, self.start, stop, self.first, max(stop, self.written_to))
 
     def moved(self, room: int) -> Held:
         """These entries at the start of new planes with `room` slots, without what autograd remembers."""
@@ -83,8 +86,8 @@ class Held:
 
     def without_oldest(self, count: int) -> Held:
         """The same without the first `count` entries; the positions of the others stay."""
-        return Held(self.planes, self.start + count, self.stop, self.first + count)
+        return replace(self, start=self.start + count, first=self.first + count)
 
     def cropped(self, length: int) -> Held:
         """The entries at positions below `length`."""
-        return Held(self.planes, self.start, self.start + length - self.first, self.first)
+        return replace(self, stop=self.start + length - self.first)

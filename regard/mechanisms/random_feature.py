@@ -14,6 +14,7 @@ from regard.mechanisms.base import Sizes, joined
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal, Pattern
+from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import whole, yes_or_no
 
 LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²), is lost in float32
@@ -85,7 +86,7 @@ class RandomFeature(Kernelised):
         return {"gate": (sizes.batch, sizes.kv_heads, sizes.k_len)} if self.gated else {}
 
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
-        if not self.gated or Causal() in joined(pattern):
+        if not self.gated or pattern == NOTHING or Causal() in joined(pattern):
             return None
         return f"its gates forget what came before a query, and {pattern} is not causal; add & causal, or gated=False"
 

@@ -29,8 +29,6 @@ def draw_continued(seed: int) -> Case:
     length = r.randint(1, 24) if r.random() < 0.9 else r.randint(25, 90)
     bias = case.bias if case.bias is not None and case.bias.kind != "tensor" else None
     learners = case.learners if bias is not None else tuple(x for x in case.learners if x != "bias")
-    if not {"k", "v"} <= set(learners):
-        learners = ()  # keys without a gradient are appended in place, and torch refuses to go back past that
     return replace(
         case, q_len=length, k_len=length, q_start=None, bias=bias, learners=learners, want=(), pulled=(), second=False,
         pattern=drawn(r, length, CACHED), layouts=("contiguous",) * 3, grad_layout="contiguous", hidden="",

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-# What SplitMix64 adds before it mixes. 0: as in regard.patterns.counting and regard.kernels.dropout.
-BLOCKS_INCREMENT = 0
-DROPOUT_INCREMENT = 0
-
 _ROW, _HEAD, _QUERY, _KEY = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
 _OWN, _STEP = _ROW, _HEAD
 
 
-def mixed(state: np.ndarray, increment: int) -> np.ndarray:
-    """SplitMix64 (Steele et al. 2014, figure 16), in unsigned 64 bits."""
-    state = state + np.uint64(increment)
+def mixed(state: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele et al. 2014, figure 16), in unsigned 64 bits."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
@@ -26,8 +21,8 @@ def unsigned(numbers: np.ndarray) -> np.ndarray:
 
 def draw(seed: int, own: int, step: int, choices: int) -> int:
     """The `step`-th number below `choices` that the block of queries `own` draws."""
-    state = mixed(np.array([(own * _OWN + seed) % 2**64], np.uint64), BLOCKS_INCREMENT)
-    state = mixed(state + np.uint64(step * _STEP % 2**64), BLOCKS_INCREMENT)
+    state = mixed(np.array([((own + 1) * _OWN + seed) % 2**64], np.uint64))
+    state = mixed(state + np.uint64((step + 1) * _STEP % 2**64))
     return (int(state[0]) >> 32) * choices >> 32
 
 
@@ -52,5 +47,5 @@ def kept(dropout: float, seed: int, batch: int, heads: int, q_pos: np.ndarray, k
         (q_pos, _QUERY),
         (k_pos.reshape(1, 1, 1, -1), _KEY),
     ):
-        state = mixed(state ^ (unsigned(place) * np.uint64(stride)), DROPOUT_INCREMENT)
+        state = mixed(state + (unsigned(place) + np.uint64(1)) * np.uint64(stride))
     return (state >> np.uint64(11)) >= np.uint64(int(dropout * 2**53))

@@ -23,7 +23,7 @@ from .tensors import Made
 
 NAMES = ("auto", *(name for name in BACKENDS if name not in ("flex", "linear", "linformer", "lsh")))
 # The backends that are asked for second derivatives; None for all of them.
-SECOND: tuple[str, ...] | None = ("reference",)
+SECOND: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

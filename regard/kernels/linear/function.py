@@ -107,7 +107,7 @@ class _Follow(torch.autograd.Function):
             return back.found()
 
         whole = Piece(partial(_followed, walk), (...,) * len(given), (..., ...))
-        return None, *gradients(first, lambda: [whole], given, grads)
+        return None, *gradients(first, lambda: [whole] if walk.rows else [], given, grads)
 
 
 def _followed(walk: Walk, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:

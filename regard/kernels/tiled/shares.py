@@ -132,7 +132,7 @@ def _serving(share: Share, x: torch.Tensor, q: torch.Tensor) -> list[int]:
 def _set(share: Share, x: torch.Tensor, piece: torch.Tensor) -> None:
     part = x[share.rows]
     if share.heads is not None:
-        part[:, list(share.heads)] = piece[:, 0].unflatten(0, (len(part), -1))
+        part[:, list(share.heads)] = piece[:, 0].unflatten(0, (len(part), -1)).to(x.dtype)
     elif piece.data_ptr() != part.data_ptr():  # else it was written in place
         part.copy_(piece.reshape(part.shape))
 
