@@ -106,6 +106,22 @@ def test_several_draws_of_a_prompt_differ_and_are_the_same_again(model, texts):
     assert others != found
 
 
+def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
+    """Of rows as far apart as a file of lines may have them: copies of a row never take another row's number."""
+    asked = []
+
+    class Listening(Sampling):
+        def choose(self, scores, rows, place):
+            asked.append(rows)
+            return super().choose(scores, rows, place)
+
+    rows = [0, *(2**bits for bits in range(30))]
+    prompts = texts[:1].expand(len(rows), -1)
+    for count in (2, 5):
+        generate(model, prompts, max_tokens=1, sampling=Listening(), count=count, rows=rows)
+    assert [len(numbers.unique()) for numbers in asked] == [2 * len(rows), 5 * len(rows)]
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_text_ends_when_the_caller_says_so(model, texts, search):
     heard = []
