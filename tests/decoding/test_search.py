@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from regard.decoding import NORMALISATIONS, beam_search, greedy_search, normalised
+from regard.decoding import beam_search, greedy_search, normalised
 from regard.errors import ArgumentError, RegardError
 from regard.text import BEGIN, END, PAD
 
