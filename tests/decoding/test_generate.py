@@ -122,6 +122,15 @@ def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
     assert [len(numbers.unique()) for numbers in asked] == [2 * len(rows), 5 * len(rows)]
 
 
+def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
+    torch.manual_seed(0)
+    model = MODELS["transformer"]().eval()
+    sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
+    endless = SpecialIds(end=None)
+    found = generate(model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless)
+    assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_text_ends_when_the_caller_says_so(model, texts, search):
     heard = []
