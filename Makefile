@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long check fix docs figures bench clean
+.PHONY: demo test test-long test-machines test-floors check fix docs figures bench clean
 
 demo: $(READY)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -16,10 +16,25 @@ test: $(READY)                ## the test suite and the examples in the document
 test-long: $(READY)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
+test-machines: $(READY)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
+	$(BIN)/python tests/machines.py
+
+# Every dependency as old as pyproject.toml allows. FLOORS says where PyTorch comes from, or what else uv should hear.
+FLOORS ?= --torch-backend cpu
+test-floors: $(READY)         ## the suite with the oldest versions that pyproject.toml allows
+	$(PYTHON) -m venv .venv-floors
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip install -q --python .venv-floors/bin/python --resolution lowest-direct $(FLOORS) -e '.[dev]'
+	.venv-floors/bin/python -m pytest -n 2
+
+# The arithmetic also without the vector instructions of this processor; the suite comes last.
+ELSEWHERE := tests/contracts tests/kernels tests/caches
+
 check: $(READY)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard
+	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
 	$(BIN)/pytest -n 2
 
 fix: $(READY)                 ## let the tools repair what they can
@@ -55,4 +70,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf .venv runs site .pytest_cache .ruff_cache
+	rm -rf .venv .venv-floors runs site .pytest_cache .ruff_cache

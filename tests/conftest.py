@@ -1,5 +1,6 @@
 """Every test starts from the same random state, and a failing example is found again by running the test again."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,8 @@ settings.register_profile(
     "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("regard")
-torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slower than one
+# Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 POISONED = {"contracts", "kernels", "caches"}
 

@@ -1,8 +1,7 @@
-"""Pictures that know which numbers they draw: a hash of them stands in the file."""
+"""Pictures that know which numbers they draw: these stand in the file."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image, PngImagePlugin
+
+from docs.making.freshness import close
 
 DOCS = Path(__file__).parents[1]
 KEY = "regard:numbers"
@@ -36,31 +37,26 @@ class Figure:
 
     def is_fresh(self) -> bool:
         """Does the file draw today's numbers?"""
-        return self.path.exists() and written_hash(self.path) == hash_of(self.numbers)
+        return self.path.exists() and close(written_numbers(self.path), rounded(self.numbers))
 
     def write(self) -> None:
-        """Draw it, and note the hash of its numbers in the file."""
+        """Draw it, and note its numbers in the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.draw(self.path)
         note = PngImagePlugin.PngInfo()
-        note.add_text(KEY, hash_of(self.numbers))
+        note.add_text(KEY, json.dumps(rounded(self.numbers), sort_keys=True), zip=True)
         with Image.open(self.path) as picture:
             picture.load()
             few = picture.convert("RGB").quantize(256)  # a third of the size, and no difference to be seen
         few.save(self.path, pnginfo=note, optimize=True)
 
 
-def hash_of(numbers: Any) -> str:
-    """Of numbers to six digits, so that another processor's rounding changes nothing.
-
-    >>> hash_of({"a": [1.00000001, 2]}) == hash_of({"a": [1.0, 2]})
-    True
-    """
-    return hashlib.sha256(json.dumps(rounded(numbers), sort_keys=True).encode()).hexdigest()[:16]
-
-
 def rounded(numbers: Any) -> Any:
-    """The same with every number to six digits, and what is tiny as 0."""
+    """The same as values of JSON, with every number to six digits, and what is tiny as 0.
+
+    >>> rounded({"a": (1.00000001, 2), 3: 1e-17})
+    {'a': [1.0, 2], '3': 0.0}
+    """
     if isinstance(numbers, dict):
         return {str(name): rounded(value) for name, value in numbers.items()}
     if isinstance(numbers, list | tuple):
@@ -70,7 +66,10 @@ def rounded(numbers: Any) -> Any:
     return numbers
 
 
-def written_hash(path: Path) -> str | None:
-    """The hash that a picture carries."""
+def written_numbers(path: Path) -> Any:
+    """The numbers that a picture carries; None where it carries none."""
     with Image.open(path) as picture:
-        return picture.info.get(KEY)
+        try:
+            return json.loads(picture.info.get(KEY, "null"))
+        except json.JSONDecodeError:  # what an earlier version noted
+            return None

@@ -1,30 +1,58 @@
-"""When is a page stale? Not where a time differs, nor where another processor rounds a last digit otherwise."""
+"""When is a page stale? Not where a time differs, nor where another processor rounds a last digit otherwise.
+
+Numbers are compared as numbers, the text between them as text.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
+from typing import Any
 
 from regard.lessons.markdown import MEASURED
 
-DECIMAL = re.compile(r"\d+\.\d+")
+NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?e[-+]?\d+|[-−]?\d+\.\d+")  # 1.5, -0.25, 3.5e-17; whole numbers are text
+TINY = 1e-12  # two numbers below it are what rounding left of 0
+CLOSE = 1e-4  # relative, and below 1 absolute: far above the rounding of float32, below what a picture shows
 
 
 def alike(one: str, other: str) -> bool:
-    """Do two pages say the same, but for times and the last digit of decimals?
+    """Do two pages say the same, but for times and the last digit of numbers?
 
     >>> alike("3 of 4: 0.125", "3 of 4: 0.126"), alike("3 of 4: 0.125", "3 of 4: 0.135"), alike("3 of 4", "2 of 4")
     (True, False, False)
+    >>> alike("off by 3.5e-17", "off by 1.1e-16"), alike("off by 3.5e-17", "off by 1.1e-06")
+    (True, False)
     """
     one, other = stable(one), stable(other)
-    if DECIMAL.sub("#", one) != DECIMAL.sub("#", other):
+    if NUMBER.sub("#", one) != NUMBER.sub("#", other):
         return False
-    return all(map(within_one, DECIMAL.findall(one), DECIMAL.findall(other)))
+    return all(map(within_one, NUMBER.findall(one), NUMBER.findall(other)))
 
 
 def within_one(one: str, other: str) -> bool:
-    """Do two decimals, as printed, have as many digits and differ by at most one in the last?"""
-    digits = len(one.split(".")[1])
-    return digits == len(other.split(".")[1]) and abs(float(one) - float(other)) < 1.5 * 10**-digits
+    """Do two numbers, as printed, have as many digits and differ by at most one in the last? Or are both tiny?"""
+    a, b = (Decimal(text.replace("−", "-")) for text in (one, other))
+    if max(abs(a), abs(b)) < TINY:
+        return True
+    last = a.as_tuple().exponent
+    return last == b.as_tuple().exponent and abs(a - b) <= Decimal((0, (1,), int(last)))
+
+
+def close(one: Any, other: Any) -> bool:
+    """Are values of JSON the same, but for the rounding of numbers?
+
+    >>> close({"a": [1.0, 2]}, {"a": [1.00001, 2]}), close([0.333], [0.334]), close([1], [1, 2])
+    (True, False, False)
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE / 100) or (math.isnan(one) and math.isnan(other))
+    return one == other
 
 
 def stable(text: str) -> str:

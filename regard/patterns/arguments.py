@@ -53,7 +53,7 @@ def words(ranges: Ranges) -> str:
     """
     named = []
     for one in ranges:
-        named += [f"{one[0]}..{one[-1]}"] if len(one) > 2 else map(str, one)
+        named += [f"{one[0]}..{one[-1]}"] if len(one) > 2 else [str(number) for number in one]
     return ", ".join(named)
 
 

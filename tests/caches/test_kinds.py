@@ -35,6 +35,18 @@ class TestGrowing:
         (keys.sum() + values.sum()).backward()
         assert all((chunk.grad == 3).all() for chunk in chunks)
 
+    @pytest.mark.parametrize(("kind", "options"), [("dynamic", {}), ("static", {"capacity": 6})])
+    def test_what_autograd_remembers_is_not_written_over_after_a_crop(self, kind, options):
+        x = torch.randn(1, 1, 3, 4, requires_grad=True)
+        cache = new_cache(kind, 1, 1, 4, **options)
+        keys, _ = cache.append(x, x * 2)
+        loss = keys.square().sum()  # whose gradient needs these keys
+        cache.crop(1)
+        with torch.no_grad():
+            cache.append(*ones(2))
+        loss.backward()
+        assert torch.equal(x.grad, 2 * x)
+
     def test_a_refusal_says_what_the_cache_takes(self):
         cache = GrowingCache(1, 2, 4)
         with pytest.raises(rg.ShapeError, match=r"k \(1, 3, 1, 4\) .* takes \(1, 2, 'added', 4\)"):

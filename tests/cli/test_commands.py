@@ -52,20 +52,25 @@ def run_folder(tmp_path_factory):
     return folder
 
 
-def test_help_is_instant_and_loads_no_torch():
-    program = (
-        "import sys\ntry:\n import regard.cli as c; sys.argv = ['regard', '--help']; c.main()\n"
-        "except SystemExit as e: assert not e.code\n"
-        "import time; print('torch' in sys.modules, time.process_time())"
+def modules_after(program: str) -> tuple[str, set[str]]:
+    """What a program prints in a Python of its own, and the modules that it has loaded then."""
+    program = f"import sys\n{program}\nprint('modules:', *sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    said, _, names = answer.stdout.rpartition("modules:")
+    return said, set(names.split())
+
+
+def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
+    """Counted in modules, which is the same on every machine."""
+    _, parser = modules_after("import typer")
+    said, found = modules_after(
+        "try:\n import regard.cli as c; sys.argv = ['regard', '--help']; c.main()\n"
+        "except SystemExit as e: assert not e.code"
     )
-    found = []
-    for _ in range(3):
-        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert "Commands:" in answer.stdout
-        loaded, seconds = answer.stdout.split()[-2:]
-        assert loaded == "False"
-        found.append(float(seconds))
-    assert min(found) < 0.4, found
+    assert "Commands:" in said
+    assert not {"torch", "numpy", "rich", "tokenizers", "matplotlib"} & found
+    own = {name for name in found - parser if not name.startswith("regard")}
+    assert len(own) <= len(parser) / 2, sorted(own)
 
 
 def test_show_draws_the_pattern():
@@ -197,20 +202,23 @@ def test_a_reader_that_leaves_early_is_no_traceback(run_folder):
     command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
-    _, said = process.communicate(b"a street\n" * 600, timeout=120)
+    _, said = process.communicate(b"a street\n" * 600, timeout=1200)
     assert b"Traceback" not in said
     assert process.returncode == 1
 
 
 def test_ctrl_c_is_one_word(run_folder):
-    command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
+    heeded = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job in the background has none
+    )
+    command = [sys.executable, "-c", f"{heeded}; from regard.cli import main; main()", "translate", str(run_folder)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdin.write(b"a street\n" * 256)
     process.stdin.flush()
     process.stdout.readline()  # it works on the first lines and waits for more
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=1200)
     assert (process.returncode, said.decode().strip()) == (1, "regard: interrupted")
 
 
@@ -224,7 +232,7 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
     while b"validation" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=1200)
     assert process.returncode == 1
     last = said.decode().splitlines()[-1]
     assert last.startswith("regard: interrupted; go on with: regard train translation --out")

@@ -43,7 +43,7 @@ def test_a_million_queries_are_planned_without_being_made():
     answer = regard("plan", "--q-len", "1000000", "--pattern", "causal & causal_window(512)", "--heads", "4")
     assert answer.returncode == 0, answer.stderr
     assert "1000000 queries by 1000000 keys" in answer.stdout.decode()
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30  # a guard: to look at every pair would take hours
 
 
 def test_a_plan_for_a_device_that_is_not_here():

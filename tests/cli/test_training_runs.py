@@ -222,7 +222,7 @@ def test_a_termination_signal_saves_and_says_how_to_go_on(files, tmp_path):
     while b"validation" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=1200)
     last = said.decode().splitlines()[-1]
     assert process.returncode == 1
     assert last.startswith("regard: interrupted; go on with: regard train translation --out")
@@ -251,7 +251,7 @@ def test_two_processes_are_one_voice_and_one_run(files, tmp_path):
         command = [*launcher, sys.executable, "-c", PROGRAM, "train", "language-model", "--out", tmp_path / "run"]
         done = subprocess.run(
             [*map(str, command), *map(str, options)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
-            timeout=300,
+            timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(b"all steps are done") == 1

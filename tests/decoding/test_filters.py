@@ -66,6 +66,23 @@ def test_probabilities_are_those_of_hugging_faces_processors(seed, settings):
     torch.testing.assert_close(found, expected.softmax(-1), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"top_k": 1}, 4),  # those as likely as the last of them stay
+        ({"top_k": 3}, 4),
+        ({"top_p": 0.25}, 1),  # the first reaches 0.25 by itself
+        ({"top_p": 0.5}, 2),
+        ({"top_p": 0.75}, 3),
+        ({"min_p": 1.0}, 4),  # at least as likely as the likeliest
+    ],
+)
+def test_a_filter_met_exactly_keeps_what_its_definition_keeps(settings, kept):
+    """Four ids of probability 1/4: no operation rounds before the comparison."""
+    found = filtered_probabilities(torch.zeros(1, 4), **settings)
+    assert (found[0] > 0).tolist() == [True] * kept + [False] * (4 - kept)
+
+
 def test_temperature_zero_leaves_the_likeliest_alone():
     scores = random_scores(3)
     found = filtered_probabilities(scores, temperature=0)

@@ -106,6 +106,43 @@ def test_several_draws_of_a_prompt_differ_and_are_the_same_again(model, texts):
     assert others != found
 
 
+def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
+    """Of rows as far apart as a file of lines may have them: copies of a row never take another row's number."""
+    asked = []
+
+    class Listening(Sampling):
+        def choose(self, scores, rows, place):
+            asked.append(rows)
+            return super().choose(scores, rows, place)
+
+    rows = [0, *(2**bits for bits in range(30))]
+    prompts = texts[:1].expand(len(rows), -1)
+    for count in (2, 5):
+        generate(model, prompts, max_tokens=1, sampling=Listening(), count=count, rows=rows)
+    assert [len(numbers.unique()) for numbers in asked] == [2 * len(rows), 5 * len(rows)]
+
+
+def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
+    torch.manual_seed(0)
+    model = MODELS["transformer"]().eval()
+    sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
+    endless = SpecialIds(end=None)
+    found = generate(model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless)
+    assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
+
+
+def test_a_search_leaves_the_scores_that_a_prompt_was_read_with():
+    """A state may be kept and continued again: what no text holds is left out of the search's scores only."""
+    torch.manual_seed(0)
+    model = MODELS["llama"]().eval()
+    prompts = torch.tensor([[5, 6, 7]])
+    state = model.start(prompts)
+    before = state.next_scores.clone()
+    model.start = lambda texts: state
+    greedy_search(model, prompts, 1)
+    assert torch.equal(state.next_scores, before)
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_text_ends_when_the_caller_says_so(model, texts, search):
     heard = []

@@ -43,6 +43,16 @@ def test_the_draws_are_frozen(seed, row, place, number):
     assert uniform(seed, torch.tensor([row]), place).item() == float.fromhex(number)
 
 
+def test_no_bits_of_one_place_are_bits_of_another():
+    """A number is 31 high bits and 21 low ones; were a draw shared, the bits of one would predict the other's."""
+    numbers = torch.stack([uniform(3, torch.arange(1009), place) for place in range(12)])
+    bits = (numbers * 2**52).long()
+    high, low = bits >> 21, bits % 2**21
+    by_top = ((high >> 10)[:, None] == low[None]).sum(-1)  # both made of the same draw: the same first 21 bits
+    assert by_top.max() <= 5  # 1009 / 2**21 are expected of each pair; more than 5 once in 10**22 pairs
+    assert len(high.unique()) > 0.999 * high.numel()
+
+
 def test_a_row_draws_the_same_whatever_stands_beside_it():
     scores, rows = torch.randn(7, 29), torch.tensor([4, 0, 9, 2, 30, 1, 5])
     together = Sampling(seed=8).choose(scores, rows, 2)

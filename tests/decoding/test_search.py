@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from regard.decoding import NORMALISATIONS, beam_search, greedy_search, normalised
+from regard.decoding import beam_search, greedy_search, normalised
 from regard.errors import ArgumentError, RegardError
 from regard.text import BEGIN, END, PAD
 
@@ -55,18 +55,66 @@ def every_text(model, kind, longest):
     return found
 
 
-@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+RANKINGS = [("none", 0.6), ("average", 0.6), ("gnmt", 1.1), ("gnmt", -3.0)]  # the last one prefers short texts
+
+
+@pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, seed):
+def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, alpha, seed):
     model = Table(seed)
     source = torch.tensor([[4], [5], [6]])
-    found = beam_search(model, source, 200, normalisation=normalisation, alpha=1.1, max_length=4)
+    found = beam_search(model, source, 200, normalisation=normalisation, alpha=alpha, max_length=4)
     for row, kind in enumerate((4, 5, 6)):
         texts = every_text(model, kind, 4)
-        best = max(texts, key=lambda text: normalised(texts[text], len(text), normalisation, 1.1))
+        best = max(texts, key=lambda text: normalised(texts[text], len(text), normalisation, alpha))
         assert found[row][0].ids == tuple(identifier for identifier in best if identifier != END)
         assert found[row][0].log_probability == pytest.approx(texts[best], abs=1e-4)
         assert found[row][0].finished == (best[-1] == END)
+
+
+def by_definition(model, kind, beam, longest, rank, over):
+    """Every step until the limit: what ends among the `beam` likeliest continuations has ended, and `beam` go on."""
+    going, ended = [((), 0.0)], {}
+    while going:
+        candidates = []
+        for ids, total in going:
+            scores = model.scores[kind, *((BEGIN, BEGIN, *ids)[-2:])].clone()
+            scores[[PAD, 1, BEGIN]] = -math.inf
+            likely = scores.log_softmax(-1).tolist()
+            candidates += [((*ids, i), total + likely[i]) for i in (END, *range(4, VOCAB))]
+        candidates.sort(key=lambda one: -one[1])
+        going = []
+        for place, (ids, total) in enumerate(candidates[: 2 * beam]):
+            stopped = ids[-1] != END and over(0, ids)
+            if len(going) == beam:
+                break
+            if ids[-1] == END or stopped:
+                if place < beam:
+                    text = ids if stopped else ids[:-1]
+                    ended[text, True] = total, rank(total, len(ids))
+            elif len(ids) == longest:
+                ended[ids, False] = total, rank(total, len(ids))
+            else:
+                going.append((ids, total))
+    return sorted(ended.items(), key=lambda one: -one[1][1])[:beam]
+
+
+@pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
+@pytest.mark.parametrize("beam", [2, 3, 4])
+def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisation, alpha):
+    def rank(total, length):
+        return normalised(total, length, normalisation, alpha)
+
+    for seed in range(12):
+        model = Table(seed, end_bonus=0.5)
+        for over in (lambda row, ids: False, lambda row, ids: ids[-1] == 6):
+            settings = {"count": beam, "normalisation": normalisation, "alpha": alpha, "max_length": 6, "over": over}
+            found = beam_search(model, torch.tensor([[4]]), beam, **settings)[0]
+            expected = by_definition(model, 4, beam, 6, rank, over)
+            assert [(one.ids, one.finished) for one in found] == [text for text, _ in expected]
+            for one, (_, (total, score)) in zip(found, expected, strict=True):
+                assert one.log_probability == pytest.approx(total, abs=1e-9)
+                assert one.score == pytest.approx(score, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs.making import choosing, comparing, measured
-from docs.making.figures import DOCS, Figure, hash_of, written_hash
+from docs.making.figures import DOCS, Figure, rounded, written_numbers
+from docs.making.freshness import alike, close
 from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, made_pages
 
 MODULES = ("blocks", "figures", "freshness", "site")
@@ -64,19 +65,43 @@ def test_marks_keep_what_stands_between_them():
     assert "old" not in filled(page)
 
 
-def test_a_picture_carries_the_hash_of_its_numbers(tmp_path, monkeypatch):
+def test_a_picture_carries_its_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("docs.making.figures.DOCS", tmp_path)
     figure = Figure("curves.png", choosing.curves(), choosing.draw_curves)
     assert not figure.is_fresh()
     figure.write()
     assert figure.is_fresh()
-    assert written_hash(figure.path) == hash_of(choosing.curves())
+    assert written_numbers(figure.path) == rounded(choosing.curves())
     assert not Figure("curves.png", {**choosing.curves(), "window": [(256, 2.0)]}, choosing.draw_curves).is_fresh()
 
 
-def test_rounding_changes_no_hash_and_a_digit_that_is_shown_does():
-    assert hash_of([1 / 3, 1e-17]) == hash_of([1 / 3 + 1e-9, 0.0])
-    assert hash_of([0.333]) != hash_of([0.334])
+def test_rounding_makes_no_picture_stale_and_a_digit_that_is_shown_does():
+    """Also where it falls on the edge between two digits: numbers are compared, not what they are rounded to."""
+    assert close(rounded([1 / 3, 1e-17, 0.1234565 - 1e-9]), rounded([1 / 3 + 1e-7, 0.0, 0.1234565 + 1e-9]))
+    assert not close([0.333], [0.334])
+    assert not close(rounded({"a": [1.0, "x"]}), rounded({"a": [1.0, "y"]}))
+    assert not close(rounded([1.0]), rounded([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("0.10", "0.11", True),
+        ("0.10", "0.12", False),
+        ("0.10", "0.1", False),  # digits are text
+        ("-0.00 m", "0.00 m", True),
+        ("-0.50", "0.50", False),
+        ("2.8e-16", "2.2e-16", True),
+        ("0.0e+00", "2.2e-16", True),
+        ("1.4e-05", "1.5e-05", True),
+        ("1.4e-05", "1.6e-05", False),
+        ("2e-05", "3e-04", False),
+        ("3 keys", "4 keys", False),
+        ("3 keys", "3 rows", False),
+    ],
+)
+def test_numbers_of_pages_are_compared_as_numbers_and_text_as_text(one, other, same):
+    assert alike(one, other) is alike(other, one) is same
 
 
 def test_losses_are_those_of_the_reports():

@@ -144,7 +144,8 @@ class TestStorage:
         )
         assert_exact(found, q, k.widened(torch.float64), v.widened(torch.float64), allowed)
 
-    def test_a_cache_is_never_widened_whole(self):
+    def test_a_cache_is_never_widened_whole(self, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
         q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=20_000, head_dim=64, v_dim=64)
         k, v = Stored(k.bfloat16()), Stored(v.bfloat16())
         plan = plan_of(q, k, v, pattern="causal")

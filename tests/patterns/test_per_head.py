@@ -51,6 +51,21 @@ def test_parts_may_differ_by_row_and_head_themselves():
     assert not pattern.by_value
 
 
+def test_a_part_that_differs_by_head_gives_each_head_its_own():
+    """Head h sees what the h-th pattern lets head h see, in everything that is asked of it."""
+    inner = PerHead([Prefix(2), KeySpan(1, 3), Full()])
+    pattern = PerHead([inner, inner & Prefix(2), PerHead([Full(), Full(), KeySpan(3)])])
+    heads = [Prefix(2), KeySpan(1, 3) & Prefix(2), KeySpan(3)]
+    expected = torch.stack([one.dense(4, 5) for one in heads])[None]
+    grid = Grid.whole(4, 5)
+    assert torch.equal(pattern.dense(4, 5), expected)
+    assert torch.equal(pattern.allows(torch.arange(4)[:, None], torch.arange(5)[None]).expand_as(expected), expected)
+    assert torch.equal(pattern.evaluate(grid).expand_as(expected), expected)
+    assert torch.equal(pattern.visible_keys(grid), expected.any(2))
+    assert pattern.count(4, 5) == int(expected.sum())
+    assert [str(pattern.for_head(head).canonical()) for head in range(3)] == [str(one.canonical()) for one in heads]
+
+
 def test_hidden_keys_are_told_for_each_head():
     pattern = PerHead([Prefix(2), Full(), KeySpan(0, torch.tensor([1, 3]))])
     shown = pattern.visible_keys(Grid.whole(4, 4))

@@ -6,6 +6,7 @@ import torch
 from regard.errors import ArgumentError
 from regard.patterns import Causal, CausalWindow, DilatedWindow, Full, PerHead, Prefix, SameBlock, SlidingWindow
 from regard.patterns.drawing import draw
+from regard.patterns.reach import Reach
 from regard.patterns.stacks import learned
 
 
@@ -52,3 +53,9 @@ def test_a_drawing_marks_what_comes_through_the_stack():
         "  3 □ □ ■ ■ ·",
         "  4 · □ □ ■ ■",
     ]
+
+
+def test_a_stack_never_reaches_less_than_a_querys_own_position():
+    """Every layer hands on a query's own position, so that a stack reaches it however many layers look away from it."""
+    assert Reach(back=3, ahead=-2).stacked(2) == Reach(back=6, ahead=0)
+    assert Reach(back=None, ahead=1).stacked(3) == Reach(back=None, ahead=3)

