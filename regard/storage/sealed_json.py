@@ -79,3 +79,15 @@ def read_sealed(path: Path) -> dict[str, Any]:
     if not unchanged:
         raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")
     return content
+
+
+def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:
+    """Raise a CheckpointError unless the content says that it has this format: the whole number itself, not `true`.
+
+    >>> check_format({"format": True}, 1, "config.json")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: config.json has format True; this version reads format 1
+    """
+    found = content.get("format")
+    if type(found) is not int or found != known:
+        raise CheckpointError(f"{path} has format {str(found)[:40]}; this version reads format {known}")

@@ -348,7 +348,7 @@ def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_sam
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
     with pytest.raises(CrashError):
         train_toy(tmp_path, progress=at_step(5, crash))
-    for leftover in (".step-000005.writing-12ab", "step-000006"):
+    for leftover in (".step-000005.writing-12ab34cd", "step-000006"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "config.json").write_text("torn")
     train_toy(tmp_path, resume=True)
