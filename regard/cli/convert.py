@@ -25,7 +25,7 @@ from regard.errors import ArgumentError, CheckpointError, RegardError, Unsupport
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
 from regard.text.translation_data import load_translation_data
-from regard.training import Task, TrainingConfig, TrainingResult, train
+from regard.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
 from regard.training.encoder import MaskedWordTask
 from regard.training.language import LanguageTask
 from regard.training.translation import TranslationTask
@@ -92,7 +92,8 @@ def run_convert_kv_heads(
     if uptraining.steps is None:
         check_out(folder, out)
     else:
-        check_apart(folder, out)  # a run that stands there is gone on with, or refused by the training
+        check_apart(folder, out)
+        check_run_folder(out)  # a run that stands there is gone on with
     converted = load_converted(folder, kv_heads, method)
     task = held_out_task(converted, uptraining)
     losses = Losses(held_out_loss(converted.before, task), held_out_loss(converted.after, task))

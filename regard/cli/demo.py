@@ -19,6 +19,7 @@ from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard.text.pronouns import ARTICLE_SENTENCES
 from regard.text.translation_data import PRONOUNS, load_translation_data
+from regard.training import check_run_folder
 
 # Chosen on validation sentences: the smallest model that learns what *it* refers to within the time of a demo.
 SETTINGS = Settings(
@@ -31,6 +32,7 @@ PICTURES = "pictures"
 def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     """Train (or go on, or find it done), translate, score, look; the story is told on the way."""
     tell = say if as_json else out
+    check_run_folder(run)
     settings = _settings(run, steps, seed)
     tell('What does "it" refer to? English leaves it open, German may not: es, er and sie are its genders.')
     tell("")

@@ -24,7 +24,10 @@ def run_evaluate(run: Path, test: list[str], *, beam: int, normalisation: str, a
         say(read.report())
         pairs, name = read.pairs, " + ".join(test)
     else:
-        pairs, name = read_test(run), "the run's own test split"
+        name = "the run's own test split"
+        pairs, notes = read_test(run)
+        for note in notes:
+            say(note)
     with counting("translating", len(pairs)) as progress:
         result = evaluate(translator, pairs, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
     settings = read_settings(run) or {}

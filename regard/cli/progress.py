@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from regard.cli.console import duration, has_terminal, say, terminal
-from regard.training import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard.training import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
 
 
 @contextmanager
@@ -54,5 +54,7 @@ def _remark(event: Event) -> str | None:
         return f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"
     if isinstance(event, StepSkipped):
         return f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
+    if isinstance(event, Noticed):
+        return f"  step {event.step}: {event.text}"
     assert isinstance(event, StepDone | Saved)
     return None

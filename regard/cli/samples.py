@@ -44,6 +44,8 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
         replace_file(path, "".join(f"{line}\n" for line in lines).encode(), durable=False)
     except OSError as error:
         say(f"no samples: {error.filename or path}: {error.strerror or error}")
+    except RegardError as error:
+        say(f"no samples: {error}")
 
 
 def translations(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
@@ -117,6 +119,6 @@ def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -
         for one in shown:
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
             draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy(one.text)}")
-    except RegardError as error:
-        return [f"no picture: {error}"]
+    except Exception as error:  # whatever a drawing library says: a picture stops no training
+        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
     return []

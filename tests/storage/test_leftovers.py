@@ -54,7 +54,8 @@ def test_what_a_living_writer_is_writing_is_not_removed(tmp_path):
 
 def test_what_a_killed_writer_left_is_removed(tmp_path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from regard.storage.files import replace_file, write_folder\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from regard.storage.files import replace_file, write_folder\n"
         "kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "{'file': replace_file, 'folder': write_folder}[sys.argv[1]](Path(sys.argv[2]), kill)"
     )
