@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.bench.memory import peak_of
-from regard.cli.console import out as tell
-from regard.cli.console import say
+from regard.cli.console import out_json, out_lines, say
 from regard.cli.train import decide_settings, learn_tokeniser, train_translator
 from regard.cli.train_language import LanguageSettings, run_language_training
 from regard.cli.translator_settings import OF_THE_RECURRENT, OF_THE_TRANSFORMER, Settings
@@ -89,7 +88,10 @@ def run_compare(
         rows.append(row)
         write_report(rows, asked, out)
     report, record, _ = write_report(rows, asked, out)
-    tell(record.read_text().rstrip("\n") if as_json else report.read_text().rstrip("\n"))
+    if as_json:
+        out_json(record.read_text().rstrip("\n"))
+    else:
+        out_lines(report.read_text().rstrip("\n"))
 
 
 def listed(text: str | None) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.cli.console import out as answer
-from regard.cli.console import say
+from regard.cli.console import out_json, out_lines, say
 from regard.cli.progress import training_progress
 from regard.cli.run_settings import RunSettings
 from regard.cli.train_encoder import read_lines_of_text
@@ -172,9 +171,9 @@ def uptrain(converted: Converted, task: Task, uptraining: Uptraining, out: Path)
 def _show(report: Conversion, losses: Losses | None, out: Path, as_json: bool) -> None:
     if as_json:
         told = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        answer(json.dumps({**report.to_dict(), "losses": told, "out": str(out)}))
+        out_json(json.dumps({**report.to_dict(), "losses": told, "out": str(out)}))
         return
-    answer(str(report) if losses is None else f"{report}\n{losses}")
+    out_lines(str(report) if losses is None else f"{report}\n{losses}")
     done = {"mean": "neighbours pooled by their mean", "first": "the first of each group kept"}.get(report.method)
     checked = (
         ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import duration, out, say
+from regard.cli.console import duration, out, out_json, say
 from regard.cli.evaluate import describe
 from regard.cli.pronouns import PronounReport, judge_pronouns
 from regard.cli.runs import read_settings
@@ -58,7 +58,7 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     tell(f"4. Pictures: {', '.join(pictures)}")
     tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
     if as_json:
-        out(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
+        out_json(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> Settings:
