@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed_or_older, render_sealed
+
+KEYS = ("environment", "quick", "command", "cases", "our_mistakes")  # of the file
 
 
 @dataclass
@@ -21,6 +25,7 @@ class Results:
     quick: bool
     command: str
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_sealed: bool = field(default=True, compare=False)  # files of versions before the seals are not
 
     @property
     def contests(self) -> list[dict[str, Any]]:
@@ -39,37 +44,38 @@ class Results:
 
     def to_json(self) -> str:
         """All of it as JSON text."""
-        return json.dumps(
-            {
-                "environment": self.environment,
-                "quick": self.quick,
-                "command": self.command,
-                "cases": self.cases,
-                "our_mistakes": self.our_mistakes,
-            },
-            indent=1,
-        )
+        return json.dumps(self._content(), indent=1)
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / self.file, (self.to_json() + "\n").encode())
+        """Write the file, whole or not at all, sealed so that a changed byte is noticed.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+        replace_file(folder / self.file, render_sealed(self._content()))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """What `save` wrote.
 
         Raises:
-            DataError: no such file, or one that is something else.
+            DataError: no such file, or one that is something else or damaged.
         """
         path = folder / cls.file
+        if not os.path.lexists(path):
+            raise DataError(f"{path} does not exist; measure without --resume first")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(found["environment"], found["quick"], found["command"], found["cases"])
-        except FileNotFoundError:
-            raise DataError(f"{path} does not exist; measure without --resume first") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} does not hold results of regard bench: {error!r}") from error
+            found, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
+        except CheckpointError as error:
+            raise DataError(f"{path} does not hold results of regard bench: {error}") from error
+        return cls(found["environment"], found["quick"], found["command"], found["cases"], is_sealed)
+
+    def _content(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in KEYS}
 
     def check_continues(self, environment: dict[str, Any], quick: bool) -> None:
         """Raise an ArgumentError if what is to be measured now does not belong beside what was measured then."""

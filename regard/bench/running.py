@@ -13,9 +13,12 @@ from regard.bench.contest import hold
 from regard.bench.curves import draw_curves
 from regard.bench.machine import environment
 from regard.bench.report import write_report
-from regard.bench.results import Results
+from regard.bench.results import KEYS, Results
 from regard.errors import ArgumentError, DataError, UnsupportedError
+from regard.storage.ownership import check_ours
+from regard.storage.sealed_json import read_sealed_or_older
 
+FILES = ("bench.json", "complexity.json")  # of either kind of results; one folder may hold both
 R = TypeVar("R", bound=Results)
 
 
@@ -52,7 +55,9 @@ def run_bench(
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("device 'cuda' is not here: PyTorch finds no CUDA device")
     named = [] if set(chosen) == set(CASES) else chosen
-    results = begin(Results, out, quick=quick, resume=resume, device=device, command=["regard bench", *named])
+    results = begin(
+        Results, out, quick=quick, resume=resume, device=device, command=["regard bench", *named], tell=tell
+    )
     for name in chosen:
         if name in results.cases:
             tell(f"{name}: measured before")
@@ -77,7 +82,16 @@ def _chosen(names: Iterable[str]) -> list[str]:
     return chosen
 
 
-def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, device: str, command: Iterable[str]) -> R:
+def begin(
+    results: type[R],
+    out: Path | None,
+    *,
+    quick: bool,
+    resume: bool,
+    device: str,
+    command: Iterable[str],
+    tell: Callable[[str], None] = lambda line: None,
+) -> R:
     """New results, or those that are to be continued.
 
     Args:
@@ -87,10 +101,12 @@ def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, devi
         resume: continue those in the folder.
         device: where it is measured.
         command: the words that ask for the same again.
+        tell: told where what is resumed cannot be checked.
 
     Raises:
         ArgumentError: results that were measured elsewhere, or no folder.
         DataError: there is nothing to resume, or no folder there.
+        CheckpointError: the folder holds other files than results, or damaged results.
     """
     here = environment(device)
     if resume:
@@ -98,7 +114,12 @@ def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, devi
             raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
         found = results.load(out)
         found.check_continues(here, quick)
+        if not found.is_sealed:
+            tell(f"{out / found.file} was written before results were sealed, so damage cannot be noticed")
         return found
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; results need a folder")
+    if out is not None:
+        readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
+        check_ours(out, readers, "results of a bench")
     return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

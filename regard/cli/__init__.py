@@ -37,10 +37,14 @@ def _wait_politely() -> None:
 
 
 def _run(app: Callable[..., Any]) -> int:
+    from contextlib import redirect_stderr
+
+    from regard.cli.console import PrintableStream
     from regard.errors import ArgumentError, RegardError
 
     try:
-        app(standalone_mode=True)
+        with redirect_stderr(PrintableStream(sys.stderr)):
+            app(standalone_mode=True)
     except ArgumentError as error:
         return _say(error, 2)
     except RegardError as error:
@@ -60,5 +64,7 @@ def _run(app: Callable[..., Any]) -> int:
 
 
 def _say(reason: object, code: int) -> int:
-    print(f"regard: {reason}", file=sys.stderr)
+    from regard.cli.console import say
+
+    say(f"regard: {reason}")
     return code

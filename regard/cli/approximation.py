@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from regard.cli.console import check_picture_name, out, say
+from regard.cli.console import check_picture_name, out_json, out_lines, say
 from regard.errors import CheckpointError
 from regard.inspection import approximation
 from regard.text.packages import needed
@@ -32,7 +32,10 @@ def run_approximation(
         *read_operands(file), pattern=pattern, mechanisms=candidates or None, scale=scale, seeds=range(seeds),
         tolerance=tolerance,
     )  # fmt: skip
-    out(report.to_json() if as_json else str(report))
+    if as_json:
+        out_json(report.to_json())
+    else:
+        out_lines(str(report))
     if plot is not None:
         report.plot(plot)
         say(f"drawn in {plot}")

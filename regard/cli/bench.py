@@ -8,8 +8,7 @@ from pathlib import Path
 from regard.bench import describe_results, run_bench
 from regard.bench.complexity import describe_table, run_complexity
 from regard.bench.results import Results
-from regard.cli.console import out as answer
-from regard.cli.console import say
+from regard.cli.console import out, out_json, say
 from regard.errors import ArgumentError, RegardError
 
 COMPLEXITY = "complexity"
@@ -35,10 +34,10 @@ def run_bench_command(names: list[str], *, quick: bool, out: Path, resume: bool,
 
 def _report(results: Results, lines: Iterable[str], folder: Path, as_json: bool) -> None:
     if as_json:
-        answer(results.to_json())
+        out_json(results.to_json())
     else:
         for line in lines:
-            answer(line)
+            out(line)
         say(f"results, report and curves are in {folder}")
     if results.our_mistakes:
         raise RegardError(f"regard was wrong or failed: {'; '.join(results.our_mistakes)}")

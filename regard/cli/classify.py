@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from regard.cli.console import out, say
+from regard.cli.console import out_data, out_json, say
 from regard.cli.runs import CLASSES_FILE, LONGEST_FILE
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import CheckpointError
@@ -32,7 +32,10 @@ def run_classify(run: Path, texts: list[str], *, as_json: bool) -> None:
         rows = iter(probabilities(model, tokeniser, told, longest))
         for text in chunk:
             row = next(rows) if tidy(text) else None
-            out(_record(text, classes, row) if as_json else _line(classes, row))
+            if as_json:
+                out_json(_record(text, classes, row))
+            else:
+                out_data(_line(classes, row))
 
 
 def load_classifier(run: Path) -> tuple[TextEncoder, Tokeniser, list[str], int]:
@@ -69,7 +72,8 @@ def _line(classes: Sequence[str], row: list[float] | None) -> str:
     if row is None:
         return ""
     best = max(range(len(classes)), key=row.__getitem__)
-    return f"{classes[best]}\t{row[best]:.3f}"
+    label = classes[best].replace("\t", "\\t")  # the tab ends it
+    return f"{label}\t{row[best]:.3f}"
 
 
 def _record(text: str, classes: Sequence[str], row: list[float] | None) -> str:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from regard.bench.memory import peak_of
-from regard.cli.console import out as tell
-from regard.cli.console import say
+from regard.cli.console import out_json, out_lines, say
 from regard.cli.train import decide_settings, learn_tokeniser, train_translator
-from regard.cli.train_language import run_language_training
+from regard.cli.train_language import LanguageSettings, run_language_training
 from regard.cli.translator_settings import OF_THE_RECURRENT, OF_THE_TRANSFORMER, Settings
 from regard.comparison import Measures, Spent, measure_language_model, measure_translator, write_report
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.models import LanguageModel
 from regard.storage.files import replace_file
+from regard.storage.ownership import check_ours
+from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 from regard.text import Tokeniser
 from regard.text.translation_data import TranslationData, load_translation_data
 from regard.training import read_log, read_run
@@ -63,13 +64,16 @@ def run_compare(
     task = asked["task"]
     contenders = list_contenders(task, asked["own"])
     work: Translations | Writings = Writings(asked) if task == "language-model" else Translations(asked, contenders)
-    out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / ASKED, json.dumps(asked).encode())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
+    replace_file(out / ASKED, render_sealed(asked))
     rows: list[Measures] = []
     for contender in contenders:
         run = out / contender.folder
         if (run / MEASURED).exists():
-            rows.append(Measures.from_dict(json.loads((run / MEASURED).read_text())))
+            rows.append(read_measures(run / MEASURED))
             continue
         say(f"== {contender.name}")
         try:
@@ -80,11 +84,14 @@ def run_compare(
             raise RegardError(
                 f"interrupted; what is done is kept, go on with: regard compare --out {out} --resume"
             ) from error
-        replace_file(run / MEASURED, json.dumps(row.to_dict()).encode())
+        replace_file(run / MEASURED, render_sealed(row.to_dict()))
         rows.append(row)
         write_report(rows, asked, out)
     report, record, _ = write_report(rows, asked, out)
-    tell(record.read_text().rstrip("\n") if as_json else report.read_text().rstrip("\n"))
+    if as_json:
+        out_json(record.read_text().rstrip("\n"))
+    else:
+        out_lines(report.read_text().rstrip("\n"))
 
 
 def listed(text: str | None) -> list[str]:
@@ -144,10 +151,11 @@ def decide(out: Path, own: Mapping[str, Sequence[Any]], given: Mapping[str, Any]
         ArgumentError: a task that does not exist, or no data.
         CheckpointError: the folder holds a comparison, and `resume` is not wanted or something else is asked for.
     """
+    check_ours(out, {ASKED: read_asked}, "comparison")
     begun = (out / ASKED).exists()
     if begun and not resume:
         raise CheckpointError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
-    kept = json.loads((out / ASKED).read_text()) if begun else {}
+    kept = read_asked(out / ASKED) if begun else {}
     chosen = json.loads(json.dumps({**given, "own": {name: list(values) for name, values in own.items() if values}}))
     if begun and chosen == {"own": {}}:
         return kept
@@ -162,6 +170,34 @@ def decide(out: Path, own: Mapping[str, Sequence[Any]], given: Mapping[str, Any]
             f"choose another folder"
         )
     return asked
+
+
+def read_asked(path: Path) -> dict[str, Any]:
+    """What a comparison was begun with; one of a version before the seals is read as it is, and this is said.
+
+    Raises:
+        CheckpointError: damaged, or no such file.
+    """
+    kinds = (Settings, LanguageSettings)
+    known = {*DEFAULTS, *ABOUT_THE_STUDY, *(field.name for kind in kinds for field in fields(kind))}
+    return _kept(path, known, ("task", "own"))
+
+
+def read_measures(path: Path) -> Measures:
+    """A row that was measured before; likewise.
+
+    Raises:
+        CheckpointError, ArgumentError: damaged, or no such file.
+    """
+    known = [field.name for field in fields(Measures)]
+    return Measures.from_dict(_kept(path, known, known))
+
+
+def _kept(path: Path, known: Collection[str], needed: Iterable[str]) -> dict[str, Any]:
+    content, is_sealed = read_sealed_or_older(path, known, needed)
+    if not is_sealed:
+        say(f"{path} was written before such files were sealed, so damage cannot be noticed")
+    return content
 
 
 class Translations:

@@ -9,21 +9,59 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
+from regard.terminal_text import one_line, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def out(line: str) -> None:
-    """One answer on standard output, at once."""
-    sys.stdout.write(line + "\n")
+    """One line of an answer on standard output, at once; what would command a terminal is shown as an escape."""
+    _write(printable(line))
+
+
+def out_lines(text: str) -> None:
+    """Likewise an answer of several lines."""
+    _write(printable_lines(text))
+
+
+def out_json(text: str) -> None:
+    """An answer of JSON; what would command a terminal is written with the escapes of JSON."""
+    _write(printable_json(text))
+
+
+def out_data(line: str) -> None:
+    """A line that programs read: one line as it stands, or, where standard output is a terminal, as `out`."""
+    _write(printable(line) if sys.stdout.isatty() else one_line(line))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def say(line: str) -> None:
-    """One remark on standard error."""
-    sys.stderr.write(line + "\n")
+    """One remark on standard error, which people read wherever it goes."""
+    sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
+
+
+class PrintableStream:
+    """Standard error as it is, but for what would command a terminal: for messages that are not ours, such as those
+    about options."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str, /) -> int:
+        self.stream.write(printable_lines(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def has_terminal() -> bool:
@@ -32,10 +70,10 @@ def has_terminal() -> bool:
 
 
 def terminal() -> Console:
-    """Rich on standard error."""
+    """Rich on standard error; what it is given to print comes from `printable`, its own commands pass."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(file=getattr(sys.stderr, "stream", sys.stderr), highlight=False)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.cli.console import out as answer
-from regard.cli.console import say
+from regard.cli.console import out_json, out_lines, say
 from regard.cli.progress import training_progress
 from regard.cli.run_settings import RunSettings
 from regard.cli.train_encoder import read_lines_of_text
@@ -25,7 +24,7 @@ from regard.errors import ArgumentError, CheckpointError, RegardError, Unsupport
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
 from regard.text.translation_data import load_translation_data
-from regard.training import Task, TrainingConfig, TrainingResult, train
+from regard.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
 from regard.training.encoder import MaskedWordTask
 from regard.training.language import LanguageTask
 from regard.training.translation import TranslationTask
@@ -92,7 +91,8 @@ def run_convert_kv_heads(
     if uptraining.steps is None:
         check_out(folder, out)
     else:
-        check_apart(folder, out)  # a run that stands there is gone on with, or refused by the training
+        check_apart(folder, out)
+        check_run_folder(out)  # a run that stands there is gone on with
     converted = load_converted(folder, kv_heads, method)
     task = held_out_task(converted, uptraining)
     losses = Losses(held_out_loss(converted.before, task), held_out_loss(converted.after, task))
@@ -171,9 +171,9 @@ def uptrain(converted: Converted, task: Task, uptraining: Uptraining, out: Path)
 def _show(report: Conversion, losses: Losses | None, out: Path, as_json: bool) -> None:
     if as_json:
         told = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        answer(json.dumps({**report.to_dict(), "losses": told, "out": str(out)}))
+        out_json(json.dumps({**report.to_dict(), "losses": told, "out": str(out)}))
         return
-    answer(str(report) if losses is None else f"{report}\n{losses}")
+    out_lines(str(report) if losses is None else f"{report}\n{losses}")
     done = {"mean": "neighbours pooled by their mean", "first": "the first of each group kept"}.get(report.method)
     checked = (
         ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import duration, out, say
+from regard.cli.console import duration, out, out_json, say
 from regard.cli.evaluate import describe
 from regard.cli.pronouns import PronounReport, judge_pronouns
 from regard.cli.runs import read_settings
@@ -19,6 +19,7 @@ from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard.text.pronouns import ARTICLE_SENTENCES
 from regard.text.translation_data import PRONOUNS, load_translation_data
+from regard.training import check_run_folder
 
 # Chosen on validation sentences: the smallest model that learns what *it* refers to within the time of a demo.
 SETTINGS = Settings(
@@ -31,6 +32,7 @@ PICTURES = "pictures"
 def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     """Train (or go on, or find it done), translate, score, look; the story is told on the way."""
     tell = say if as_json else out
+    check_run_folder(run)
     settings = _settings(run, steps, seed)
     tell('What does "it" refer to? English leaves it open, German may not: es, er and sie are its genders.')
     tell("")
@@ -56,7 +58,7 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     tell(f"4. Pictures: {', '.join(pictures)}")
     tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
     if as_json:
-        out(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
+        out_json(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.bench import describe_health, examine
-from regard.cli.console import out, say
+from regard.cli.console import out, out_json, say
 from regard.errors import RegardError
 
 
@@ -13,7 +13,7 @@ def run_doctor(*, as_json: bool) -> None:
         say("trying every backend on small problems ...")
     health = examine()
     if as_json:
-        out(health.to_json())
+        out_json(health.to_json())
     else:
         for line in describe_health(health):
             out(line)

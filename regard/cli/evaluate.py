@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import counting, out, say
+from regard.cli.console import counting, out, out_json, say
 from regard.cli.pronouns import judge_pronouns
 from regard.cli.runs import read_settings, read_test
 from regard.cli.translate import check_search
@@ -24,7 +24,10 @@ def run_evaluate(run: Path, test: list[str], *, beam: int, normalisation: str, a
         say(read.report())
         pairs, name = read.pairs, " + ".join(test)
     else:
-        pairs, name = read_test(run), "the run's own test split"
+        name = "the run's own test split"
+        pairs, notes = read_test(run)
+        for note in notes:
+            say(note)
     with counting("translating", len(pairs)) as progress:
         result = evaluate(translator, pairs, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
     settings = read_settings(run) or {}
@@ -32,9 +35,10 @@ def run_evaluate(run: Path, test: list[str], *, beam: int, normalisation: str, a
     if not test and settings.get("data") == [PRONOUNS]:
         report = judge_pronouns(translator, int(settings.get("seed", 0)), beam, normalisation, alpha)
     if as_json:
-        out(json.dumps({"test": name, **result.to_dict(), **(report.to_dict() if report else {})}))
+        out_json(json.dumps({"test": name, **result.to_dict(), **(report.to_dict() if report else {})}))
     else:
-        out("\n".join([*describe(result, name), *(report.lines() if report else [])]))
+        for line in [*describe(result, name), *(report.lines() if report else [])]:
+            out(line)
 
 
 def describe(result: Evaluation, name: str) -> list[str]:

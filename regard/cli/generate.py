@@ -9,11 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import out, say
+from regard.cli.console import out, out_json, say
 from regard.cli.translate import check_search
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
+from regard.terminal_text import printable_lines
 from regard.text import read_lines
 
 
@@ -49,7 +50,7 @@ def run_generate(
         options["first_row"] = row  # each line draws for itself, as it would among the others
         if as_json:
             ((found,),) = generator.generate([prompt], **options)
-            out(json.dumps(_record(found, options), ensure_ascii=False))
+            out_json(json.dumps(_record(found, options), ensure_ascii=False))
         else:
             read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))  # as the model sees the prompt
             _show(read, lambda tell, prompt=prompt: generator.generate([prompt], on_text=tell, **options))
@@ -57,7 +58,7 @@ def run_generate(
 
 def _show(prompt: str, generate: Callable[[OnText], object]) -> None:
     """The prompt and what follows, piece by piece, closed by a line end; nothing where nothing could be written."""
-    clean = harmless if sys.stdout.isatty() else str
+    clean = printable_lines if sys.stdout.isatty() else str
     waiting = [prompt]
 
     def tell(_prompt: int, _text: int, more: str) -> None:
@@ -71,15 +72,6 @@ def _show(prompt: str, generate: Callable[[OnText], object]) -> None:
     finally:
         if not waiting:
             out("")
-
-
-def harmless(text: str) -> str:
-    r"""The text without characters that would command a terminal, each shown as U+FFFD.
-
-    >>> harmless("a\tb\x1b[2J")
-    'a\tb�[2J'
-    """
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def _record(found: Generation, options: dict[str, Any]) -> dict[str, Any]:

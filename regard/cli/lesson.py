@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.console import check_picture_name, out, say
+from regard.cli.console import check_picture_name, out, out_json, say
 from regard.errors import ArgumentError
+from regard.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ def lesson(
     if png is not None:
         taught.draw(png)
     if as_json:
-        out(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
+        out_json(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
     else:
         _show(taught, _answers())
     if png is not None:
@@ -55,7 +56,7 @@ def _list_lessons(as_json: bool) -> None:
     from regard.lessons import LESSONS
 
     if as_json:
-        out(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
+        out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
         return
     longest = max(map(len, LESSONS))
     for name, lesson in LESSONS.items():
@@ -72,11 +73,11 @@ def _answers() -> Console:
 
 def _show(taught: Taught, console: Console) -> None:
     lesson = taught.lesson
-    console.print(lesson.title, style="bold")
-    console.print(lesson.question, style="italic")
+    console.print(printable(lesson.title), style="bold")
+    console.print(printable(lesson.question), style="italic")
     for paragraph in taught.paragraphs:
         console.print()
-        console.print(paragraph)
+        console.print(printable_lines(paragraph))
     for table in taught.tables:
         console.print()
         _show_table(table, console)
@@ -84,7 +85,7 @@ def _show(taught: Taught, console: Console) -> None:
     _show_claims(taught.claims, console)
     console.print("\nTry it", style="bold")
     for line in taught.code.splitlines():
-        console.print(f"    {line}", soft_wrap=True)
+        console.print(f"    {printable(line)}", soft_wrap=True)
 
 
 def _show_table(table: Table, console: Console) -> None:
@@ -92,13 +93,13 @@ def _show_table(table: Table, console: Console) -> None:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    console.print(table.title + (" (measured here)" if table.measured else ""), style="bold")
+    console.print(printable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
         numeric = all(row[number][:1].isdigit() for row in table.rows)
-        drawn.add_column(Text(column), justify="right" if numeric else "left")
+        drawn.add_column(Text(printable(column)), justify="right" if numeric else "left")
     for row in table.rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
     console.print(drawn)
 
 
@@ -109,5 +110,5 @@ def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
     grid = Drawn.grid(padding=(0, 2, 0, 0))
     for claim in claims:
         verdict = Text("holds", "green") if claim.holds else Text("fails", "red")
-        grid.add_row(verdict, Text(f"{claim.sentence} ({claim.figures})"))
+        grid.add_row(verdict, Text(printable(f"{claim.sentence} ({claim.figures})")))
     console.print(grid)

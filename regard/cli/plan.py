@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from regard.cli.console import out
+from regard.cli.console import out_json, out_lines
 from regard.errors import ArgumentError
 from regard.kernels import BACKENDS
 from regard.plan import make_plan
@@ -53,7 +53,10 @@ def run_plan(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, want=checked_wants(_wants(want or []))
     )
     plan = make_plan(replace(problem, device=device), BACKENDS, backend)
-    out(plan.to_json() if as_json else str(plan))
+    if as_json:
+        out_json(plan.to_json())
+    else:
+        out_lines(str(plan))
 
 
 def _dtype(name: str) -> torch.dtype:

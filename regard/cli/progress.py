@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from regard.cli.console import duration, has_terminal, say, terminal
-from regard.training import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard.terminal_text import printable
+from regard.training import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
 
 
 @contextmanager
@@ -30,14 +31,14 @@ def _live(event: Event, bar: Any, task: Any) -> None:
         bar.update(task, completed=event.step, total=event.steps)
     elif isinstance(event, StepDone):
         bar.update(task, completed=event.step, total=event.steps, description=_speed(event))
-    if (line := _remark(event)) is not None:
-        bar.console.print(line, markup=False)
+    for line in _remarks(event):
+        bar.console.print(printable(line), markup=False)
 
 
 def _plain(event: Event, quiet_steps: int) -> None:
     if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step < event.steps:
         say(f"  step {event.step} of {event.steps}: {_speed(event)}")
-    elif (line := _remark(event)) is not None:
+    for line in _remarks(event):
         say(line)
 
 
@@ -46,13 +47,17 @@ def _speed(event: StepDone) -> str:
     return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids a second{left}"
 
 
-def _remark(event: Event) -> str | None:
+def _remarks(event: Event) -> list[str]:
     if isinstance(event, Started):
-        begun = f"  going on after step {event.step} of {event.steps}" if event.step else None
-        return "\n".join([*([begun] if begun else []), *(f"  {note}" for note in event.notes)]) or None
+        begun = [f"  going on after step {event.step} of {event.steps}"] if event.step else []
+        return [*begun, *(f"  {note}" for note in event.notes)]
     if isinstance(event, Validated):
-        return f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"
+        return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
     if isinstance(event, StepSkipped):
-        return f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
+        return [
+            f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
+        ]
+    if isinstance(event, Noticed):
+        return [f"  step {event.step}: {event.text}"]
     assert isinstance(event, StepDone | Saved)
-    return None
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.storage.files import replace_file
+from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
 from regard.training.explanation import FILES, explain_files
@@ -18,6 +19,7 @@ SETTINGS_FILE = "settings.json"
 TEST_FILE = "test.jsonl"
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
+NO_TEST = "{} keeps no test split; name a file of pairs to score it on"
 FILES_OF_COMMANDS = {
     SETTINGS_FILE: "the options of the command that began this run",
     TEST_FILE: "pairs that were kept out of the training, to score the model on; empty where there are none",
@@ -38,9 +40,10 @@ def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None
     except OSError as error:
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
     explain_files(run, {**FILES, **FILES_OF_COMMANDS})
-    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test)
-    replace_file(run / TEST_FILE, lines.encode())
-    replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings}))
+    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
+    hashes = {TEST_FILE: hashlib.sha256(lines).hexdigest()}
+    replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings, "files": hashes}))
+    replace_file(run / TEST_FILE, lines)
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
@@ -57,13 +60,41 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     return settings
 
 
-def read_test(run: Path) -> list[Pair]:
-    """The run's own test split.
+def read_test(run: Path) -> tuple[list[Pair], list[str]]:
+    """The run's own test split, and what there is to say about it: that it is not sealed, or has damaged lines.
+
+    The run's settings hold its SHA-256. Runs of versions before that are read as they are, and this is said.
 
     Raises:
-        CheckpointError: the run has none, because it was given its validation pairs.
+        CheckpointError: the run has none, because it was given its validation pairs; or it is damaged.
     """
     path = run / TEST_FILE
-    if not path.exists() or path.stat().st_size == 0:
-        raise CheckpointError(f"{run} keeps no test split; name a file of pairs to score it on")
-    return read_pairs(path).pairs
+    if (expected := _sealed_hash(run)) is None:
+        if not path.exists() or path.stat().st_size == 0:
+            raise CheckpointError(NO_TEST.format(run))
+        read = read_pairs(path)
+        return read.pairs, [f"{path} was written before test splits were sealed, so damage cannot be noticed",
+                            *([read.report()] if read.dropped else [])]  # fmt: skip
+    with open_plain(path) as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise CheckpointError(
+            f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged after the run was begun; "
+            f"put it back, name a file of pairs, or begin the training anew"
+        )
+    if not data:
+        raise CheckpointError(NO_TEST.format(run))
+    return read_pairs(path).pairs, []
+
+
+def _sealed_hash(run: Path) -> str | None:
+    """The SHA-256 of the test split as the settings have it; None in a run of a version before that."""
+    path = run / SETTINGS_FILE
+    if not path.exists():
+        return None
+    files = read_sealed(path).get("files")
+    if files is None:
+        return None
+    if not isinstance(files, dict) or not isinstance(files.get(TEST_FILE), str):
+        raise CheckpointError(f"{path} holds no SHA-256 of {TEST_FILE}")
+    return files[TEST_FILE]

@@ -16,6 +16,7 @@ from regard.inspection import draw_maps, look
 from regard.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard.models.encoder import TextEncoder
 from regard.storage.files import replace_file
+from regard.terminal_text import printable
 from regard.text import PAD, Pair, Tokeniser, tidy
 from regard.training.encoder import HiddenWords, MaskedWordTask
 
@@ -41,9 +42,11 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
             lines = samples(model, path.with_suffix(".png"))
         except RegardError as error:
             lines = [f"there is nothing to show: {error}"]
-        replace_file(path, "".join(f"{line}\n" for line in lines).encode(), durable=False)
+        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
     except OSError as error:
         say(f"no samples: {error.filename or path}: {error.strerror or error}")
+    except RegardError as error:
+        say(f"no samples: {error}")
 
 
 def translations(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
@@ -117,6 +120,6 @@ def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -
         for one in shown:
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
             draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy(one.text)}")
-    except RegardError as error:
-        return [f"no picture: {error}"]
+    except Exception as error:  # whatever a drawing library says: a picture stops no training
+        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
     return []

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import check_picture_name, out
+from regard.cli.console import check_picture_name, out, out_json, out_lines
 from regard.patterns import Pattern, parse
 from regard.patterns.drawing import draw
 from regard.patterns.stacks import learned
@@ -21,9 +21,12 @@ def run_show(text: str, q_len: int, k_len: int, *, png: Path | None, as_json: bo
         check_picture_name(png)
         draw_pattern(pattern, q_len, k_len, png, layers=layers)
     if as_json:
-        out(json.dumps(_record(pattern, q_len, k_len, png, layers)))
+        out_json(json.dumps(_record(pattern, q_len, k_len, png, layers)))
         return
-    out(draw(pattern, q_len, k_len, layers=layers) if png is None else f"{pattern} drawn in {png}")
+    if png is None:
+        out_lines(draw(pattern, q_len, k_len, layers=layers))
+    else:
+        out(f"{pattern} drawn in {png}")
     if layers > 1:
         out(f"{layers} layers reach {pattern.reach(layers)}")
         out(f"the last query learns from {_spans(pattern, k_len, layers)}")

@@ -15,7 +15,7 @@ from regard.cli.training_runs import Training, conclude, describe_model, describ
 from regard.cli.translator_settings import Settings
 from regard.text import Tokeniser
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
-from regard.training import TrainingResult
+from regard.training import TrainingResult, check_run_folder
 from regard.training.translation import TranslationTask
 
 
@@ -23,6 +23,7 @@ def run_training(
     out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool, tensorboard: bool = False, samples: bool = False
 ) -> None:
     """The command: say what is read, train, say what came of it."""
+    check_run_folder(out)
     settings = decide_settings(out, given, resume)
     data = load_translation_data(settings.data, settings.valid, settings.seed)
     for note in data.notes:

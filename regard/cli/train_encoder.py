@@ -24,6 +24,7 @@ from regard.models.storage import read_checkpoints
 from regard.text import Pair, Tokeniser, split_by_hash
 from regard.text.documents import read_labelled, read_texts
 from regard.text.translation_data import PRONOUNS
+from regard.training import check_run_folder
 from regard.training.encoder import ClassificationTask, MaskedWordTask
 
 HELD_OUT = 0.05
@@ -66,6 +67,7 @@ def run_masked_words_training(
     data = (
         f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
     )
+    check_run_folder(out)
     settings = decide_settings(EncoderSettings, out, given, resume, data)
     train, valid = read_lines_of_text(settings)
     torch.manual_seed(settings.seed)
@@ -90,6 +92,7 @@ def run_classifier_training(
     out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool, tensorboard: bool = False, samples: bool = False
 ) -> None:
     """The command: say what is read, train, say what came of it."""
+    check_run_folder(out)
     settings = decide_settings(ClassifierSettings, out, given, resume, "a .tsv of label TAB text")
     if settings.from_run is not None and (named := [name for name in OF_THE_RUN if given.get(name) is not None]):
         raise ArgumentError(

@@ -19,6 +19,7 @@ from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 from regard.text.documents import read_documents
 from regard.text.translation_data import PRONOUNS
+from regard.training import check_run_folder
 from regard.training.language import LanguageTask
 
 COMMAND = "language-model"
@@ -45,6 +46,7 @@ def run_language_training(
 ) -> None:
     """The command: say what is read, train, say what came of it."""
     data = f"a file of text, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+    check_run_folder(out)
     settings = decide_settings(LanguageSettings, out, given, resume, data)
     train, valid = read_running_text(settings)
     torch.manual_seed(settings.seed)

@@ -71,7 +71,7 @@ class Training:
                 on_validation=self._show if self.samples else None, tensorboard=tensorboard, cpu=cpu,
             )  # fmt: skip
         if is_first:
-            _draw(self.out)
+            _draw(self.out, tell_lost=True)
         return result
 
     def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
@@ -80,12 +80,16 @@ class Training:
         _draw(folder)
 
 
-def _draw(run: Path) -> None:
-    """The curves, or why there are none: a picture stops nothing."""
+def _draw(run: Path, *, tell_lost: bool = False) -> None:
+    """The curves, or why there are none: a picture stops nothing, whatever the log holds."""
     try:
-        draw_curves(run / "log.jsonl", run / "curves.png")
-    except RegardError as error:
-        say(f"no picture: {error}")
+        lost = draw_curves(run / "log.jsonl", run / "curves.png")
+    except Exception as error:  # whatever a drawing library says of numbers that nobody can draw
+        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        say(f"no picture: {reason}")
+        return
+    for sentence in lost if tell_lost else ():
+        say(sentence)
 
 
 def describe_model(name: str, model: torch.nn.Module, tokeniser: Tokeniser) -> str:

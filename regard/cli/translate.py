@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import check_picture_name, out, say
+from regard.cli.console import check_picture_name, out_data, out_json, say
 from regard.decoding import NORMALISATIONS, Translation, Translator
 from regard.errors import ArgumentError
 from regard.text import read_lines, tidy
@@ -45,7 +45,10 @@ def run_translate(
     lines = sentences or read_lines(sys.stdin.buffer)
     for chunk in _chunks(lines, 1 if alone else LINES_AT_ONCE):
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
-            out(json.dumps(_record(translation), ensure_ascii=False) if as_json else tidy(translation.text))
+            if as_json:
+                out_json(json.dumps(_record(translation), ensure_ascii=False))
+            else:
+                out_data(tidy(translation.text))
             if picture is not None:
                 _draw(translator, translation, picture)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.console import out
+from regard.cli.console import out, out_json, out_lines
 from regard.errors import ArgumentError, CheckpointError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def walkthrough(
     if html is not None:
         replace_file(html, to_html(found).encode())
     if as_json:
-        out(to_json(found))
+        out_json(to_json(found))
     elif html is not None:
         out(f"{len(found.steps)} steps of {len(found.words)} words are in {html}; open it in a browser")
     else:
@@ -67,7 +67,7 @@ def _show(found: Walk) -> None:
     from regard.walkthrough import to_rich, to_text
 
     if not sys.stdout.isatty():
-        out(to_text(found))
+        out_lines(to_text(found))
         return
     from rich.console import Console
 
@@ -75,7 +75,7 @@ def _show(found: Walk) -> None:
     if console.color_system in ("256", "truecolor"):
         console.print(to_rich(found, console.width), soft_wrap=True)
     else:
-        out(to_text(found, console.width))
+        out_lines(to_text(found, console.width))
 
 
 def _check_fitting(given: dict[str, Any], of_run: bool) -> None:

@@ -17,11 +17,12 @@ from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
     existing_folder,
+    naming,
     read_bytes,
     replace_file,
     write_folder,
 )
-from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.storage.sealed_json import check_format, read_sealed, render_sealed
 from regard.storage.tensors import load_tensors, save_tensors
 
 __all__ = [
@@ -132,7 +133,8 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
     while True:
         found = _model_folder(folder)
         try:
-            return _load(found, kind)
+            with naming(folder, existing_folder(folder)):
+                return _load(found, kind)
         except CheckpointError:
             if _model_folder(folder) == found:  # else a trainer moved on meanwhile: read its newer checkpoint
                 raise
@@ -148,8 +150,7 @@ def read_checkpoints(run: Path) -> Checkpoints | None:
     if not os.path.lexists(path):
         return None
     content = read_sealed(path)
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
+    check_format(content, FORMAT, path)
     last, best = content.get("last"), content.get("best")
     found = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
     for name in (found.last, found.best or found.last):
@@ -197,8 +198,7 @@ def _load(folder: Path, kind: str | None) -> SavedModel:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     content = read_sealed(path)
-    if content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
+    check_format(content, FORMAT, path)
     expected = {"kind": str, "config": dict, "files": dict}
     wrong = [name for name, type_ in expected.items() if not isinstance(content.get(name), type_)]
     if wrong or not isinstance(content["files"].get(WEIGHTS_FILE), str):

@@ -6,7 +6,6 @@ read with every size, type and name checked before it is believed.
 
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Generator
@@ -15,7 +14,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, RegardError
+from regard.storage.leftovers import remove_leftovers, unfinished
 
 TEXT_LIMIT = 64 * 2**20  # bytes; a tokeniser of 250,000 words needs about 20 MiB
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -108,23 +108,23 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, dur
     ...     (Path(folder) / "note.txt").read_bytes()
     b'new'
     """
-    path = Path(os.path.abspath(path))
-    with _saving(path):
-        _remove_leftovers(path)
-        aside = path.parent / f"{_aside_prefix(path)}{secrets.token_hex(4)}"
-        try:
-            with open(aside, "xb") as file:
-                if isinstance(content, bytes):
-                    file.write(content)
-                else:
-                    content(file)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            os.replace(aside, path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+    given, path = Path(path), Path(os.path.abspath(path))
+    with _saving(given):
+        remove_leftovers(path)
+        with unfinished(path) as aside:
+            try:
+                with open(aside, "wb") as file:
+                    if isinstance(content, bytes):
+                        file.write(content)
+                    else:
+                        content(file)
+                    file.flush()
+                    if durable:
+                        os.fsync(file.fileno())
+                os.replace(aside, path)
+            except BaseException:
+                aside.unlink(missing_ok=True)
+                raise
         if durable:
             sync(path.parent)
 
@@ -145,29 +145,29 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
     ...     (Path(parent) / "new").is_dir()
     True
     """
-    folder = Path(os.path.abspath(folder))
-    with _saving(folder):
+    given, folder = folder, Path(os.path.abspath(folder))
+    with _saving(given):
         folder.parent.mkdir(parents=True, exist_ok=True)
         previous = _previous(folder)
-        _remove_leftovers(folder)
+        remove_leftovers(folder)
         if previous.exists() and not folder.exists():
             os.rename(previous, folder)
         shutil.rmtree(previous, ignore_errors=True)
         if os.path.lexists(folder) and not replace and not _is_empty(folder):
-            raise CheckpointError(f"{folder} exists already; choose another folder or delete it first")
-        aside = folder.parent / f"{_aside_prefix(folder)}{secrets.token_hex(4)}"
-        try:
-            aside.mkdir()
-            writer(aside)
-            _sync_tree(aside)
-            if os.path.lexists(folder):
-                os.rename(folder, previous)
-            os.rename(aside, folder)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            if previous.exists() and not folder.exists():
-                os.rename(previous, folder)
-            raise
+            raise CheckpointError(f"{given} exists already; choose another folder or delete it first")
+        with unfinished(folder, folder=True) as aside:
+            try:
+                with naming(given, aside):
+                    writer(aside)
+                _sync_tree(aside)
+                if os.path.lexists(folder):
+                    os.rename(folder, previous)
+                os.rename(aside, folder)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                if previous.exists() and not folder.exists():
+                    os.rename(previous, folder)
+                raise
         sync(folder.parent)
         shutil.rmtree(previous, ignore_errors=True)
 
@@ -192,20 +192,25 @@ def _saving(path: Path) -> Generator[None]:
         ) from error
 
 
-def _aside_prefix(path: Path) -> str:
-    return f".{path.name}.writing-"
+@contextmanager
+def naming(given: Path, hidden: Path) -> Generator[None]:
+    """Within it, an error names the path that a person gave, not the hidden one that stands for it.
+
+    >>> with naming(Path("model"), Path(".model.previous")):
+    ...     raise CheckpointError(".model.previous/config.json is damaged")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: model/config.json is damaged
+    """
+    try:
+        yield
+    except RegardError as error:
+        if str(hidden) not in str(error) or given == hidden:
+            raise
+        raise type(error)(str(error).replace(str(hidden), str(given))) from error.__cause__
 
 
 def _previous(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.previous"
-
-
-def _remove_leftovers(path: Path) -> None:
-    for leftover in path.parent.glob(f"{_aside_prefix(path)}*"):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
 
 
 def _is_empty(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,35 @@ def read_sealed(path: Path) -> dict[str, Any]:
     if not unchanged:
         raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")
     return content
+
+
+def read_sealed_or_older(path: Path, older: Container[str], needed: Iterable[str] = ()) -> tuple[dict[str, Any], bool]:
+    """The content of a sealed file, or of one that a version before the seals wrote; and whether it is sealed.
+
+    Args:
+        path: the file.
+        older: every key that an unsealed file may have, so that a damaged seal is not taken for no seal.
+        needed: keys that either has.
+
+    Raises:
+        CheckpointError: missing, not ours, or sealed and changed.
+    """
+    content = parse_json(read_bytes(path), path)
+    sealed = not isinstance(content, dict) or not content or any(key not in older for key in content)
+    if sealed:
+        content = read_sealed(path)
+    if missing := [key for key in needed if key not in content]:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}, so it was not written for this")
+    return content, sealed
+
+
+def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:
+    """Raise a CheckpointError unless the content says that it has this format: the whole number itself, not `true`.
+
+    >>> check_format({"format": True}, 1, "config.json")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: config.json has format True; this version reads format 1
+    """
+    found = content.get("format")
+    if type(found) is not int or found != known:
+        raise CheckpointError(f"{path} has format {str(found)[:40]}; this version reads format {known}")

@@ -8,9 +8,9 @@ those per target token of the whole step, however it is cut into micro-batches a
 from regard.training.averaging import average_checkpoints
 from regard.training.config import TrainingConfig
 from regard.training.curves import draw_curves
-from regard.training.events import Event, Progress, Saved, Started, StepDone, StepSkipped, Validated
-from regard.training.log import read_log
-from regard.training.loop import train
+from regard.training.events import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard.training.log import read_log, read_what_is_left
+from regard.training.loop import check_run_folder, train
 from regard.training.run import OnValidation, TrainingResult
 from regard.training.schedule import learning_rate_at
 from regard.training.summary import RunSummary, read_run
@@ -18,6 +18,7 @@ from regard.training.task import Batch, Task
 
 __all__ = [
     "train",
+    "check_run_folder",
     "TrainingConfig",
     "TrainingResult",
     "OnValidation",
@@ -32,8 +33,10 @@ __all__ = [
     "StepSkipped",
     "Validated",
     "Saved",
+    "Noticed",
     "read_run",
     "RunSummary",
     "read_log",
+    "read_what_is_left",
     "draw_curves",
 ]

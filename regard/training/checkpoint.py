@@ -23,7 +23,7 @@ from regard.models.storage import (
 )
 from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
-from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.storage.sealed_json import check_format, read_sealed, render_sealed
 from regard.training.config import TrainingConfig
 from regard.training.sharding import gathered, parted
 
@@ -31,6 +31,7 @@ FORMAT = 1
 STATE_FILE = "training.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 SAVED = re.compile(r"step-\d{6,}(-again)*")  # the folders that are ours to count and to delete
+UNFINISHED = re.compile(r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)")  # what a kill leaves of them
 
 
 @dataclass
@@ -119,10 +120,7 @@ def read_training(folder: Path) -> dict[str, Any]:
         CheckpointError: missing, damaged or written by another version.
     """
     content = read_sealed(folder / STATE_FILE)
-    if content.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{folder / STATE_FILE} has format {content.get('format')!r}; this version reads format {FORMAT}"
-        )
+    check_format(content, FORMAT, folder / STATE_FILE)
     expected = {"state": dict, "optimiser": str, "config": dict, "fingerprint": dict, "environment": dict}
     if wrong := [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]:
         raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
@@ -203,7 +201,7 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
     needed: set[str | None] = set()
     if checkpoints is not None:
         needed = {checkpoints.last, checkpoints.best, *complete_checkpoints(run, checkpoints)[-keep:]}
-    finished = [folder for folder in run.glob("step-*") if SAVED.fullmatch(folder.name)]
-    for folder in [*finished, *run.glob(".step-*")]:
+    ours = [folder for folder in run.iterdir() if SAVED.fullmatch(folder.name) or UNFINISHED.fullmatch(folder.name)]
+    for folder in ours:
         if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)

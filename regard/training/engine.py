@@ -25,6 +25,7 @@ class StepSums(NamedTuple):
     learning_rate: float
     gradient_norm: float
     fault: str | None  # where it was not finite; if anywhere, the weights and the optimiser are as before
+    destroyed: str | None  # the first weight that the step itself made not finite; the weights before are gone
 
 
 class Engine:
@@ -63,7 +64,8 @@ class Engine:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
             self.optimiser.step()
-        return StepSums(loss / tokens, tokens, rate, norm, fault)
+        destroyed = self._find_destroyed() if fault is None else None
+        return StepSums(loss / tokens, tokens, rate, norm, fault, destroyed)
 
     @torch.no_grad()
     def validate(self) -> float | None:
@@ -80,6 +82,18 @@ class Engine:
             tokens += int(batch_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
         return loss / all_tokens if all_tokens else None
+
+    @torch.no_grad()
+    def reread(self, index: int) -> float | None:
+        """The loss of a batch of step `index` as the model is now; None where validation batches tell more."""
+        if self._task.validation_batches():
+            return None
+        self._model.eval()
+        batch = self._workers.to_device(self._task.batch(index * self._config.accumulate))
+        with self._autocast():
+            loss, tokens = self._task.loss(self._model, batch)
+        total, all_tokens = self._workers.sum(float(loss), int(tokens))
+        return total / all_tokens if all_tokens else None
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The model's tensors by name, each whole, on the main process; every process takes part."""
@@ -135,6 +149,16 @@ class Engine:
                 if tensor is not None and not bool(whole(tensor).isfinite().all()):
                     return f"{batch}; the first tensor that is not is the {what} {name}"
         return f"{batch}; every weight and every gradient is"
+
+    @torch.no_grad()
+    def _find_destroyed(self) -> str | None:
+        """The first weight that is not finite, if any; every process takes part and finds the same."""
+        norm = float(whole(torch.nn.utils.get_total_norm(self._parameters)))
+        if not self._workers.any(not math.isfinite(norm))[0]:
+            return None
+        names = [name for name, parameter in self._model.named_parameters() if not whole(parameter).isfinite().all()]
+        broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
+        return (f"the weight {names[0]}" if names else "a weight of another process") if broken else None
 
     def _check_validation(self, batches: int) -> None:
         """Processes that share weights meet in every batch, so that none may have fewer than another."""

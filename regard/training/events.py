@@ -53,5 +53,13 @@ class Saved:
     is_best: bool
 
 
-Event = Started | StepDone | StepSkipped | Validated | Saved
+@dataclass(frozen=True)
+class Noticed:
+    """Something went wrong that stops nothing: a copy of the log that cannot be written, for instance."""
+
+    step: int
+    text: str
+
+
+Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -14,18 +13,21 @@ from typing import Any
 import torch
 
 from regard.errors import CheckpointError
-from regard.storage.files import read_bytes, replace_file
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 from regard.training.checkpoint import Identity
 from regard.training.workers import Workers
 
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
+KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
 PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
 FILES = {
     "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
     "and optimiser.safetensors what the training needs to go on in the same bits",
     "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
-    RUN_FILE: "the model, the settings of the training, what tells its data from others, and where each session ran",
+    RUN_FILE: "marks this folder as a run: the model, the settings of the training, what tells its data from others, "
+    "and where each session ran",
     "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
     "tensorboard/": "the same numbers for TensorBoard, where that was asked for",
     "lock": "held by a training that is running; it may stay",
@@ -54,12 +56,16 @@ def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
         replace_file(folder / README_FILE, text.encode(), durable=False)
 
 
-def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> None:
+def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> list[str]:
     """Write run.json: the run as it is now, and one more session, which goes on after `step`.
+
+    Returns:
+        What to say about the file that was there: nothing, or that its sessions are lost.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
+    before, notes = _sessions(folder / RUN_FILE)
     session = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "after_step": step,
@@ -72,10 +78,10 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
         "model": identity.model_config,
         "training": identity.config.to_dict(),
         "data": identity.fingerprint["data"],
-        "sessions": [*_sessions(folder / RUN_FILE), session],
+        "sessions": [*before, session],
     }
-    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
-    replace_file(folder / RUN_FILE, text.encode(), durable=False)  # nothing depends on it
+    replace_file(folder / RUN_FILE, render_sealed(told), durable=False)
+    return notes
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -95,14 +101,16 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _sessions(path: Path) -> list[Any]:
-    """Those of an earlier run.json; none where people have made it something else, since nothing depends on it."""
+def _sessions(path: Path) -> tuple[list[Any], list[str]]:
+    """Those of an earlier run.json; where it is damaged, or people have made it something else, why there are none."""
+    if not os.path.lexists(path):
+        return [], []
     try:
-        found = json.loads(read_bytes(path))
-    except (CheckpointError, ValueError, RecursionError):
-        return []
-    sessions = found.get("sessions") if isinstance(found, dict) else None
-    return sessions if isinstance(sessions, list) else []
+        found, _ = read_sealed_or_older(path, KEYS, KEYS)
+    except CheckpointError as error:
+        return [], [f"the sessions before this one are lost: {error}"]
+    sessions = found["sessions"]
+    return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} tells no sessions before this one"])
 
 
 def _processor() -> str:

@@ -1,6 +1,7 @@
 """One trainer for one folder."""
 
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ def folder_lock(folder: Path) -> Generator[None]:
     process that has it open counts, so the lock of a killed trainer is never in the way.
 
     Raises:
-        CheckpointError: another trainer holds it.
+        CheckpointError: another trainer holds it, or the file cannot be made, locked or written.
         UnsupportedError: a system without such locks.
 
     >>> import tempfile
@@ -30,20 +31,33 @@ def folder_lock(folder: Path) -> Generator[None]:
         raise UnsupportedError(
             "training locks its folder with fcntl, which this system lacks; use a POSIX system (on Windows: WSL)"
         ) from error
+    path = folder / "lock"
     try:
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        # O_NONBLOCK: a pipe in its place must not make this wait for a process at its other end.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written to: {error.strerror}; choose another folder") from error
+        raise CheckpointError(
+            f"{path} cannot be opened or made: {error.strerror}; choose another folder, or make room there"
+        ) from error
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CheckpointError(f"{path} is not a plain file, so it locks nothing; remove it")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             raise CheckpointError(
                 f"{folder} is being trained by process {owner}; wait until it ends, or choose another folder"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be locked: {error.strerror}; choose another folder") from error
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be written: {error.strerror}; make room there, or choose another folder"
+            ) from error
         yield
     finally:
         os.close(descriptor)

@@ -8,9 +8,13 @@ from typing import Any
 import torch
 
 from regard.errors import CheckpointError
+from regard.models.storage import CHECKPOINTS_FILE, read_checkpoints
+from regard.storage.ownership import check_ours
+from regard.storage.sealed_json import read_sealed, read_sealed_or_older
 from regard.training.checkpoint import Identity
 from regard.training.config import TrainingConfig
 from regard.training.events import Progress
+from regard.training.explanation import KEYS, RUN_FILE
 from regard.training.fingerprint import environment, fingerprint
 from regard.training.interruption import Interruption
 from regard.training.lock import folder_lock
@@ -18,6 +22,8 @@ from regard.training.record import Record
 from regard.training.run import OnValidation, Run, TrainingResult
 from regard.training.task import Task
 from regard.training.workers import Workers
+
+SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 
 
 def train(
@@ -45,14 +51,15 @@ def train(
         model: trained in place; afterwards it holds the last weights, and `load_model(folder)` gives the best.
         task: the batches and the losses.
         config: how long and how fast.
-        folder: made if missing; README.txt in it says what each file is.
+        folder: made if missing; empty, or a run of ours; README.txt in it says what each file is.
         kind: the kind of model, and
         model_config: its settings, and
         extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
         resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
             `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing else.
         progress: a function that is handed each event; the loop itself prints nothing.
-        on_begin: a function that is called once the run may be written, on the main process, before its first file.
+        on_begin: a function that is called once the run may be written, on the main process, after run.json, which
+            marks the folder as a run, and before any other file.
         on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
@@ -62,7 +69,8 @@ def train(
         Counts, losses, seconds and the reason to stop.
 
     Raises:
-        CheckpointError: the folder holds a run (without `resume`), another run, or is in use; or saving failed.
+        CheckpointError: the folder holds a run (without `resume`), another run or other files, or is in use; or saving
+            failed.
         ArgumentError: patience without validation batches, a description that is not JSON, or weights to be shared
             by one process alone.
         DataError: a batch without a target token.
@@ -83,6 +91,7 @@ def train(
     folder = Path(folder)
     workers = Workers(cpu, config.parallel)
     record = Record(folder, is_main=workers.is_main, progress=progress, tensorboard=tensorboard)
+    check_run_folder(folder)
     _make_folder(folder)
     was_training = model.training
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
@@ -105,10 +114,26 @@ def train(
             record.close()
 
 
+def check_run_folder(folder: str | Path) -> None:
+    """Raise a CheckpointError unless a run may be written there: the folder is new, empty, or a run of ours.
+
+    A run is known by a sealed file that it holds, never by names alone; `train` asks this before it writes anything.
+
+    >>> check_run_folder("nowhere")
+    """
+    folder = Path(folder)
+    if (folder / "config.json").exists():
+        raise CheckpointError(f"{folder} holds a saved model, which a run would hide; choose another folder")
+    marks = {
+        RUN_FILE: lambda path: read_sealed_or_older(path, KEYS, KEYS),
+        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
+        SETTINGS_FILE: read_sealed,
+    }
+    check_ours(folder, marks, "run", aside=("lock",))
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
-    if (folder / "config.json").exists():
-        raise CheckpointError(f"{folder} holds a saved model, which a run would hide; choose another folder")

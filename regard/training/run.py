@@ -97,11 +97,11 @@ class Run:
         self.workers.wait()  # until every process has looked, before one writes
         self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
+            notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
                 on_begin()
             explain_files(self.folder)
-            describe_session(self.folder, self.identity, self.state.step, self.workers)
-        self.record.open(self.state.step)
+        notes += self.record.open(self.state.step)
         self.record.tell(Started(self.state.step, self.config.steps, tuple(notes)))
         if found is None:
             self._save()
@@ -114,6 +114,8 @@ class Run:
                 self._validate()
             if self.is_best or self.state.step % self.config.save_every == 0:
                 self._save()
+        if stopped == "steps":
+            self._check_last()
         if stopped != "interrupted" and self.state.validated_step != self.state.step:
             self._validate()
         if self.unsaved:
@@ -139,6 +141,8 @@ class Run:
         self.clock.step_done(sums.tokens)
         if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
             self._give_up(sums.fault)
+        if sums.destroyed is not None:
+            self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
         state.step += 1
         self.unsaved = True
         if sums.fault is None:
@@ -185,6 +189,16 @@ class Run:
             f"skip_non_finite={state.skipped_in_a_row + 10} (--resume --skip-non-finite {state.skipped_in_a_row + 10})"
         )
 
+    def _stop_destroyed(self, fault: str) -> NoReturn:
+        """Stop where a step destroyed the model; what was saved before it stays the run's last checkpoint."""
+        saved = read_checkpoints(self.folder)
+        assert saved is not None, "a run begins with a checkpoint"
+        raise RegardError(
+            f"{fault}, so the model is destroyed and is not saved. The run stays as it was saved in {saved.last}. "
+            f"Begin another run with a lower learning_rate ({self.config.learning_rate}) or gradient_clip "
+            f"({self.config.gradient_clip}), or with more warmup_steps ({self.config.warmup_steps})"
+        )
+
     def _log_step(self, sums: StepSums) -> None:
         state = self.state
         if state.interval_tokens:
@@ -201,6 +215,8 @@ class Run:
     def _validate(self) -> None:
         state = self.state
         loss = self.engine.validate()
+        if loss is not None and not math.isfinite(loss):
+            self._stop_destroyed(f"after step {state.step} the validation loss is {loss}")
         state.validated_step = state.step
         self.unsaved = True
         if loss is None:
@@ -217,6 +233,15 @@ class Run:
             with self.engine.whole_model() as model:
                 if model is not None:
                     self.on_validation(model, state.step, self.folder)
+
+    def _check_last(self) -> None:
+        """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
+        state = self.state
+        if not self.unsaved or state.skipped_in_a_row:
+            return
+        loss = self.engine.reread(state.step - 1)
+        if loss is not None and not math.isfinite(loss):
+            self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
 
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()

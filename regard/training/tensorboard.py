@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from regard.errors import MissingPackageError
+from regard.errors import CheckpointError, MissingPackageError
 
 
 class Board:
@@ -17,13 +17,20 @@ class Board:
 
     Raises:
         MissingPackageError: TensorBoard is not installed.
+        CheckpointError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
         check_installed()
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+        try:
+            self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} cannot be written for TensorBoard: {error.strerror or error}; remove what stands there, or "
+                f"leave the option out"
+            ) from error
 
     def write(self, line: dict[str, Any]) -> None:
         """Add the numbers of one line of the log."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.inspection.labels import visible
+from regard.terminal_text import printable
 from regard.text.packages import needed
 from regard.walkthrough.colours import DARK, WHITE, mixed, shade, signed_colours, weight_colours
 from regard.walkthrough.formula import formula_text
@@ -38,14 +39,16 @@ def to_text(walk: Walk, width: int = 100) -> str:
     3 words; followed alone: “is”, word 2
     heads 2, kv_heads 2, head 1, dim 8, score scaled_dot, positions none, causal False, seed 0
     """
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines(walk, width))
+    return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
 
 
 def to_rich(walk: Walk, width: int = 100) -> Text:
     """The walk with colours, for a Rich console that does not wrap."""
     from rich.text import Text
 
-    return Text("\n").join(Text.assemble(*line) for line in lines(walk, width))
+    return Text("\n").join(
+        Text.assemble(*((printable(text), style) for text, style in line)) for line in lines(walk, width)
+    )
 
 
 def lines(walk: Walk, width: int) -> Iterator[Line]:

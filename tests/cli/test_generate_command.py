@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.cli.generate import harmless
 from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError
@@ -117,7 +116,3 @@ def test_an_interruption_is_one_word_after_what_was_written(run, regard, monkeyp
 
     monkeypatch.setattr(Generator, "generate", interrupted)
     assert regard(run, "the animal") == (1, "the animal and\n", "regard: interrupted\n")
-
-
-def test_no_text_commands_a_terminal():
-    assert harmless("a\x1b[2Jb\r\u202ec\td\n") == "a\ufffd[2Jb\ufffd\ufffdc\td\n"

@@ -269,3 +269,10 @@ def test_no_pickle_is_opened_whatever_the_files_hold(tmp_path):
     (tmp_path / "m" / "config.json").write_text(json.dumps({"format": 1}))
     with pytest.raises(CheckpointError, match="not written by regard"):
         load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("found", [True, 1.0, "1"])
+def test_a_format_that_only_equals_the_number_is_refused(tmp_path, found):
+    edit(save(tmp_path / "m") / "config.json", format=found)
+    with pytest.raises(CheckpointError, match="this version reads format 1"):
+        load_model(tmp_path / "m")

@@ -7,7 +7,7 @@ import pytest
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import check_name, existing_folder, read_bytes, replace_file, write_folder
-from regard.storage.sealed_json import parse_json, read_sealed, render_sealed
+from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 
 
 def writes(text: str):
@@ -119,12 +119,12 @@ def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_writt
 
 
 def test_what_killed_writers_left_is_cleaned_by_the_next_one_and_nothing_else_is(tmp_path):
-    for name in (".x.writing-1234", ".other.writing-1234", "y"):
+    for name in (".x.writing-12345678", ".other.writing-12345678", "y"):
         writes("left")(tmp_path / name) if (tmp_path / name).mkdir() else None
         (tmp_path / name / "text").write_text("left")
-    (tmp_path / ".x.writing-file").write_text("left")
+    (tmp_path / ".x.writing-0123abcd").write_text("left")
     write_folder(tmp_path / "x", writes("new"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.writing-1234", "x", "y"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.writing-12345678", "x", "y"]
 
 
 def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypatch):
@@ -216,3 +216,9 @@ def test_every_flipped_bit_of_sealed_json_is_refused(tmp_path):
 def test_what_json_cannot_hold_is_refused_before_it_is_written(content):
     with pytest.raises(ArgumentError, match="JSON"):
         render_sealed(content)
+
+
+@pytest.mark.parametrize("found", [True, 1.0, "1", 2, None, [1]])
+def test_only_the_whole_number_of_a_format_is_that_format(found):
+    with pytest.raises(CheckpointError, match="this version reads format 1"):
+        check_format({"format": found}, 1, "config.json")

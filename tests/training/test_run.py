@@ -10,11 +10,13 @@ import torch
 from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_without_times, make_model, seals, train_toy
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard.models.storage import load_model, read_checkpoints
+from regard.models.storage import Checkpoints, load_model, read_checkpoints
 from regard.training import Saved, Started, StepDone, StepSkipped, Validated, train
 from regard.training import clock as clock_module
 from regard.training.checkpoint import read_training
+from regard.training.engine import Engine
 from regard.training.lock import folder_lock
+from regard.training.workers import Workers
 
 
 class Scripted(ToyTask):
@@ -74,10 +76,12 @@ def test_the_last_look_of_a_session_out_of_turn_costs_no_patience(tmp_path):
     assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["without_improvement"] == 0
 
 
-def test_a_validation_loss_that_is_nan_is_no_improvement(tmp_path):
-    result = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([float("nan")] * 2))
-    assert (result.stopped, result.best_step, result.valid_loss) == ("patience", None, None)
-    assert [line["loss"] for line in log_without_times(tmp_path) if line["kind"] == "validation"] == [None, None]
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_validation_loss_that_is_not_finite_stops_the_run_with_what_was_saved_before(tmp_path, loss):
+    with pytest.raises(RegardError, match=f"after step 3 the validation loss is {loss}, .* step-000002"):
+        train_toy(tmp_path, EVERY_STEP, Scripted([2.0, 1.0, loss]))
+    assert read_checkpoints(tmp_path) == Checkpoints(last="step-000002", best="step-000002")
+    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
 
 
 def test_patience_without_validation_batches_is_refused(tmp_path):
@@ -195,6 +199,35 @@ def test_one_more_in_a_row_than_may_be_stops_the_run(tmp_path):
         train_toy(tmp_path, PATIENT, task)
     assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["skipped_in_a_row"] == 3
     assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
+
+
+# A model that a step destroyed
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [(1e308, "step 1 made the weight 0.weight not finite"), (1e30, "the last step, 1, the loss of its batch is nan")],
+)
+def test_a_last_step_that_destroys_the_model_is_told_and_the_state_before_it_is_kept(tmp_path, rate, words):
+    """At 1e30 every weight is a number still, and what the model computes is none."""
+    task = ToyTask()
+    task.validation_batches = list
+    config = dataclasses.replace(CONFIG, steps=1, learning_rate=rate, warmup_steps=0, gradient_clip=None)
+    with pytest.raises(RegardError, match=words) as caught:
+        train_toy(tmp_path, config, task)
+    assert "stays as it was saved in step-000000" in str(caught.value)
+    kept = load_model(tmp_path).state
+    assert all(torch.equal(kept[name], tensor) for name, tensor in make_model().state_dict().items())
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-000000"]
+
+
+def test_weights_whose_norm_alone_leaves_its_range_are_finite(tmp_path):
+    engine = Engine(make_model(), ToyTask(), CONFIG, Workers(cpu=True))
+    with torch.no_grad():
+        engine._model[2].bias.fill_(1e30)
+        assert engine._find_destroyed() is None
+        engine._model[2].bias[3] = float("nan")
+    assert engine._find_destroyed() == "the weight 2.bias"
 
 
 # Events, result and folder
@@ -379,7 +412,7 @@ def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_sam
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
     with pytest.raises(CrashError):
         train_toy(tmp_path, progress=at_step(5, crash))
-    for leftover in (".step-000005.writing-12ab", "step-000006"):
+    for leftover in (".step-000005.writing-12ab34cd", "step-000006"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "config.json").write_text("torn")
     train_toy(tmp_path, resume=True)

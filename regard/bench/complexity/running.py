@@ -55,7 +55,7 @@ def run_complexity(
         if name not in ROWS:
             raise ArgumentError(f"no row is called {name!r}; there are {', '.join(ROWS)}")
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
-    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command)
+    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command, tell=tell)
     for name in chosen:
         if name in table.rows:
             tell(f"{name}: measured before")

@@ -1,0 +1,64 @@
+r"""Text from data, files and arguments as a terminal may show it: nothing in it commands the terminal.
+
+The characters that could (controls of C0 and C1, line separators, marks that turn the direction of a line, invisible
+tags, halves of surrogate pairs) are shown as the escapes that Python and JSON write: \x1b, \u202e. All other
+characters stay, those that join letters or emoji included. Every command shows its text through these functions.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Cc; Zl and Zp; the bidirectional controls; what is invisible and joins nothing; tags; halves of pairs.
+_COMMANDS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+_ENDS_OF_LINES = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # those of str.splitlines
+_LEFT_IN_LINES = "\n\t"
+
+
+def printable(text: str) -> str:
+    r"""One line of text for a terminal; what ends a line is an escape too.
+
+    >>> print(printable("a\x1b[2Jb\nc\u202ed"))
+    a\x1b[2Jb\nc\u202ed
+    """
+    return _COMMANDS.sub(lambda found: _escaped(found[0]), text)
+
+
+def printable_lines(text: str) -> str:
+    r"""The lines of a text for a terminal: line ends and tabs stay, all else is as in `printable`.
+
+    >>> print(printable_lines("a\tb\n\x1b[2J"))
+    a	b
+    \x1b[2J
+    """
+    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else _escaped(found[0]), text)
+
+
+def one_line(text: str) -> str:
+    r"""A line of data for another program: as it stands, but for what would end the line, which is an escape.
+
+    >>> one_line("a\rb\x1b[0m")
+    'a\\rb\x1b[0m'
+    """
+    return _ENDS_OF_LINES.sub(lambda found: _escaped(found[0]), text)
+
+
+def printable_json(text: str) -> str:
+    r"""JSON text for a terminal: the same values, with the characters in question as JSON's own escapes.
+
+    >>> print(printable_json('{"text": "\x9b2J\u202e"}'))
+    {"text": "\u009b2J\u202e"}
+    """
+    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else _json_escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _json_escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
