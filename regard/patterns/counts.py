@@ -15,7 +15,7 @@ from regard.patterns.ranges import size
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
 from regard.patterns.tiles import ROWS, Strip, strip_at, strips
 
-LOOK = 14  # pairs, as a power of two, that take as long as a look
+LOOK = 13  # pairs, as a power of two, that take as long as a look
 PIECES = 16  # of a long run of keys, looked at for an estimate
 PIECE = 1 << 12  # keys of one
 
@@ -78,6 +78,7 @@ def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
     if (found := _closed(rest, grid)) is not None:
         return total + found
     blocks = Blocks(rest, grid)
+    budget.need(grid.q_len // ROWS if rest != NOTHING else 0)
     for strip in strips(rest, grid) if rest != NOTHING else ():
         budget.spend(len(strip.full) + len(strip.partial))
         total += len(strip.rows) * size(strip.full) + _looked(blocks, strip, budget)

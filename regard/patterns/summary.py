@@ -16,7 +16,6 @@ from regard.patterns.full import Full
 from regard.patterns.part import Part, everything
 from regard.patterns.ranges import Ranges, Segments, union
 
-
 MOST_RUNS = 1 << 17  # beyond it, naming runs of keys costs more than it saves
 
 

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from regard.patterns.base import Pattern
-from regard.patterns.global_tokens import GlobalTokens
 from regard.patterns.lattices import leaves, simplified
+from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
 from regard.patterns.same_block import SameBlock
 
-LOOKS = 1 << 14  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
-SAMPLE = 512  # looks of a sample, fewer where each is dear, but LEAST between two places where a pattern turns
+LOOKS = 1 << 13  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
+SAMPLE = 256  # looks of a sample, fewer where each is dear, but LEAST between two places where a pattern turns
 LEAST = 4
 MOST_TURNS = 128  # of those that a window or an end of the keys makes; every turn of a set of queries counts
+PARTS = 1 << 10  # of one, that sums of fractions are kept in
 GOLDEN = 0.6180339887498949  # steps of it fall evenly into a unit interval, and into every period
 
 
@@ -44,6 +45,11 @@ class Budget:
             return
         self.left -= look_cost(runs)
         if self.left < 0:
+            raise SpentError
+
+    def need(self, looks: int) -> None:
+        """Raise a SpentError at once if fewer looks are left than will be needed."""
+        if self.left is not None and looks > self.left:
             raise SpentError
 
 
@@ -73,9 +79,14 @@ def estimated(
     for span in spans:
         sample = _spread(span, share)
         found = [sum(numbers) for numbers in zip(*map(look, sample), strict=True)]
-        scaled = [round(one) * len(span) // len(sample) for one in found]
+        scaled = [_whole(one) * len(span) // (len(sample) * PARTS) for one in found]
         total = scaled if total is None else [one + other for one, other in zip(total, scaled, strict=True)]
     return tuple(total or ())
+
+
+def _whole(number: float) -> int:
+    """So many of PARTS: whole numbers stay exact, whatever their size."""
+    return number * PARTS if isinstance(number, int) else round(number * PARTS)
 
 
 def _spread(span: range, count: int) -> list[int]:
@@ -90,17 +101,16 @@ def turning_rows(pattern: Pattern, q_start: int, q_len: int, k_len: int) -> list
     """Rows at which what a pattern shows may turn: ends of its sets of queries, and of keys as a window meets them."""
     queries: set[int] = set()
     keys, away = {0, k_len}, {0}
-    for leaf in leaves(simplified(pattern)):
+    heads = pattern.parts if isinstance(pattern, PerHead) else (pattern,)
+    for leaf in (leaf for head in heads for leaf in leaves(simplified(head))):
         band = leaf.band()
         if band is not None:
             keys.update(end for end in (band.start, band.stop) if end is not None)
-            away.update(
-                far for far in (band.left, None if band.right is None else -band.right - 1) if far is not None
-            )
+            away.update(far for far in (band.left, None if band.right is None else -band.right - 1) if far is not None)
         elif isinstance(leaf, KeySet):
             keys.update(end for run in leaf.runs for end in (run.start, run.stop))
-        elif isinstance(leaf, QuerySet | GlobalTokens):
-            queries.update(end for run in getattr(leaf, "runs", ()) for end in (run.start, run.stop))
+        elif isinstance(leaf, QuerySet):
+            queries.update(end for run in leaf.runs for end in (run.start, run.stop))
         elif isinstance(leaf, SameBlock):
             away.update((leaf.size, -leaf.size))
         elif isinstance(leaf, RandomBlocks):
