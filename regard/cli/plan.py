@@ -53,6 +53,8 @@ def run_plan(
                           (batch, heads, q_len, keys, head_dim, shapes[2][3], kv_heads), strict=True):  # fmt: skip
         if not 0 <= size <= LARGEST:
             raise ArgumentError(f"--{name} is {shortened(size)}; sizes up to {LARGEST} are planned, 0 among them")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, want=checked_wants(_wants(want or []))

@@ -78,3 +78,8 @@ class TranslationConfig(Settings):
             self.check_choice(name, choices)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
+
+    @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * 2 * self.dim * self.hidden_dim
