@@ -11,6 +11,7 @@ from regard.mechanisms import Mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
+from regard.shapes import Outline
 from regard.statistics import TopKeys, Want, WeightsOf
 
 
@@ -46,7 +47,7 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
 
 
 def checked_parameters(
-    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor
+    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
 ) -> dict[str, torch.Tensor]:
     """The tensors that the mechanism needs, by name, or a refusal.
 

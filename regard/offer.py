@@ -18,7 +18,8 @@ MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 class Cost:
     """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
 
-    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches.
+    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches; `estimated`: the
+    numbers come from a sample of the row blocks.
     """
 
     flops: float
@@ -26,6 +27,7 @@ class Cost:
     peak_bytes: float
     pairs: int
     calls: int = 1
+    estimated: bool = False
 
     def work_on(self, device: str) -> float:
         """What backends are compared by, in floating-point operations: so many as the machine does meanwhile."""
@@ -33,7 +35,10 @@ class Cost:
         return self.flops + a_byte * self.bytes + a_call * self.calls
 
     def __str__(self) -> str:
-        return f"{short(self.flops)}FLOP, {short(self.bytes)}B moved, {short(self.peak_bytes)}B beside the tensors"
+        about = "about " if self.estimated else ""
+        return (
+            f"{about}{short(self.flops)}FLOP, {short(self.bytes)}B moved, {short(self.peak_bytes)}B beside the tensors"
+        )
 
 
 @dataclass(frozen=True)

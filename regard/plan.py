@@ -89,7 +89,8 @@ class Plan:
         return ", ".join(map(str, self.problem.want)) or "the output alone"
 
     def to_json(self) -> str:
-        """The plan as JSON text: backend, costs, reasons and the share of pairs computed."""
+        """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
+        kept = self.problem.kept
         return json.dumps(
             {
                 "problem": str(self.problem),
@@ -97,7 +98,8 @@ class Plan:
                 "backend": self.backend,
                 "cost": _cost_record(self.cost),
                 "share_of_pairs_computed": self.share_of_pairs_computed,
-                "pairs_kept": self.problem.kept_pairs,
+                "pairs_kept": None if kept is None else kept.pairs,
+                "pairs_kept_estimated": kept is not None and not kept.exact,
                 "others": {name: _verdict_record(verdict) for name, verdict in self.others},
             }
         )
@@ -108,13 +110,16 @@ class Plan:
         return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
 
     def __str__(self) -> str:
-        kept = self.problem.kept_pairs
-        share = f"{self.share_of_pairs_computed:.1%} of pairs computed"
+        kept = self.problem.kept
+        about = "about " if self.cost.estimated else ""
+        share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
-            share += f", {kept / self.problem.pairs:.1%} kept"
+            share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend}: {self.cost}; {share}"]
         for name, verdict in self.others:
             lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'dearer'}: {verdict}")
+        if any("about " in line for line in lines[1:]):
+            lines.append("  about: estimated from a sample of the row blocks, as there are too many to look at each")
         return "\n".join(lines)
 
     def _result(
@@ -266,8 +271,16 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
 
 
+def _percent(share: float) -> str:
+    """A share in words, a small one in three digits."""
+    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.3g}%"
+
+
 def _cost_record(cost: Cost) -> dict[str, Any]:
-    return {"flops": cost.flops, "bytes": cost.bytes, "peak_bytes": cost.peak_bytes, "pairs": cost.pairs}
+    return {
+        "flops": cost.flops, "bytes": cost.bytes, "peak_bytes": cost.peak_bytes, "pairs": cost.pairs,
+        "estimated": cost.estimated,
+    }  # fmt: skip
 
 
 def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:

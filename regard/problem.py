@@ -14,7 +14,10 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.base import Sizes
 from regard.patterns import Pattern, as_pattern
-from regard.shapes import bind_attention
+from regard.patterns.base import MOST_LOOKS
+from regard.patterns.counts import Count, counted
+from regard.patterns.survey import LOOKS
+from regard.shapes import Outline, bind_attention
 from regard.statistics import Want
 from regard.stored import Stored
 
@@ -31,6 +34,7 @@ class Problem:
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns` tells whether it needs a gradient; `storage` is the dtype in which a cache holds keys and values.
+    `outlined`: there are no tensors and nothing will be run, so that costs may be estimated.
     """
 
     batch: int
@@ -55,6 +59,7 @@ class Problem:
     needs_grad: bool
     strict: bool
     storage: torch.dtype
+    outlined: bool = False
 
     @property
     def group(self) -> int:
@@ -98,12 +103,29 @@ class Problem:
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
     @property
-    def kept_pairs(self) -> int | None:
+    def looks(self) -> int | None:
+        """Row blocks that may be looked at, one by one, to tell what one thing costs; None for all there are."""
+        return LOOKS if self.outlined else None
+
+    @property
+    def kept(self) -> Count | None:
         """Allowed pairs of all batch rows and heads where structure tells them without a look, else None."""
+        return None if self.pattern.varies_by_head else self.counted
+
+    @property
+    def counted(self) -> Count | None:
+        """The same, also where heads differ."""
         pattern = self.pattern
-        if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_head or pattern.varies_by_row:
+        if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
-        return self.batch * self.heads * pattern.count(self.q_len, self.k_len, q_start=self.q_start)
+        found = counted(pattern, self.q_len, self.k_len, self.q_start, MOST_LOOKS if self.looks is None else self.looks)
+        times = self.batch if pattern.varies_by_head else self.batch * self.heads
+        return Count(times * found.pairs, found.exact)
+
+    @property
+    def kept_pairs(self) -> int | None:
+        """The number in `kept`."""
+        return None if self.kept is None else self.kept.pairs
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
@@ -115,9 +137,9 @@ class Problem:
 
 
 def make_problem(
-    q: torch.Tensor,
-    k: torch.Tensor | Stored,
-    v: torch.Tensor | Stored,
+    q: torch.Tensor | Outline,
+    k: torch.Tensor | Stored | Outline,
+    v: torch.Tensor | Stored | Outline,
     *,
     pattern: Pattern | str | None = None,
     mechanism: Mechanism | None = None,
@@ -159,10 +181,13 @@ def make_problem(
         want=want,
         needs_grad=torch.is_grad_enabled()
         and any(
-            x.requires_grad for x in (q, k, v, *(parameters or {}).values()) if isinstance(x, torch.Tensor | Stored)
+            x.requires_grad
+            for x in (q, k, v, *(parameters or {}).values())
+            if isinstance(x, torch.Tensor | Stored | Outline)
         ),
         strict=strict,
         storage=k.dtype,
+        outlined=isinstance(q, Outline),
     )
     if mechanism != _SOFTMAX:
         given = {"bias": bias is not None, "softcap": softcap is not None, "scale": asked_scale is not None,
@@ -237,7 +262,7 @@ def learns(bias: torch.Tensor | Bias | None) -> bool:
     return bias.learns if isinstance(bias, Bias) else bias.requires_grad
 
 
-def _checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor, sizes: dict[str, int]) -> tuple[int, ...]:
+def _checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE

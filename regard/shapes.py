@@ -1,5 +1,7 @@
 """Axes are named once, at the door; everything inside may trust their sizes."""
 
+from dataclasses import dataclass
+
 import torch
 
 from regard.errors import ShapeError
@@ -14,7 +16,21 @@ ATTENTION_AXES = {
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def bind_axes(**named: tuple[torch.Tensor | Stored, str]) -> dict[str, int]:
+@dataclass(frozen=True)
+class Outline:
+    """What stands for a tensor in a call that is never made: its sizes, which may be those of no memory there is."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+
+    def dim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+
+def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str, int]:
     """Size of every named axis, where tensors that share a name must share its size.
 
     Args:
@@ -50,7 +66,10 @@ def bind_axes(**named: tuple[torch.Tensor | Stored, str]) -> dict[str, int]:
 
 
 def bind_attention(
-    q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored, own_key_dim: bool = False
+    q: torch.Tensor | Outline,
+    k: torch.Tensor | Stored | Outline,
+    v: torch.Tensor | Stored | Outline,
+    own_key_dim: bool = False,
 ) -> dict[str, int]:
     """Sizes of one attention call, after everything about q, k and v that can be wrong was looked at.
 
@@ -64,7 +83,7 @@ def bind_attention(
     """
     tensors = {"q": q, "k": k, "v": v}
     for name, tensor in tensors.items():
-        if isinstance(tensor, Stored) and name != "q":
+        if isinstance(tensor, Outline) or (isinstance(tensor, Stored) and name != "q"):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")

@@ -24,8 +24,9 @@ INSIDE = {
     "patterns": {
         "Band", "Many", "both", "either", "negate", "check_size", "draw", "new_serial", "row_blocks", "Reach",
         "Segments", "Part", "four_axes", "marked", "visible_in_band",
-        "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "count", "empty_rows",
-        "seen_keys", "Compound", "shallow",
+        "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "empty_rows",
+        "seen_keys", "Compound", "shallow", "Count", "counted", "strip_at", "turning_rows", "estimated", "Budget",
+        "SpentError", "look_cost", "alike_residues",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",
         "positions", "runs", "words", "yes_or_no",

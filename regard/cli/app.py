@@ -9,18 +9,19 @@ import typer
 
 from regard.cli.convert_app import add_conversions
 from regard.cli.lesson import lesson
+from regard.cli.numbers import App
 from regard.cli.run_app import add_run_commands
 from regard.cli.train_app import add_commands
 from regard.cli.walkthrough import walkthrough
 
-app = typer.Typer(
+app = App(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-train_app = typer.Typer(help="Train a model.", no_args_is_help=True)
+train_app = App(help="Train a model.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 add_commands(train_app)
-convert_app = typer.Typer(help="Change a trained model.", no_args_is_help=True)
+convert_app = App(help="Change a trained model.", no_args_is_help=True)
 app.add_typer(convert_app, name="convert")
 add_conversions(convert_app)
 app.command()(lesson)

@@ -107,3 +107,12 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shortened(number: float) -> str:
+    """A number as an error shows it, however many digits it has.
+
+    >>> shortened(512), shortened(10**30)
+    ('512', '1e+30')
+    """
+    return str(number) if abs(number) < 10**20 else f"{number:.3g}" if abs(number) < 10**300 else "far too large"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 
-from regard.cli.console import out_json, out_lines
+from regard.cli.console import out_json, out_lines, shortened
 from regard.errors import ArgumentError
 from regard.kernels import BACKENDS
 from regard.plan import make_plan
 from regard.problem import make_problem
-from regard.shapes import DTYPES
+from regard.shapes import DTYPES, Outline
 from regard.statistics import Want, checked_wants, top_keys, weights_of
 
 DEVICES = ("cpu", "cuda")
+LARGEST = 10**18  # of a size: positions are counted in 64 bits
+DIGITS = 18  # of a number in a text
 
 
 def run_plan(
@@ -48,11 +49,17 @@ def run_plan(
     if device not in DEVICES:
         raise ArgumentError(f"device {device!r} is not planned for; there are {', '.join(DEVICES)}")
     kind = _dtype(dtype)
-    q, k, v = (torch.empty(shape, dtype=kind, device="meta", requires_grad=grad) for shape in shapes)
+    for name, size in zip(("batch", "heads", "q-len", "k-len", "head-dim", "v-dim", "kv-heads"),
+                          (batch, heads, q_len, keys, head_dim, shapes[2][3], kv_heads), strict=True):  # fmt: skip
+        if not 0 <= size <= LARGEST:
+            raise ArgumentError(f"--{name} is {shortened(size)}; sizes up to {LARGEST} are planned, 0 among them")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
+    q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, want=checked_wants(_wants(want or []))
     )
-    plan = make_plan(replace(problem, device=device), BACKENDS, backend)
+    plan = make_plan(problem, BACKENDS, backend)
     if as_json:
         out_json(plan.to_json())
     else:
@@ -70,8 +77,8 @@ def _wants(texts: Iterable[str]) -> list[Want]:
     """Statistics by name; `top_keys(8)` and `weights_of(rows=[0, 5], heads=[3])` as they are written in Python."""
     found: list[Want] = []
     for text in texts:
-        if (counted := re.fullmatch(r"top_keys\((\d+)\)", text.strip())) is not None:
-            found.append(top_keys(int(counted[1])))
+        if (counted := re.fullmatch(r"top_keys\(([0-9]+)\)", text.strip())) is not None:
+            found.append(top_keys(_number("top_keys", counted[1])))
         elif (chosen := re.fullmatch(r"weights_of\(rows=\[(.*?)\](?:, *heads=\[(.*?)\])?\)", text.strip())) is not None:
             found.append(weights_of(_numbers(chosen[1]), None if chosen[2] is None else _numbers(chosen[2])))
         else:
@@ -81,6 +88,12 @@ def _wants(texts: Iterable[str]) -> list[Want]:
 
 def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() for word in words):
+    if not all(word.isascii() and word.isdecimal() for word in words):
         raise ArgumentError(f"weights_of is given [{text}]; rows and heads are whole numbers, such as [0, 5]")
-    return [int(word) for word in words]
+    return [_number("weights_of", word) for word in words]
+
+
+def _number(asked: str, word: str) -> int:
+    if len(word) > DIGITS:
+        raise ArgumentError(f"{asked} is given a number of {len(word)} digits; it counts up to {DIGITS} digits")
+    return int(word)

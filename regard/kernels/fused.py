@@ -24,6 +24,7 @@ from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Full, Grid
+from regard.patterns.survey import PARTS, Budget, SpentError, estimated, turning_rows
 from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)
@@ -72,26 +73,17 @@ class Fused:
     def assess(self, problem: Problem) -> Offer | Refusal:
         if (reason := flash.reason_against(problem)) is not None:
             return Refusal(reason)
-        blocks = lower(problem)
-        pairs = problem.batch * problem.heads * sum(block.pairs for block in blocks)
-        if problem.strict and (reason := _reason_against_strict(problem, pairs)) is not None:
+        try:
+            blocks: list[Block] | None = lower(problem, Budget(problem.looks))
+            work = _work(problem, blocks)
+        except SpentError:
+            blocks, work = None, _estimate(problem)
+        if problem.strict and (reason := _reason_against_strict(problem, work.pairs)) is not None:
             return Refusal(reason)
-        width = 8 if problem.dtype == torch.float64 else 4
-        flops = 2 * pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
-        keys = sum(block.times * len(block.keys) for block in blocks)
-        places = problem.heads * (problem.q_len + keys)  # each query head reads its keys anew
-        vectors = problem.batch * places * (problem.head_dim + problem.v_dim)
-        masked = max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0)
-        cost = Cost(
-            flops,
-            bytes=width * vectors,
-            peak_bytes=2 * width * masked,
-            pairs=pairs,
-            calls=sum(block.times for block in blocks),
-        )
-        return Offer(with_statistics(cost, problem), partial(self.run, problem, blocks))
+        return Offer(with_statistics(_cost(problem, work), problem), partial(self.run, problem, blocks))
 
-    def run(self, problem: Problem, blocks: list[Block], operands: Operands) -> Result:
+    def run(self, problem: Problem, blocks: list[Block] | None, operands: Operands) -> Result:
+        blocks = lower(problem) if blocks is None else blocks
         dtype = operands.q.dtype
         if (computing := flash.computing(dtype, problem.device)) != dtype:
             operands = _as(operands, computing)
@@ -104,8 +96,66 @@ class Fused:
         return Result(output, **wanted)
 
 
-def lower(problem: Problem) -> list[Block]:
-    """The blocks that cover every allowed pair of a problem, rows in order."""
+@dataclass(frozen=True)
+class _Work:
+    """Over all blocks: pairs of all batch rows and heads, keys read by one head, calls, and the largest mask."""
+
+    pairs: int
+    keys: int
+    calls: int
+    masked: int
+    estimated: bool = False
+
+
+def _work(problem: Problem, blocks: list[Block]) -> _Work:
+    return _Work(
+        problem.batch * problem.heads * sum(block.pairs for block in blocks),
+        sum(block.times * len(block.keys) for block in blocks),
+        sum(block.times for block in blocks),
+        max((_mask_size(problem, block) for block in blocks if block.kind == "masked"), default=0),
+    )
+
+
+def _estimate(problem: Problem) -> _Work:
+    """The work of a problem with too many blocks, from some of them."""
+    assert problem.q_start is not None
+    largest = 0
+
+    def look(at: int) -> tuple[int, ...]:
+        """Some neighbouring rows, as their first block has it."""
+        nonlocal largest
+        rows = range(at * ROWS, min(problem.q_len, (at + 1) * ROWS))
+        block = replace(_next_block(problem, rows.start), times=1)
+        work = _work(problem, [block])
+        largest = max(largest, work.masked)
+        size = min(len(block.rows), len(rows))
+        return tuple(number * len(rows) // size for number in (work.pairs, work.keys, PARTS * work.calls))
+
+    turns = turning_rows(problem.pattern, problem.q_start, problem.q_len, problem.k_len)
+    sums = estimated(-(-problem.q_len // ROWS), look, (row // ROWS for row in turns), cost=2)
+    return _Work(sums[0], sums[1], sums[2] // PARTS, masked=largest, estimated=True)
+
+
+def _cost(problem: Problem, work: _Work) -> Cost:
+    width = 8 if problem.dtype == torch.float64 else 4
+    places = problem.heads * (problem.q_len + work.keys)  # each query head reads its keys anew
+    vectors = problem.batch * places * (problem.head_dim + problem.v_dim)
+    return Cost(
+        flops=2 * work.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1),
+        bytes=width * vectors,
+        peak_bytes=2 * width * work.masked,
+        pairs=work.pairs,
+        calls=work.calls,
+        estimated=work.estimated,
+    )
+
+
+def lower(problem: Problem, budget: Budget | None = None) -> list[Block]:
+    """The blocks that cover every allowed pair of a problem, rows in order.
+
+    Raises:
+        SpentError: they are more than the budget.
+    """
     keys = reachable_keys(problem)
     rows = range(problem.q_len)
     if problem.q_start is PER_ROW:
@@ -117,6 +167,8 @@ def lower(problem: Problem) -> list[Block]:
     blocks: list[Block] = []
     at = 0
     while at < problem.q_len:
+        if budget is not None:
+            budget.spend()
         blocks.append(_next_block(problem, at))
         at += blocks[-1].times * len(blocks[-1].rows)
     return blocks
@@ -171,15 +223,11 @@ def _mask_size(problem: Problem, block: Block) -> int:
 
 
 def _reason_against_strict(problem: Problem, pairs: int) -> str | None:
-    kept = problem.kept_pairs
-    if kept is None and (problem.q_start is PER_ROW or not problem.pattern.by_value):
+    if (kept := problem.counted) is None:
         return f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
-    if kept is None:
-        count = problem.pattern.count(problem.q_len, problem.k_len, q_start=problem.q_start)
-        kept = problem.batch * problem.heads * count
-    if pairs <= 2 * kept:
+    if pairs <= 2 * kept.pairs:
         return None
-    return f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many"
+    return f"strict=True, and it computes {pairs} pairs where {kept.pairs} are kept, more than twice as many"
 
 
 def _as(operands: Operands, dtype: torch.dtype) -> Operands:

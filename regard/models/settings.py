@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Self
 
+import torch
+
 from regard.errors import ArgumentError
+
+LARGEST_SIZE = 2**31 - 1  # of one axis
+MOST_LAYERS = 10_000  # ten times the deepest network that was ever trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,26 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ArgumentError(f"{name} is {value!r}; it needs a whole number of at least 1")
+            most = MOST_LAYERS if name.endswith("layers") else LARGEST_SIZE
+            if value > most:
+                shown = value if value < 10**20 else f"a number of {value.bit_length()} bits"
+                raise ArgumentError(f"{name} is {shown}; a model has at most {most}")
+
+    @property
+    def least_parameters(self) -> int:
+        """So many numbers a model with these settings holds at least, told without building it."""
+        return 0
+
+    def check_memory(self) -> None:
+        """Raise an ArgumentError if the parameters, in float32, are larger than the memory of this machine."""
+        if torch.get_default_device().type == "meta":  # built to be filled from a file, or looked at
+            return
+        needed, there = 4 * self.least_parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > there:
+            raise ArgumentError(
+                f"the parameters of this model would take at least {needed:,} bytes, and this machine has {there:,} "
+                f"bytes of memory; make it smaller"
+            )
 
     def check_choice(self, name: str, choices: Iterable[str]) -> None:
         if getattr(self, name) not in (choices := tuple(choices)):

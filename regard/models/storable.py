@@ -38,6 +38,9 @@ class Storable(nn.Module):
         """The model in what was read from `where`; sizes are compared before any memory is taken for them."""
         try:
             config = cls.Config.from_dict(saved.config)
+            held = sum(tensor.numel() for tensor in saved.state.values())
+            if config.least_parameters > held:
+                raise ArgumentError(f"it has at least {config.least_parameters} parameters and the file {held}")
             with torch.device("meta"):
                 model = cls(config)
             model.load_state_dict(saved.state, strict=True, assign=True)

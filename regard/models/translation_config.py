@@ -87,3 +87,8 @@ class TranslationConfig(Settings):
                 f"otherwise beside a longer one, and its target otherwise id by id; let it draw among the past alone, "
                 f"such as random_blocks(3, block=64, seed=0, past=true)"
             )
+
+    @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * 2 * self.dim * self.hidden_dim

@@ -72,6 +72,7 @@ class TranslationTransformer(Storable):
     Config = TranslationConfig
 
     def __init__(self, config: TranslationConfig) -> None:
+        config.check_memory()
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)

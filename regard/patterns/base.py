@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from regard.patterns.tiles import Tiles
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
+MOST_ASKED = 1 << 44  # pairs counted one by one
+MOST_LOOKS = 1 << 22  # blocks of rows looked at for one count
 
 
 class Pattern:
@@ -241,10 +243,22 @@ class Pattern:
             assert isinstance(grid.q_start, int)
             return band.count(grid.q_start, q_len, k_len)
         if alike and self.structured:
-            from regard.patterns.tiles import count
-
-            return count(self, grid)
+            return self._counted(grid)
+        if grid.q_len * grid.k_len > MOST_ASKED:
+            raise ArgumentError(f"{self} tells nothing but pair by pair, and {q_len} x {k_len} pairs are too many")
         return sum(int(self.evaluate(block).sum()) for block in row_blocks(grid))
+
+    def _counted(self, grid: Grid) -> int:
+        from regard.patterns.counts import counted
+
+        assert isinstance(grid.q_start, int)
+        found = counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
+        if not found.exact:
+            raise ArgumentError(
+                f"{self} has no closed count, and {grid.q_len} x {grid.k_len} pairs need more than {MOST_LOOKS} looks; "
+                f"count fewer queries at a time, or let `regard plan` estimate them"
+            )
+        return found.pairs
 
     def draw(self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None) -> str:
         """The pattern as text, one line a query; see `regard.patterns.drawing`."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
+
 from regard.patterns.algebra import NOTHING, Many, Not, both, negate
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
+from regard.patterns.grid import Grid
 from regard.patterns.lattice import Lattice
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.same_block import SameBlock
 
 MOST_STRIDES = 4  # each is told apart residue by residue, and inside each residue so is every other one
 
@@ -58,6 +64,24 @@ def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
             on.append((stride, there))
             pattern = off
     return pattern, on
+
+
+def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]:
+    """The first rows of the residues of a stride, neighbours together whose queries, keys and pattern are alike."""
+    rows = min(stride, grid.q_len)
+    assert isinstance(grid.q_start, int)
+    ends: set[int] = set()
+    for leaf in leaves(pattern):
+        band = leaf.band()
+        if isinstance(leaf, KeySet | QuerySet):
+            ends.update(end for run in leaf.runs for end in (run.start, run.stop))
+        elif band is not None:
+            ends.update(end for end in (band.start, band.stop) if end is not None)
+        elif not isinstance(leaf, Lattice | SameBlock):
+            return (range(row, row + 1) for row in range(rows))
+    met = {0, grid.keys.start, grid.keys.stop, *ends}  # positions at whose residue a count of positions changes
+    turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in met)}
+    return [range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))]
 
 
 def _strides(pattern: Pattern) -> list[int]:

@@ -7,6 +7,7 @@ from functools import lru_cache, reduce
 
 import torch
 
+from regard.errors import ArgumentError
 from regard.patterns.arguments import whole, yes_or_no
 from regard.patterns.counting import draw
 from regard.patterns.grid import Grid
@@ -15,6 +16,9 @@ from regard.patterns.ranges import Ranges, Segments, common, union
 from regard.patterns.reach import Reach
 
 TABLE = 256  # query blocks whose draws are remembered together
+NAMED = 1024  # query blocks whose draws are named for one stretch of queries; of more, only the hull is told
+MOST_BLOCKS = 2**31  # blocks of keys that `draw` chooses among
+MOST_DRAWN = 1024  # blocks of keys drawn for one block of queries
 
 
 @dataclass(frozen=True, init=False)
@@ -60,6 +64,9 @@ class RandomBlocks(Part):
         blocks = self._blocks(k_len)
         if not self.past and self.drawn >= blocks:
             return Segments(everything(k_len), everything(k_len))
+        if (last - first) // self.block >= NAMED:
+            end = min(k_len, max(0, (last // self.block + 1) * self.block)) if self.past else k_len
+            return Segments((), everything(end))
         seen = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
         return Segments(reduce(common, seen) if seen else (), union(keys for one in seen for keys in one))
 
@@ -71,11 +78,24 @@ class RandomBlocks(Part):
         return Reach(None, self.block - 1 if self.past else None)
 
     def _blocks(self, k_len: int) -> int:
-        return -(-k_len // self.block)
+        """Blocks of keys, which are not more than can be drawn among."""
+        blocks = -(-k_len // self.block)
+        if blocks > MOST_BLOCKS:
+            raise ArgumentError(
+                f"{self} would draw among the {blocks} blocks of {k_len} keys; it draws among {MOST_BLOCKS} at most: "
+                f"take larger blocks"
+            )
+        if blocks > self.drawn > MOST_DRAWN:
+            raise ArgumentError(
+                f"{self} would draw {self.drawn} of the {blocks} blocks of {k_len} keys for each block of queries; "
+                f"it draws {MOST_DRAWN} at most: take fewer or larger blocks"
+            )
+        return blocks
 
     def _allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor, k_len: int) -> torch.Tensor:
         own, key_block = q_pos // self.block, k_pos // self.block
-        choices = own + 1 if self.past else torch.full_like(own, self._blocks(k_len))
+        blocks = self._blocks(k_len)
+        choices = own + 1 if self.past else torch.full_like(own, blocks)
         allowed = (choices <= self.drawn) & (key_block < choices)
         if (choices > self.drawn).any():
             for one in _distinct(self.drawn, self.seed, own, choices):
@@ -110,12 +130,11 @@ def _distinct(count: int, seed: int, own: torch.Tensor, choices: torch.Tensor) -
     Floyd's sampling (Bentley and Floyd 1987): the n-th draw is among one number more than the draw before, and where
     it repeats an earlier one the number that was added stands for it.
     """
-    drawn: list[torch.Tensor] = []
+    drawn = torch.empty(count, *own.shape, dtype=torch.int64, device=own.device)
     enough = choices > count
     for step in range(count):
-        added = choices - count + step
+        added = choices - count + step  # above every earlier draw
         number = draw(seed, own, step, (added + 1).clamp(min=1))
-        for earlier in drawn:
-            number = torch.where(number == earlier, added, number)
-        drawn.append(torch.where(enough, number, -1))
-    return drawn
+        repeated = (drawn[:step] == number).any(0)
+        drawn[step] = torch.where(enough, torch.where(repeated, added, number), -1)
+    return list(drawn)

@@ -13,8 +13,10 @@ from regard.patterns.arguments import whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
-from regard.patterns.part import Part
+from regard.patterns.part import Part, everything
 from regard.patterns.ranges import Ranges, Segments, union
+
+MOST_RUNS = 1 << 17  # beyond it, naming runs of keys costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,21 @@ class Summary(Part):
         return self.stride
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
+        if k_len > MOST_RUNS * self.stride:
+            return Segments((), everything(k_len))
         seen = _last_keys(self.stride, self.last, k_len)
         return Segments(seen, seen)
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        start = self.stride - self.last
+        ends = k_len // self.stride * self.stride  # of the last whole block
+        stop = k_len if k_len > ends + start else ends
+        return range(start, stop) if stop > start else range(0)
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        start = keys.start % self.stride
+        whole = self.last == self.stride or (start >= self.stride - self.last and start + len(keys) <= self.stride)
+        return not keys or whole
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         if stride % self.stride == 0:

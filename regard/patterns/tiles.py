@@ -1,4 +1,4 @@
-"""What a structured pattern tells about blocks of pairs: tiles, counts, and rows and keys without a partner.
+"""What a structured pattern tells about blocks of pairs: tiles, and rows and keys without a partner.
 
 Queries are taken in strips of neighbours. Their segments say what is certain; only the rest is looked at, and
 blocks that a pattern cannot tell apart are looked at once.
@@ -13,10 +13,8 @@ from functools import lru_cache
 import torch
 
 from regard.errors import ArgumentError, UnsupportedError
-from regard.patterns.algebra import NOTHING
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.lattices import off_lattices, simplified
 from regard.patterns.narrowing import Blocks
 from regard.patterns.ranges import Ranges, covers, size, union, without
 
@@ -35,12 +33,16 @@ class Strip:
 
 def strips(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[Strip]:
     """The rows of a grid in strips of `rows`, the last one perhaps shorter."""
+    return (strip_at(pattern, grid, at, rows) for at in range(grid.rows.start, grid.rows.stop, rows))
+
+
+def strip_at(pattern: Pattern, grid: Grid, at: int, rows: int = ROWS) -> Strip:
+    """The strip whose first row is `at`."""
     assert isinstance(grid.q_start, int)
-    for at in range(grid.rows.start, grid.rows.stop, rows):
-        part = range(at, min(at + rows, grid.rows.stop))
-        first = grid.q_start + at
-        seen = pattern.segments(first, first + len(part) - 1, grid.k_len)
-        yield Strip(part, seen.full, without(seen.some, seen.full))
+    part = range(at, min(at + rows, grid.rows.stop))
+    first = grid.q_start + at
+    seen = pattern.segments(first, first + len(part) - 1, grid.k_len)
+    return Strip(part, seen.full, without(seen.some, seen.full))
 
 
 @dataclass(frozen=True)
@@ -99,31 +101,6 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         full.append(union(found[FULL]))
         partial.append(union(found[PARTIAL]))
     return Tiles(tile, columns, tuple(full), tuple(partial))
-
-
-def count(pattern: Pattern, grid: Grid) -> int:
-    """Allowed pairs of a structured pattern that is alike for all batch rows and heads."""
-    rest, on_lattices = off_lattices(simplified(pattern))
-    total = sum(_count_on(there, stride, grid) for stride, there in on_lattices)
-    blocks = Blocks(rest, grid)
-    for strip in strips(rest, grid) if rest != NOTHING else ():
-        total += len(strip.rows) * size(strip.full)
-        total += sum(int(blocks.allowed(strip.rows, keys).sum()) for keys in strip.partial)
-    return total
-
-
-def _count_on(pattern: Pattern, stride: int, grid: Grid) -> int:
-    """Allowed pairs that lie on a lattice, residue by residue."""
-    assert isinstance(grid.q_start, int)
-    total = 0
-    for row in range(min(stride, grid.q_len)):
-        residue = (grid.q_start + row) % stride
-        there = pattern.on_lattice(stride, residue)
-        assert there is not None
-        q_len, k_len = -((row - grid.q_len) // stride), -((residue - grid.k_len) // stride)
-        if k_len > 0:
-            total += there.canonical().count(q_len, k_len, q_start=(grid.q_start + row - residue) // stride)
-    return total
 
 
 def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> Ranges:

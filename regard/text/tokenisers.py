@@ -16,6 +16,9 @@ LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its end
 BARE_SPACE = "\u2423"  # "␣": how a piece or word of nothing but space is shown
 
 
+MOST_PIECES = 1 << 22  # the library takes memory for all of them before it reads a line
+
+
 class Tokeniser:
     """Byte-level sub-words: every text, emoji included, comes back exactly as `normalise` leaves it.
 
@@ -58,6 +61,8 @@ class Tokeniser:
             DataError: no text in the lines.
             MissingPackageError: `tokenizers` is not installed.
         """
+        if isinstance(vocab_size, int) and vocab_size > MOST_PIECES:
+            raise ArgumentError(f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned")
         if isinstance(lines, str):
             raise ArgumentError("lines is one string; hand over a list of lines, or text.splitlines()")
         if verbatim:

@@ -109,12 +109,14 @@ class TrainingConfig:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _check_whole(name: str, value: object, *, at_least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ArgumentError(f"{name} is {value!r}; it must be a whole number of at least {at_least}")
+    if value >= 2**63:
+        raise ArgumentError(f"{name} has {value.bit_length()} bits; it must be a whole number below 2**63")
 
 
 def _check_positive(name: str, value: object) -> None:

@@ -61,7 +61,7 @@ def test_a_plan_for_a_device_that_is_not_here():
         (["--want", "weights_of(rows=[a])"], 2, "rows and heads are whole numbers"),
         (["--dropout", "2"], 2, "dropout is 2.0"),
         (["--backend", "magic"], 2, "backend 'magic' does not exist"),
-        (["--heads", "8", "--kv-heads", "3"], 1, "heads must be a multiple of kv_heads"),
+        (["--heads", "8", "--kv-heads", "3"], 2, "heads must be a multiple of kv-heads"),
         (["--softcap", "30", "--backend", "fused"], 1, "have no softcap"),
     ],
 )

@@ -46,7 +46,7 @@ def test_tiles_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern,
             assert len(strip.rows) * len(tile.keys) <= 64
     assert met.max() <= 1
     assert (met[allowed] == 1).all()
-    assert found.size()[0] == int(met.sum()) * 3 * (4 if kv_heads == 1 else 6)
+    assert found.size().pairs == int(met.sum()) * 3 * (4 if kv_heads == 1 else 6)
 
 
 def test_starts_that_differ_by_row_are_covered_together(small):
@@ -82,6 +82,6 @@ def test_a_million_positions_are_laid_out_at_once():
     before = time.process_time()
     x = torch.zeros(1, 1, 1, 1).expand(1, 1, 1_000_000, 1)
     found = lay_out(make_problem(x, x, x, pattern="causal & causal_window(512)"))
-    pairs, _ = found.size()
+    pairs = found.size().pairs
     assert time.process_time() - before < 30  # a guard: to look at every pair would take hours
     assert 512e6 < pairs < 3 * 512e6

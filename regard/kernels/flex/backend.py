@@ -45,7 +45,14 @@ class Flex:
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        if problem.strict:
+        if problem.strict and problem.outlined:
+            most, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks), problem.counted
+            if kept is None or most.pairs > 2 * kept.pairs:
+                known = "an unknown number is" if kept is None else f"{kept.pairs} are"
+                return Refusal(
+                    f"strict=True, and it computes {most.pairs} pairs where {known} kept, more than twice as many"
+                )
+        elif problem.strict:
             tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
             if tiles.pairs > 2 * tiles.kept:
                 return Refusal(
@@ -140,7 +147,8 @@ def _fused_at_once(problem: Problem) -> bool:
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
     """What the kernels do with every tile that may hold an allowed pair."""
-    pairs = most_pairs(problem.pattern, grid, problem.batch, problem.heads)
+    most = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks)
+    pairs = most.pairs
     width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
     vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
@@ -155,6 +163,7 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
         peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
         pairs=pairs,
         calls=4 if problem.needs_grad else 1,
+        estimated=not most.exact,
     )
 
 

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from regard.patterns import Grid, Pattern
+from regard.patterns.counts import Count
 from regard.patterns.narrowing import Blocks
 from regard.patterns.ranges import Ranges, covers, union
-from regard.patterns.tiles import strips
+from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
+from regard.patterns.tiles import Strip, strip_at, strips
 
 TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
@@ -78,17 +80,37 @@ _kept = lru_cache(maxsize=64)(_tile_map)
 _kept_shortly = lru_cache(maxsize=4)(_tile_map)
 
 
-def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
-    """Pairs of all tiles that may hold an allowed one, of all batch rows and heads; no pair is looked at."""
-    known: dict[Pattern, int] = {}
+def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int | None = None) -> Count:
+    """Pairs of all tiles that may hold an allowed one, of all batch rows and heads; no pair is looked at.
+
+    With a limit to the `looks` at rows of tiles, more of them are estimated.
+    """
+    known: dict[Pattern, Count] = {}
     plain = _plain(pattern, batch, heads)
     for one in {one for line in plain for one in line}:
-        known[one] = sum(
-            len(strip.rows) * len(grid.keys[column * TILE : (column + 1) * TILE])
-            for strip in strips(one, grid, TILE)
-            for column in _columns((*strip.full, *strip.partial), grid.keys)
-        )
-    return batch * heads // (len(plain) * len(plain[0])) * sum(known[one] for line in plain for one in line)
+        known[one] = _most_pairs(one, grid, Budget(looks))
+    found = [known[one] for line in plain for one in line]
+    times = batch * heads // (len(plain) * len(plain[0]))
+    return Count(times * sum(one.pairs for one in found), all(one.exact for one in found))
+
+
+def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
+    def pairs(strip: Strip) -> int:
+        return len(strip.rows) * sum(map(len, _touched((*strip.full, *strip.partial), grid.keys)))
+
+    total = 0
+    try:
+        for strip in strips(pattern, grid, TILE):
+            budget.spend(len(strip.full) + len(strip.partial))
+            total += pairs(strip)
+    except SpentError:
+        assert isinstance(grid.q_start, int)
+        turns = (row // TILE for row in turning_rows(pattern, grid.q_start, grid.q_len, grid.k_len))
+        middle = strip_at(pattern, grid, grid.q_len // 2, TILE)
+        cost = look_cost(len(middle.full) + len(middle.partial))
+        look = lambda at: (pairs(strip_at(pattern, grid, at * TILE, TILE)),)  # noqa: E731
+        return Count(sum(estimated(-(-grid.q_len // TILE), look, turns, cost)), exact=False)
+    return Count(total)
 
 
 def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
@@ -164,8 +186,14 @@ def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
 
 def _columns(some: Ranges, keys: range) -> list[int]:
     """Columns of tiles in which a key of these ranges lies."""
+    return [column for run in _tile_runs(some, keys) for column in run]
+
+
+def _touched(some: Ranges, keys: range) -> Ranges:
+    """The keys of these tiles."""
+    return tuple(keys[run.start * TILE : run.stop * TILE] for run in _tile_runs(some, keys))
+
+
+def _tile_runs(some: Ranges, keys: range) -> Ranges:
     inside = (range(max(one.start, keys.start), min(one.stop, keys.stop)) for one in some)
-    touched = union(
-        range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one
-    )
-    return [column for run in touched for column in run]
+    return union(range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one)

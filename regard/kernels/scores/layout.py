@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from regard.patterns.ranges import Ranges, Segments, common, without
+from regard.patterns.survey import estimated, look_cost, turning_rows
 from regard.problem import PER_ROW, Problem
 
 ROWS = 256  # of a strip, the query heads of a group together
@@ -49,6 +50,15 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Size:
+    """Pairs computed and the blocks they are computed in; `exact` is False where a sample of the strips told them."""
+
+    pairs: int
+    blocks: int
+    exact: bool
+
+
+@dataclass(frozen=True)
 class Layout:
     """How large strips, tiles and parts of a problem are; `problem` is what they are cut from."""
 
@@ -60,8 +70,7 @@ class Layout:
     @property
     def parts(self) -> list[Part]:
         """The heads, in lots that fit."""
-        problem = self.problem
-        fitting = max(1, self.pairs // (self.rows * problem.group * self.keys))
+        problem, fitting = self.problem, self._fitting
         if fitting >= problem.kv_heads:
             step = fitting // problem.kv_heads
             every = slice(0, problem.kv_heads)
@@ -73,12 +82,24 @@ class Layout:
         ]
 
     @property
+    def part_count(self) -> int:
+        """How many `parts` there are."""
+        batch, heads = self.problem.batch, self.problem.kv_heads
+        if self._fitting >= heads:
+            return -(-batch // (self._fitting // heads))
+        return batch * -(-heads // self._fitting)
+
+    @property
+    def _fitting(self) -> int:
+        """Key/value heads of a part, of several batch rows together where they are more than one has."""
+        return max(1, self.pairs // (self.rows * self.problem.group * self.keys))
+
+    @property
     def largest(self) -> int:
         """Pairs in the largest part of a tile."""
-        units = max(
-            ((p.batch.stop - p.batch.start) * (p.kv_heads.stop - p.kv_heads.start) for p in self.parts), default=0
-        )
-        return units * self.problem.group * self.rows * self.keys
+        batch, heads = self.problem.batch, self.problem.kv_heads
+        units = min(self._fitting // heads, batch) * heads if self._fitting >= heads else min(self._fitting, heads)
+        return units * self.problem.group * self.rows * self.keys if batch else 0
 
     def strips(self, starts: tuple[int, int] | None, runs: Iterable[range] | None = None) -> Iterator[Strip]:
         """Strips in the order of their rows.
@@ -91,16 +112,31 @@ class Layout:
             for at in range(0, len(run), self.rows):
                 yield self._strip(run[at : at + self.rows], starts)
 
-    def size(self) -> tuple[int, int]:
+    def size(self) -> Size:
         """Pairs computed over all heads, and in how many blocks; from a sample of the strips where there are many."""
-        every = range(0, self.problem.q_len, self.rows)
-        sample = every[:: -(-len(every) // SAMPLED)]
-        starts = known_starts(self.problem)
-        found = [self._strip(range(at, min(at + self.rows, self.problem.q_len)), starts) for at in sample]
-        share = len(every) / len(sample) if sample else 1
-        heads = self.problem.batch * self.problem.heads
-        pairs, tiles = sum(strip.pairs for strip in found), sum(len(strip.tiles) for strip in found)
-        return round(share * pairs) * heads, round(share * tiles) * len(self.parts)
+        problem, starts = self.problem, known_starts(self.problem)
+        strips = -(-problem.q_len // self.rows)
+        heads, parts = problem.batch * problem.heads, self.part_count
+
+        def look(at: int) -> tuple[int, int]:
+            rows = range(at * self.rows, min((at + 1) * self.rows, problem.q_len))
+            pieces = self._pieces(rows, starts)
+            tiles = sum(-(-len(keys) // self.keys) for keys, _ in pieces)
+            return len(rows) * sum(len(keys) for keys, _ in pieces), tiles
+
+        if problem.outlined and strips > SAMPLED and starts is not None:
+            met = turning_rows(problem.pattern, starts[0], problem.q_len, problem.k_len)
+            pairs, tiles = estimated(strips, look, (row // self.rows for row in met), self._look_cost())
+            return Size(pairs * heads, tiles * parts, exact=False)
+        sample = range(0, strips, -(-strips // SAMPLED)) if strips else range(0)
+        found = [look(at) for at in sample]
+        share = strips / len(sample) if sample else 1
+        pairs, tiles = sum(one[0] for one in found), sum(one[1] for one in found)
+        return Size(round(share * pairs) * heads, round(share * tiles) * parts, exact=len(sample) == strips)
+
+    def _look_cost(self) -> int:
+        middle = self.problem.q_len // 2
+        return look_cost(len(self._pieces(range(middle, middle + self.rows), known_starts(self.problem))))
 
     def reason_against_strict(self, pairs: int) -> str | None:
         """Why computing so many pairs is more than `strict=True` allows, or None."""
@@ -114,14 +150,18 @@ class Layout:
         return f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many"
 
     def _strip(self, rows: range, starts: tuple[int, int] | None) -> Strip:
+        return Strip(rows, tuple(_cut(self._pieces(rows, starts), self.keys)))
+
+    def _pieces(self, rows: range, starts: tuple[int, int] | None) -> list[tuple[range, bool]]:
+        """Runs of keys that a strip looks at, in order, and whether every row sees all of one."""
         k_len = self.problem.k_len
         if starts is None:
-            return Strip(rows, tuple(_cut([(range(k_len), False)], self.keys)))
+            return [(range(k_len), False)]
         seen = self.problem.pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
         whole = _inner(seen)
         partial = without(_joined(without(seen.some, whole)), whole)
         pieces = [(one, True) for one in common(whole, seen.some)] + [(one, False) for one in partial]
-        return Strip(rows, tuple(_cut(sorted(pieces, key=lambda piece: piece[0].start), self.keys)))
+        return sorted(pieces, key=lambda piece: piece[0].start)
 
 
 def lay_out(problem: Problem, wide: bool = False, pairs: int | None = None) -> Layout:

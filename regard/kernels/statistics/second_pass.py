@@ -57,14 +57,15 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
     layout = _layout(problem)
     if layout is None:
         return cost
-    pairs, blocks = layout.size()
+    size = layout.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
     by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
     return replace(
         cost,
-        flops=cost.flops + pairs * by_pair,
+        flops=cost.flops + size.pairs * by_pair,
         peak_bytes=cost.peak_bytes + 16 * layout.largest + _asked_bytes(problem),
-        calls=cost.calls + times * 4 * blocks,
+        calls=cost.calls + times * 4 * size.blocks,
+        estimated=cost.estimated or not size.exact,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from regard.detail import Result
 from regard.kernels import dropout
 from regard.kernels.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
-from regard.kernels.scores.layout import Layout, lay_out
+from regard.kernels.scores.layout import Layout, Size, lay_out
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
 from regard.kernels.streamed.function import stream
@@ -35,10 +35,10 @@ class Streamed:
         if problem.empty:
             return Refusal("there is nothing to compute")
         layout = lay_out(problem)
-        pairs, blocks = layout.size()
-        if problem.strict and (reason := layout.reason_against_strict(pairs)) is not None:
+        size = layout.size()
+        if problem.strict and (reason := layout.reason_against_strict(size.pairs)) is not None:
             return Refusal(reason)
-        return Offer(with_statistics(_cost(layout, pairs, blocks), problem), partial(self.run, layout))
+        return Offer(with_statistics(_cost(layout, size), problem), partial(self.run, layout))
 
     def run(self, layout: Layout, operands: Operands) -> Result:
         problem = layout.problem
@@ -47,8 +47,8 @@ class Streamed:
         return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **told)
 
 
-def _cost(layout: Layout, pairs: int, blocks: int) -> Cost:
-    problem = layout.problem
+def _cost(layout: Layout, size: Size) -> Cost:
+    problem, pairs = layout.problem, size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
     by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
@@ -62,5 +62,6 @@ def _cost(layout: Layout, pairs: int, blocks: int) -> Cost:
         bytes=width * vectors * (problem.head_dim + problem.v_dim),
         peak_bytes=width * (max(4 * layout.largest, held) + SLAB * sums_tanh(problem)),
         pairs=pairs,
-        calls=round((STARTING + BLOCK * blocks) * (2.5 if learning else 1)),
+        calls=round((STARTING + BLOCK * size.blocks) * (2.5 if learning else 1)),
+        estimated=not size.exact,
     )

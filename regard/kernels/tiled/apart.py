@@ -6,6 +6,7 @@ from regard.kernels.tiled.program import Look
 from regard.patterns import Grid, Pattern, QuerySet
 from regard.patterns.lattices import leaves
 from regard.patterns.ranges import Ranges, common, covers, size, union
+from regard.patterns.survey import Budget
 
 APART_ROWS = 256  # at most in one call
 
@@ -18,21 +19,22 @@ def rows_apart(pattern: Pattern, grid: Grid) -> Ranges:
     return common(rows, (grid.rows,))
 
 
-def looks_apart(pattern: Pattern, grid: Grid, apart: Ranges) -> tuple[Look, ...]:
+def looks_apart(pattern: Pattern, grid: Grid, apart: Ranges, budget: Budget) -> tuple[Look, ...]:
     """The rows apart, those that stand together together, the others gathered, a few hundred at a time."""
     assert isinstance(grid.q_start, int)
     waiting: list[range] = []
     looks: list[Look] = []
     for run in apart:
         for at in range(run.start, run.stop, APART_ROWS):
+            budget.spend()
             waiting.append(range(at, min(run.stop, at + APART_ROWS)))
             if size(tuple(waiting)) >= APART_ROWS:
-                looks.append(_look_apart(pattern, grid, tuple(waiting)))
+                looks.append(look_apart(pattern, grid, tuple(waiting)))
                 waiting = []
-    return tuple([*looks, _look_apart(pattern, grid, tuple(waiting))] if waiting else looks)
+    return tuple([*looks, look_apart(pattern, grid, tuple(waiting))] if waiting else looks)
 
 
-def _look_apart(pattern: Pattern, grid: Grid, rows: Ranges) -> Look:
+def look_apart(pattern: Pattern, grid: Grid, rows: Ranges) -> Look:
     assert isinstance(grid.q_start, int)
     seen = [pattern.segments(grid.q_start + run.start, grid.q_start + run.stop - 1, grid.k_len) for run in rows]
     keys = union(keys for one in seen for keys in one.some)

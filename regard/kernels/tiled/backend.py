@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,14 @@ import torch
 from regard.detail import Result
 from regard.kernels import flash
 from regard.kernels.statistics.second_pass import tell, with_statistics
+from regard.kernels.tiled.estimate import about
 from regard.kernels.tiled.lowering import lower
-from regard.kernels.tiled.program import Program, Terms
+from regard.kernels.tiled.program import Program, Terms, Work
 from regard.kernels.tiled.shares import Share, run_shares
 from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid, Pattern
+from regard.patterns.survey import Budget, SpentError
 from regard.problem import PER_ROW, RELATIVE, Problem
 
 # Rows of a strip, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
@@ -33,15 +35,23 @@ class Tiled:
     def assess(self, problem: Problem) -> Offer | Refusal:
         if (reason := _reason_against(problem)) is not None:
             return Refusal(reason)
-        shares = _shares(problem)
-        cost = _cost(problem, shares)
+        try:
+            shares: list[Share] | None = _shares(problem, Budget(problem.looks))
+            costs = [
+                _Costs(one.rows, one.heads, one.ahead.work, None if one.back is None else one.back.work)
+                for one in shares
+            ]
+        except SpentError:
+            shares, costs = None, _estimates(problem)
+        cost = replace(_cost(problem, costs), estimated=shares is None)
         if problem.strict and cost.pairs > 2 * (kept := _kept(problem)):
             return Refusal(
                 f"strict=True, and it computes {cost.pairs} pairs where {kept} are kept, more than twice as many"
             )
         return Offer(with_statistics(cost, problem), partial(self.run, problem, shares))
 
-    def run(self, problem: Problem, shares: list[Share], operands: Operands) -> Result:
+    def run(self, problem: Problem, shares: list[Share] | None, operands: Operands) -> Result:
+        shares = _shares(problem, Budget()) if shares is None else shares
         dtype = operands.q.dtype
         merged = any(share.ahead.lattices for share in shares)  # each merge rounds, so half types are not for them
         computing = torch.promote_types(dtype, torch.float32) if merged else flash.computing(dtype, problem.device)
@@ -75,9 +85,8 @@ def _reason_against(problem: Problem) -> str | None:
 
 
 def _kept(problem: Problem) -> int:
-    kept = problem.kept_pairs
-    if kept is not None:
-        return kept
+    if (kept := problem.counted) is not None:
+        return kept.pairs
     return sum(
         len(range(*rows.indices(problem.batch))) * len(range(problem.heads) if heads is None else heads)
         * pattern.count(problem.q_len, problem.k_len, q_start=problem.q_start)
@@ -101,26 +110,53 @@ def _parts(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Patter
     return found
 
 
-def _shares(problem: Problem) -> list[Share]:
+def _grid(problem: Problem) -> Grid:
     assert problem.q_start is not None
     grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, problem.device)
-    grid = grid.block(grid.rows, reachable_keys(problem))
+    return grid.block(grid.rows, reachable_keys(problem))
+
+
+def _shares(problem: Problem, budget: Budget) -> list[Share]:
+    grid = _grid(problem)
     shares = []
     for rows, heads, pattern in _parts(problem):
-        ahead = _cheapest(pattern, grid, FORWARD_ROWS, problem.bias == RELATIVE)
-        back = _cheapest(pattern, grid, BACKWARD_ROWS, problem.bias == RELATIVE) if problem.needs_grad else None
-        shares.append(Share(rows, heads, ahead, back))
+        lowered = lambda choices: _cheapest(pattern, grid, choices, problem.bias == RELATIVE, budget)  # noqa: B023, E731
+        shares.append(Share(rows, heads, lowered(FORWARD_ROWS), lowered(BACKWARD_ROWS) if problem.needs_grad else None))
     return shares
 
 
-def _cheapest(pattern: Pattern, grid: Grid, choices: dict[int, float], by_distance: bool) -> Program:
+def _cheapest(pattern: Pattern, grid: Grid, choices: dict[int, float], by_distance: bool, budget: Budget) -> Program:
     """The program whose strips cost least."""
-    programs = {rows: lower(pattern, grid, Terms(rows, by_distance)) for rows in choices}
+    programs = {rows: lower(pattern, grid, Terms(rows, by_distance, budget=budget)) for rows in choices}
     best = min(choices, key=lambda rows: programs[rows].pairs * choices[rows])
     return programs[best]
 
 
-def _cost(problem: Problem, shares: list[Share]) -> Cost:
+@dataclass(frozen=True)
+class _Costs:
+    """The batch rows and query heads of a share, and the work of its programs."""
+
+    rows: slice
+    heads: tuple[int, ...] | None
+    ahead: Work
+    back: Work | None
+
+
+def _estimates(problem: Problem) -> list[_Costs]:
+    """The same of a problem with too much to lower."""
+    grid, by_distance = _grid(problem), problem.bias == RELATIVE
+    found = []
+    for rows, heads, pattern in _parts(problem):
+        works = {size: about(pattern, grid, Terms(size, by_distance)) for size in (64, 256)}
+        ahead, back = (
+            works[min(works, key=lambda size: works[size].pairs * choices[size])]
+            for choices in (FORWARD_ROWS, BACKWARD_ROWS)
+        )
+        found.append(_Costs(rows, heads, ahead, back if problem.needs_grad else None))
+    return found
+
+
+def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
     size = problem.head_dim + problem.v_dim
     flops = moved = 0.0
@@ -131,7 +167,7 @@ def _cost(problem: Problem, shares: list[Share]) -> Cost:
         pairs += rows * heads * share.ahead.pairs
         flops += 2 * rows * heads * size * share.ahead.pairs
         calls += share.ahead.calls
-        moved += rows * heads * size * (problem.q_len * (1 + len(share.ahead.lattices)) + share.ahead.gathered)
+        moved += rows * heads * size * (problem.q_len * (1 + share.ahead.lattices) + share.ahead.gathered)
         if share.back is not None:
             flops += 2 * rows * heads * size * 2.5 * share.back.pairs
             calls += share.back.calls

@@ -10,8 +10,7 @@ import torch
 
 from regard.kernels import flash
 from regard.kernels.tiled.places import Block, Gathered, Place, Residues, Windows
-from regard.kernels.tiled.program import Lattices, Look, Program
-from regard.kernels.tiled.strips import numbers
+from regard.kernels.tiled.program import Lattices, Look, Program, numbers
 from regard.operands import Relative
 from regard.patterns.narrowing import Blocks
 
@@ -44,8 +43,8 @@ def strip_calls(
         look = part.look
         mask = _Masks(program.blocks, program.distance, setting, q)
         pieces = max(1, most // (q.shape[0] * sum(map(len, look.keys)) * k.shape[-1]))
-        if part.row_index is not None and part.key_index is not None:
-            index = part.row_index.to(q.device).long(), part.key_index.to(q.device)
+        if not part.steady:
+            index = part.row_index.to(q.device).long(), part.key_index.to(q.device) - here
             call = None
             for rows, keys in zip(*(one.split(pieces) for one in index), strict=True):
                 place = Gathered(rows, keys)

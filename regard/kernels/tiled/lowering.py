@@ -18,16 +18,26 @@ from regard.patterns import Grid, Pattern, QuerySet
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import off_lattices, replaced, simplified
 from regard.patterns.narrowing import Blocks
+from regard.patterns.ranges import Ranges
 
 
 def lower(pattern: Pattern, grid: Grid, terms: Terms) -> Program:
-    """The program for a pattern that is alike for all batch rows and heads."""
+    """The program for a pattern that is alike for all batch rows and heads.
+
+    Raises:
+        SpentError: it takes more looks than the budget of `terms` has.
+    """
     pattern = simplified(pattern)
-    apart = rows_apart(pattern, grid)
-    others = replaced(pattern, QuerySet, NOTHING).canonical() if apart else pattern
-    rest, on = off_lattices(others)
+    apart, rest, on = taken_apart(pattern, grid)
     lattices = [part for stride, there in on for part in on_lattice(there, stride, grid, terms, lower)]
     blocks = Blocks(rest, grid)
     strips = in_strips(blocks, terms)
-    alone = looks_apart(pattern, grid, apart)
+    alone = looks_apart(pattern, grid, apart, terms.budget)
     return Program(blocks, grid, strips, tuple(lattices), alone, Blocks(pattern, grid), terms.distance)
+
+
+def taken_apart(pattern: Pattern, grid: Grid) -> tuple[Ranges, Pattern, list[tuple[int, Pattern]]]:
+    """The rows apart, what is computed in strips, and what lies on the lattice of each stride."""
+    apart = rows_apart(pattern, grid)
+    others = replaced(pattern, QuerySet, NOTHING).canonical() if apart else pattern
+    return apart, *off_lattices(others)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-import torch
-
 from regard.kernels.tiled.program import Look, Strips, Terms
 from regard.patterns import Full, Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.narrowing import Blocks
-from regard.patterns.ranges import Ranges, common, size, without
+from regard.patterns.ranges import common, size, without
 
 
 def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
@@ -20,7 +18,8 @@ def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
     at = 0 if pattern != NOTHING else grid.q_len
     while at < grid.q_len:
         strip = range(at, min(at + rows, grid.q_len))
-        look, name = _looked(blocks, strip, terms.by_distance)
+        look, name = looked(blocks, strip, terms.by_distance)
+        terms.budget.spend(len(look.keys))
         at = strip.stop + sorting.take(look, name) * rows
     return sorting.done()
 
@@ -44,7 +43,7 @@ class _Sorting:
             if look.keys:
                 self.pools.setdefault(name, []).append(look)
             return 0
-        if not self._goes_on(look, name):
+        if self.last is None or name != self.name or not goes_on(self.last, look):
             self._end()
             self.first, self.name = look, name
         self.last = look
@@ -58,12 +57,7 @@ class _Sorting:
     def done(self) -> tuple[Strips, ...]:
         """All that was taken."""
         self._end()
-        return (*self.runs, *(_pooled(looks, self.grid) for looks in self.pools.values()))
-
-    def _goes_on(self, look: Look, name: tuple[Hashable, ...]) -> bool:
-        if self.last is None or name != self.name:
-            return False
-        return look.keys[0].start - self.last.keys[0].start == look.rows[0].start - self.last.rows[0].start
+        return (*self.runs, *(_pooled(looks) for looks in self.pools.values()))
 
     def _end(self) -> None:
         if self.first is not None and self.count > 1:
@@ -74,21 +68,19 @@ class _Sorting:
         self.count = 0
 
 
-def _pooled(looks: list[Look], grid: Grid) -> Strips:
+def goes_on(before: Look, look: Look) -> bool:
+    """Does a strip over one run of keys stand by its rows as the strip before it does?"""
+    return look.keys[0].start - before.keys[0].start == look.rows[0].start - before.rows[0].start
+
+
+def _pooled(looks: list[Look]) -> Strips:
     """Strips that stand anywhere; a single one over one run of keys needs no gathering."""
     if len(looks) == 1 and len(looks[0].keys) == 1:
         return Strips(looks[0], 1)
-    rows = torch.stack([numbers(look.rows) for look in looks])
-    keys = torch.stack([numbers(look.keys) for look in looks])
-    return Strips(looks[0], len(looks), rows, keys - grid.keys.start)
+    return Strips(looks[0], len(looks), tuple(looks))
 
 
-def numbers(ranges: Ranges) -> torch.Tensor:
-    """The positions themselves."""
-    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32) for one in ranges])
-
-
-def _looked(blocks: Blocks, strip: range, by_distance: bool) -> tuple[Look, tuple[Hashable, ...]]:
+def looked(blocks: Blocks, strip: range, by_distance: bool) -> tuple[Look, tuple[Hashable, ...]]:
     """The keys of a strip, and a name that equal strips share; what equals nothing has an object of its own in it."""
     grid = blocks.grid
     assert isinstance(grid.q_start, int)

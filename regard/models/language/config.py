@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from regard.combination import check_combination
@@ -80,8 +81,13 @@ class LanguageConfig(Settings):
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
         self._check_heads()
-        for layer in range(self.layers):
+        told = [len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)]
+        for layer in range(min(self.layers, lcm(*told))):  # then they come again in turn
             self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
+
+    @property
+    def least_parameters(self) -> int:
+        return self.vocab_size * self.dim + self.layers * 2 * self.dim * self.hidden_dim
 
     def pattern_of(self, layer: int) -> Pattern:
         """Who may look at whom in a layer, counted from 0; never ahead."""

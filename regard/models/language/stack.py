@@ -22,6 +22,7 @@ class Stack(Storable):
     """Embeddings with their positions, blocks of attention, and the norm after them; a model adds its head."""
 
     def __init__(self, config: LanguageConfig) -> None:
+        config.check_memory()
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)

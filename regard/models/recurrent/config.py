@@ -67,5 +67,10 @@ class RecurrentConfig(Settings):
             )
 
     @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * self.hidden * self.hidden // 4
+
+    @property
     def is_luong(self) -> bool:
         return self.attention.startswith("luong-")

@@ -60,6 +60,7 @@ class RecurrentTranslator(Storable):
     Config = RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
+        config.check_memory()
         super().__init__()
         self.config = config
         dim, hidden = config.dim, config.hidden

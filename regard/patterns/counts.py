@@ -1,0 +1,166 @@
+"""How many pairs a structured pattern allows: exactly, or about so many where there is too much to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from regard.patterns.algebra import NOTHING, Not
+from regard.patterns.base import CHUNK, Pattern
+from regard.patterns.grid import Grid
+from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.narrowing import Blocks
+from regard.patterns.per_head import PerHead
+from regard.patterns.ranges import size
+from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
+from regard.patterns.tiles import ROWS, Strip, strip_at, strips
+
+LOOK = 13  # pairs, as a power of two, that take as long as a look
+PIECES = 16  # of a long run of keys, looked at for an estimate
+PIECE = 1 << 12  # keys of one
+
+
+@dataclass(frozen=True)
+class Count:
+    """Allowed pairs; `exact` is False where they were estimated from a sample."""
+
+    pairs: int
+    exact: bool = True
+
+
+def counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> Count:
+    """The allowed pairs of a structured pattern, of all its heads if it differs by them.
+
+    Args:
+        pattern: alike for all batch rows.
+        q_len: queries.
+        k_len: keys.
+        q_start: position of the first query.
+        looks: blocks of rows that may be looked at; beyond them the count is an estimate.
+
+    >>> from regard.patterns import Causal, Strided
+    >>> counted(Causal() & Strided(64), 10**12, 10**12, 0, looks=0).exact
+    True
+    """
+    count = _remembered if pattern.by_value else _counted
+    return count(pattern, q_len, k_len, q_start, looks)
+
+
+def _counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> Count:
+    if pattern.varies_by_head:
+        assert isinstance(pattern, PerHead)
+        heads = [counted(part.for_head(h), q_len, k_len, q_start, looks) for h, part in enumerate(pattern.parts)]
+        return Count(sum(one.pairs for one in heads), all(one.exact for one in heads))
+    grid = Grid.whole(q_len, k_len, q_start)
+    try:
+        return Count(_count(pattern, grid, Budget(looks)))
+    except SpentError:
+        return Count(max(0, min(q_len * k_len, _estimate(pattern, grid))), exact=False)
+
+
+_remembered = lru_cache(maxsize=64)(_counted)
+
+
+def _closed(pattern: Pattern, grid: Grid) -> int | None:
+    """The count of a band, which needs no look."""
+    band = pattern.band()
+    assert isinstance(grid.q_start, int)
+    return None if band is None else band.count(grid.q_start, grid.q_len, grid.k_len)
+
+
+def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
+    if (found := _closed(pattern, grid)) is not None:
+        return found
+    rest, on_lattices = off_lattices(simplified(pattern))
+    if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
+        return grid.q_len * grid.k_len - _count(rest.part, grid, budget)
+    total = sum(_count_on(there, stride, grid, budget) for stride, there in on_lattices)
+    if (found := _closed(rest, grid)) is not None:
+        return total + found
+    blocks = Blocks(rest, grid)
+    budget.need(grid.q_len // ROWS if rest != NOTHING else 0)
+    for strip in strips(rest, grid) if rest != NOTHING else ():
+        budget.spend(len(strip.full) + len(strip.partial))
+        total += len(strip.rows) * size(strip.full) + _looked(blocks, strip, budget)
+    return total
+
+
+def _looked(blocks: Blocks, strip: Strip, budget: Budget) -> int:
+    """Allowed pairs of the keys about which one has to look."""
+    found = 0
+    for keys in strip.partial:
+        step = max(1, CHUNK // len(strip.rows))
+        for at in range(0, len(keys), step):
+            budget.spend(4 * len(strip.rows) * min(step, len(keys) - at) >> LOOK)
+            found += int(blocks.allowed(strip.rows, keys[at : at + step]).sum())
+    return found
+
+
+def _count_on(pattern: Pattern, stride: int, grid: Grid, budget: Budget) -> int:
+    """Allowed pairs that lie on a lattice, residue by residue."""
+    total = 0
+    for rows in alike_residues(pattern, stride, grid):
+        budget.spend()
+        there, inner = _residue(pattern, stride, grid, rows.start)
+        total += len(rows) * _count(there, inner, budget) if inner.k_len > 0 else 0
+    return total
+
+
+def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Pattern, Grid]:
+    """What a pattern is on the lattice through a row, and the positions on it."""
+    assert isinstance(grid.q_start, int)
+    residue = (grid.q_start + row) % stride
+    there = pattern.on_lattice(stride, residue)
+    assert there is not None
+    q_len, k_len = -((row - grid.q_len) // stride), -((residue - grid.k_len) // stride)
+    return there.canonical(), Grid.whole(q_len, k_len, (grid.q_start + row - residue) // stride)
+
+
+def _estimate(pattern: Pattern, grid: Grid) -> int:
+    if (found := _closed(pattern, grid)) is not None:
+        return found
+    rest, on_lattices = off_lattices(simplified(pattern))
+    if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
+        return grid.q_len * grid.k_len - _estimate(rest.part, grid)
+    total = sum(_estimate_on(there, stride, grid) for stride, there in on_lattices)
+    if rest == NOTHING or (found := _closed(rest, grid)) is not None:
+        return total + (found or 0)
+    assert isinstance(grid.q_start, int)
+    turns = turning_rows(rest, grid.q_start, grid.q_len, grid.k_len)
+    blocks, cost = Blocks(rest, grid), _cost(rest, grid)
+
+    def look(at: int) -> tuple[float]:
+        strip = strip_at(rest, grid, at * ROWS)
+        looked = sum(_about(blocks, strip.rows, keys) for keys in strip.partial)
+        return (len(strip.rows) * size(strip.full) + looked,)
+
+    return total + sum(estimated(-(-grid.q_len // ROWS), look, (turn // ROWS for turn in turns), cost))
+
+
+def _cost(pattern: Pattern, grid: Grid) -> int:
+    """What a look in the middle costs."""
+    strip = strip_at(pattern, grid, grid.q_len // 2)
+    return look_cost(len(strip.full) + len(strip.partial))
+
+
+def _about(blocks: Blocks, rows: range, keys: range) -> int:
+    """Allowed pairs of a run of keys, of a long one about."""
+    if len(keys) <= PIECE * PIECES:
+        return int(blocks.allowed(rows, keys).sum())
+    assert isinstance(blocks.grid.q_start, int)
+    here = blocks.grid.q_start + rows.start - keys.start
+    pieces = -(-len(keys) // PIECE)
+    look = lambda at: (int(blocks.allowed(rows, keys[at * PIECE : (at + 1) * PIECE]).sum()),)  # noqa: E731
+    turns = [here // PIECE] if 0 <= here < len(keys) else []
+    return estimated(pieces, look, (*turns, pieces - 1), cost=64)[0]
+
+
+def _estimate_on(pattern: Pattern, stride: int, grid: Grid) -> int:
+    def pairs(row: int) -> int:
+        there, inner = _residue(pattern, stride, grid, row)
+        return _estimate(there, inner) if inner.k_len > 0 else 0
+
+    spans = alike_residues(pattern, stride, grid)
+    if isinstance(spans, list):
+        return sum(len(rows) * pairs(rows.start) for rows in spans)
+    return sum(estimated(min(stride, grid.q_len), lambda row: (pairs(row),), (), cost=8))

@@ -1,0 +1,121 @@
+"""Sums over row blocks: exact while there are few to look at, else estimated from a sample of them.
+
+A plan of a call that is never made may have any size, so what it costs to plan must not grow with the size. Exact code
+spends a `Budget`; where that runs out, `estimated` looks at a sample, which is dense where a pattern turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from regard.patterns.base import Pattern
+from regard.patterns.lattices import leaves, simplified
+from regard.patterns.per_head import PerHead
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.random_blocks import RandomBlocks
+from regard.patterns.same_block import SameBlock
+
+LOOKS = 1 << 13  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
+SAMPLE = 256  # looks of a sample, fewer where each is dear, but LEAST between two places where a pattern turns
+LEAST = 4
+MOST_TURNS = 128  # of those that a window or an end of the keys makes; every turn of a set of queries counts
+PARTS = 1 << 10  # of one, that sums of fractions are kept in
+GOLDEN = 0.6180339887498949  # steps of it fall evenly into a unit interval, and into every period
+
+
+class SpentError(Exception):
+    """A budget ran out: the caller estimates instead. It never leaves the planning."""
+
+
+@dataclass
+class Budget:
+    """So many looks are left; None for no limit."""
+
+    left: int | None = None
+
+    def spend(self, runs: int = 1) -> None:
+        """Count one look at a block that has so many runs of keys.
+
+        Raises:
+            SpentError: no look is left.
+        """
+        if self.left is None:
+            return
+        self.left -= look_cost(runs)
+        if self.left < 0:
+            raise SpentError
+
+    def need(self, looks: int) -> None:
+        """Raise a SpentError at once if fewer looks are left than will be needed."""
+        if self.left is not None and looks > self.left:
+            raise SpentError
+
+
+def look_cost(runs: int) -> int:
+    """Looks that a block with so many runs of keys counts as."""
+    return max(1, runs // 4)
+
+
+def estimated(
+    blocks: int, look: Callable[[int], tuple[float, ...]], turns: Iterable[int], cost: int = 1
+) -> tuple[int, ...]:
+    """About the sum of `look(block)` over blocks 0 .. blocks - 1, each of whose numbers is summed by itself.
+
+    Args:
+        blocks: how many there are.
+        look: what one block adds.
+        turns: blocks where the sum may turn; between two of them it changes little or repeats.
+        cost: looks that one counts as.
+
+    >>> estimated(10**18, lambda block: (block,), ())[0] / (10**36 / 2)
+    1.0
+    """
+    cuts = sorted({0, blocks, *(edge for turn in turns for edge in (turn, turn + 1) if 0 < edge < blocks)})
+    spans = [range(*cut) for cut in pairwise(cuts)]
+    share = max(LEAST, SAMPLE // max(1, cost * len(spans)))
+    total: list[int] | None = None
+    for span in spans:
+        sample = _spread(span, share)
+        found = [sum(numbers) for numbers in zip(*map(look, sample), strict=True)]
+        scaled = [_whole(one) * len(span) // (len(sample) * PARTS) for one in found]
+        total = scaled if total is None else [one + other for one, other in zip(total, scaled, strict=True)]
+    return tuple(total or ())
+
+
+def _whole(number: float) -> int:
+    """So many of PARTS: whole numbers stay exact, whatever their size."""
+    return number * PARTS if isinstance(number, int) else round(number * PARTS)
+
+
+def _spread(span: range, count: int) -> list[int]:
+    """One block in each of `count` equal parts of a span, at a place in its part that follows no period."""
+    if len(span) <= count:
+        return list(span)
+    edges = [span.start + len(span) * at // count for at in range(count + 1)]
+    return [start + int((at + 0.5) * GOLDEN % 1 * (stop - start)) for at, (start, stop) in enumerate(pairwise(edges))]
+
+
+def turning_rows(pattern: Pattern, q_start: int, q_len: int, k_len: int) -> list[int]:
+    """Rows at which what a pattern shows may turn: ends of its sets of queries, and of keys as a window meets them."""
+    queries: set[int] = set()
+    keys, away = {0, k_len}, {0}
+    heads = pattern.parts if isinstance(pattern, PerHead) else (pattern,)
+    for leaf in (leaf for head in heads for leaf in leaves(simplified(head))):
+        band = leaf.band()
+        if band is not None:
+            keys.update(end for end in (band.start, band.stop) if end is not None)
+            away.update(far for far in (band.left, None if band.right is None else -band.right - 1) if far is not None)
+        elif isinstance(leaf, KeySet):
+            keys.update(end for run in leaf.runs for end in (run.start, run.stop))
+        elif isinstance(leaf, QuerySet):
+            queries.update(end for run in leaf.runs for end in (run.start, run.stop))
+        elif isinstance(leaf, SameBlock):
+            away.update((leaf.size, -leaf.size))
+        elif isinstance(leaf, RandomBlocks):
+            queries.add(leaf.drawn * leaf.block)
+    met = sorted({end + far for end in keys for far in away})
+    step = -(-len(met) // MOST_TURNS)
+    rows = {position - q_start for position in (*queries, *met[:: max(1, step)])}
+    return sorted(row for row in rows if 0 <= row < q_len)
