@@ -15,13 +15,19 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from regard.arguments import real, yes_or_no
+from regard.autocast import cast
 from regard.bias import Bias
+from regard.combination import named_parameters
 from regard.errors import ArgumentError, UnsupportedError
+from regard.jagged import is_nested
+from regard.kernels import BACKENDS
 from regard.mechanisms import Mechanism, Softmax
 from regard.operands import checked_seed
 from regard.patterns import Pattern, as_pattern, parse
+from regard.plan import check_backend, refuse_tracing
 from regard.planned import planned
-from regard.problem import checked_q_start
+from regard.problem import checked_mechanism, checked_q_start
 from regard.stored import Stored
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
@@ -35,6 +41,7 @@ torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
+_OUTSIDE = "call attention outside of torch.compile, where this works"
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -48,7 +55,10 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
     def call(*args: Given.args, **options: Given.kwargs) -> Found:
         if torch.compiler.is_compiling():
             name = getattr(function, "__name__", "this")
-            raise UnsupportedError(f"{name} is not compiled, only attention itself is; call it outside")
+            raise UnsupportedError(
+                f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
+            )
+        refuse_tracing()
         if "torch._dynamo" not in sys.modules:  # asking for the compiler would load it, which takes seconds
             return function(*args, **options)
         if not apart:
@@ -80,9 +90,24 @@ def traced_attention(
             runs.
     """
     if isinstance(k, Stored) or isinstance(v, Stored):
-        raise UnsupportedError("keys and values as a cache stores them are not compiled; call attention outside")
-    if parameters or (mechanism is not None and mechanism != _SOFTMAX):
-        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; call attention outside")
+        raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
+    if is_nested(q, k, v):
+        raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
+    mechanism = checked_mechanism(mechanism)
+    if mechanism != _SOFTMAX:
+        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
+    if named_parameters(parameters):
+        raise ArgumentError(f"{mechanism} learns nothing and was handed parameters; leave them out")
+    for name in ("softcap", "scale"):
+        options[name] = _number(name, options[name])
+    dropout = _number("dropout", dropout)
+    yes_or_no("strict", options["strict"])
+    check_backend(options["backend"], BACKENDS)
+    if isinstance(q_start, torch.Tensor) and not q_start.dim():
+        raise UnsupportedError(
+            f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
+        )
+    q, k, v, bias = cast(q, k, v, bias)
     text = _text(pattern)
     start = None if q_start is None else checked_q_start(q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
@@ -91,7 +116,7 @@ def traced_attention(
         if rows is not None:
             raise UnsupportedError(
                 "a bias by distance together with a tensor of q_start is not compiled: which distances there are is "
-                "known when it runs; give q_start as a number, or call attention outside"
+                f"known when it runs; give q_start as a number, or {_OUTSIDE}"
             )
         bias, lowest = _tabled(bias, q, k, first)
     asked = torch.is_grad_enabled()
@@ -103,6 +128,15 @@ def traced_attention(
     )  # fmt: skip
 
 
+def _number(name: str, value: Any) -> Any:
+    """A number as the graph keeps it, or the refusal that the call outside a graph has."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, torch.Tensor):
+        raise UnsupportedError(f"{name} as a tensor is not compiled; give a Python number, or {_OUTSIDE}")
+    return real(name, value)
+
+
 def _text(pattern: Pattern | str | None) -> str:
     if isinstance(pattern, str):
         return pattern
@@ -110,7 +144,7 @@ def _text(pattern: Pattern | str | None) -> str:
     if not given.by_value:
         raise UnsupportedError(
             f"pattern {given!s} holds a tensor or a function, and a compiled call knows a pattern by its text; "
-            f"use a pattern of numbers, or call attention outside"
+            f"use a pattern of numbers, or {_OUTSIDE}"
         )
     return str(_steady(given))
 
@@ -210,7 +244,7 @@ def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pat
     try:
         parse(pattern)
     except ArgumentError as reason:
-        raise UnsupportedError(f"pattern {pattern!r} is not compiled, for its text says nothing: {reason}") from reason
+        raise UnsupportedError(f"pattern {pattern!r} is not compiled, and outside it is refused: {reason}") from reason
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 

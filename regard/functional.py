@@ -7,15 +7,21 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown
+from regard.autocast import cast
 from regard.bias import Bias
 from regard.compiled import traced_attention, uncompiled
 from regard.detail import AttentionDetail
 from regard.errors import ShapeError
+from regard.jagged import is_nested, packed_call
 from regard.kernels import flash
 from regard.mechanisms import Mechanism
+from regard.operands import checked_seed
 from regard.patterns import Pattern
 from regard.plan import Plan
 from regard.planned import planned
+from regard.problem import plain_options
+from regard.shapes import refuse_layout
 from regard.statistics import Want, checked_wants
 from regard.stored import Stored
 
@@ -82,10 +88,21 @@ def attention(
 
 @uncompiled
 def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
+    if is_nested(q, k, v):
+        tensors, options, unpacked = packed_call(q, k, v, options)
+        return unpacked(_attention(*tensors, dropout_seed, options))
+    q, k, v = _settled(q, k, v, options)
     start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
     plan = planned(q, k, v, **options)
     handed = options["parameters"]
     return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed, parameters=handed)
+
+
+def _settled(q: Any, k: Any, v: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The tensors as autocast hands them over, beside options whose numbers are Python's."""
+    plain_options(options)
+    q, k, v, options["bias"] = cast(q, k, v, options.get("bias"))
+    return q, k, v
 
 
 @uncompiled
@@ -116,7 +133,9 @@ def plan_attention(
     >>> plan.backend
     'fused'
     """
-    options.pop("dropout_seed", None)
+    if (seed := options.pop("dropout_seed", None)) is not None:
+        checked_seed(seed)
+    q, k, v = _settled(q, k, v, options)
     return planned(q, k, v, want=checked_wants(want), backend=backend, **options)
 
 
@@ -151,6 +170,8 @@ def attention_detail(
     [[1.0, 0.0], [0.5, 0.5]]
     """
     options |= {"bias": bias, "q_start": q_start, "parameters": parameters}
+    q, k, v = _settled(q, k, v, options)
+    bias, q_start = options["bias"], options["q_start"]
     plan = planned(q, k, v, want=checked_wants(want), backend=backend, **options)
     start = q_start if isinstance(q_start, torch.Tensor) else None
     return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed, parameters=parameters)
@@ -176,9 +197,7 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
     >>> torch.allclose(output, attention(q, k, k), atol=1e-6)
     True
     """
-    pieces = list(pieces)
-    if not pieces:
-        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+    pieces = _checked_pieces(pieces)
     for output, log_sum_exp in pieces:
         if output.shape != pieces[0][0].shape or log_sum_exp.shape != output.shape[:-1]:
             raise ShapeError(
@@ -186,3 +205,21 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
                 f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
             )
     return flash.merge(pieces)
+
+
+def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    if not isinstance(pieces, Iterable) or isinstance(pieces, str | torch.Tensor):
+        raise ShapeError(f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)")
+    found = list(pieces)
+    if not found:
+        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+    for piece in found:
+        if not isinstance(piece, tuple | list) or len(piece) != 2:
+            raise ShapeError(f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)")
+        for name, tensor in zip(("output", "log_sum_exp"), piece, strict=True):
+            if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+                raise ShapeError(f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor")
+            refuse_layout(name, tensor)
+            if tensor.device != found[0][0].device:
+                raise ShapeError(f"a piece is on {tensor.device} and another on {found[0][0].device}; move one of them")
+    return found

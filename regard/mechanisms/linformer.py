@@ -13,7 +13,7 @@ from torch import nn
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 
 SHARED = ("none", "heads", "keys_and_values")
 
@@ -57,8 +57,8 @@ class Linformer(Mechanism):
     by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
 
     def __post_init__(self) -> None:
-        whole("Linformer's length", self.length, 1)
-        whole("Linformer's rank", self.rank, 1)
+        kept_whole(self, "length", "Linformer's length", 1)
+        kept_whole(self, "rank", "Linformer's rank", 1)
         if self.shared not in SHARED:
             raise ArgumentError(f"Linformer's shared is {self.shared!r}; there are {', '.join(SHARED)}")
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import shown, whole
 from regard.errors import ArgumentError
-from regard.positions.sinusoidal import frequencies
+from regard.positions.sinusoidal import checked_base, frequencies
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class Rotary:
     pairs: str = "halves"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "base", checked_base("Rotary", self.base))
+        if self.dims is not None:
+            object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
         if self.pairs not in ("halves", "neighbours"):
-            raise ArgumentError(f"Rotary(pairs={self.pairs!r}): pairs are 'halves' or 'neighbours'")
+            raise ArgumentError(f"Rotary(pairs={shown(self.pairs)}): pairs are 'halves' or 'neighbours'")
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
             raise ArgumentError(f"Rotary(dims={self.dims}): rotations turn pairs, so dims is even and above 0")
 
