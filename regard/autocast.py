@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,12 @@ Cast = tuple[Any, Any, Any, Any]
 
 def is_casting(device: str) -> bool:
     """Does autocast change dtypes on this kind of device here?"""
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return _knows_autocast(device) and torch.is_autocast_enabled(device)
+
+
+@cache
+def _knows_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
 
 
 def cast(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored, bias: torch.Tensor | Bias | None) -> Cast:

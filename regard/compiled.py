@@ -23,11 +23,12 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.jagged import is_nested
 from regard.kernels import BACKENDS
 from regard.mechanisms import Mechanism, Softmax
+from regard.offer import check_backend
 from regard.operands import checked_seed
 from regard.patterns import Pattern, as_pattern, parse
-from regard.plan import check_backend, refuse_tracing
 from regard.planned import planned
 from regard.problem import checked_mechanism, checked_q_start
+from regard.shapes import refuse_tracing
 from regard.stored import Stored
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
@@ -174,10 +175,10 @@ def _tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> 
 def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     """The seed as a tensor: the graph draws one whenever it runs, and its backward pass meets the same one."""
     if seed is None:
-        return torch.randint(2**62, ()) if dropout > 0 else None
+        return torch.randint(2**62, (), device="cpu") if dropout > 0 else None
     seed = checked_seed(seed)
     folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the last 64 bits count
-    return torch.full((), folded, dtype=torch.int64)
+    return torch.full((), folded, dtype=torch.int64, device="cpu")
 
 
 class _Table(Bias):

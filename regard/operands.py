@@ -145,7 +145,7 @@ def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:
 
 def _seed(problem: Problem, dropout_seed: int | None) -> int:
     if dropout_seed is None:
-        return int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
+        return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout > 0 else 0
     return checked_seed(dropout_seed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,12 +17,12 @@ from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
-from regard.offer import Backend, Cost, Offer, Refusal, short
+from regard.offer import Backend, Cost, Offer, Refusal, check_backend, short
 from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.shaped import NAME as SHAPES
 from regard.shaped import has_no_values, offer_of_shapes, shapes_of
-from regard.shapes import check_tensor, refuse_layout
+from regard.shapes import check_tensor, refuse_layout, refuse_tracing
 from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
@@ -123,7 +123,9 @@ class Plan:
                 "there, or follow the plan outside, where this works"
             )
         refuse_tracing()
-        q, k, v, bias = cast(q, k, v, bias)
+        casting = isinstance(q, torch.Tensor) and is_casting(q.device.type)
+        if casting:
+            q, k, v, bias = cast(q, k, v, bias)
         place = self._place(q, k, v, bias, q_start)
         handed: dict[str, torch.Tensor] = {}
         if self.problem.mechanism != _SOFTMAX or parameters is not None:
@@ -133,7 +135,7 @@ class Plan:
         operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
         if handed:
             operands = replace(operands, parameters=self._at_keys(handed))
-        if not is_casting(q.device.type):
+        if not casting:
             return self._computed(operands)
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
             return self._computed(operands)
@@ -273,26 +275,11 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
 
 
-def refuse_tracing() -> None:
-    """Raise an UnsupportedError while torch.jit.trace records."""
-    if torch.jit.is_tracing():
-        raise UnsupportedError(
-            "attention is planned by the sizes of a call and is not recorded by torch.jit.trace, which keeps those of "
-            "one example; use torch.export or torch.compile"
-        )
-
-
 def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
     """The plan of tensors without values, which computes nothing."""
     check_backend(backend, backends)
     offer = offer_of_shapes()
     return Plan(problem, SHAPES, offer.cost, (), range(problem.k_len), offer)
-
-
-def check_backend(backend: str, backends: Collection[str]) -> None:
-    """Raise an ArgumentError unless it is "auto" or a name there is."""
-    if not isinstance(backend, str) or (backend != "auto" and backend not in backends):
-        raise ArgumentError(f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}")
 
 
 def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:

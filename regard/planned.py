@@ -16,8 +16,9 @@ from torch.autograd import forward_ad
 from regard.bias import Bias
 from regard.kernels import BACKENDS
 from regard.mechanisms import Mechanism
+from regard.offer import check_backend
 from regard.patterns import Pattern
-from regard.plan import Plan, check_backend, make_plan, make_plan_of_shapes
+from regard.plan import Plan, make_plan, make_plan_of_shapes
 from regard.problem import make_problem
 from regard.shaped import has_no_values
 from regard.statistics import Want

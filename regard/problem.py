@@ -158,10 +158,10 @@ def make_problem(
         mechanism=mechanism,
         q_start=_planned_q_start(q_start, sizes),
         scale=scale,
-        softcap=_checked_softcap(softcap),
+        softcap=checked_softcap(softcap),
         bias=None if bias is None else _checked_bias(bias, q, sizes),
         bias_learns=learns(bias),
-        dropout=_checked_dropout(dropout),
+        dropout=checked_dropout(dropout),
         want=want,
         needs_grad=torch.is_grad_enabled()
         and any(x.requires_grad for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor)),
@@ -225,7 +225,7 @@ def _planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) 
     return PER_ROW if isinstance(start, torch.Tensor) else start
 
 
-def _checked_softcap(softcap: float | None) -> float | None:
+def checked_softcap(softcap: float | None) -> float | None:
     if softcap is None:
         return None
     if (found := real("softcap", softcap)) <= 0:
@@ -233,7 +233,7 @@ def _checked_softcap(softcap: float | None) -> float | None:
     return found
 
 
-def _checked_dropout(dropout: float) -> float:
+def checked_dropout(dropout: float) -> float:
     if not 0 <= (found := real("dropout", dropout)) <= 1:
         raise ArgumentError(f"dropout is {dropout}; it is the share of weights dropped, 0 to 1")
     return found

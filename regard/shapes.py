@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnsupportedError
 from regard.stored import Stored
 
 ATTENTION_AXES = {
@@ -88,6 +88,15 @@ def _missing_axes(name: str, found: int) -> str:
     if found == 3:
         return f"; for one batch row give {name}[None], for one head {name}[:, None]"
     return f"; for one batch row and one head give {name}[None, None]" if found == 2 else ""
+
+
+def refuse_tracing() -> None:
+    """Raise an UnsupportedError while torch.jit.trace records."""
+    if torch.jit.is_tracing():
+        raise UnsupportedError(
+            "attention is planned by the sizes of a call and is not recorded by torch.jit.trace, which keeps those of "
+            "one example; use torch.export or torch.compile"
+        )
 
 
 def bind_attention(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import shown, whole
 from regard.errors import ArgumentError, ShapeError
 
 
@@ -30,6 +31,10 @@ class Stored:
     first: int = 0
 
     def __post_init__(self) -> None:
+        for name, one in (("numbers", self.numbers), ("scales", self.scales)):
+            if not isinstance(one, torch.Tensor) and not (name == "scales" and one is None):
+                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a tensor")
+        object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
         if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
             raise ShapeError(
                 f"stored numbers are {self.numbers.dtype} {tuple(self.numbers.shape)}; they need (batch, kv_heads, "

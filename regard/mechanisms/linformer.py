@@ -13,7 +13,7 @@ from torch import nn
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
-from regard.patterns.arguments import kept_whole
+from regard.patterns.arguments import kept_whole, whole
 
 SHARED = ("none", "heads", "keys_and_values")
 
@@ -73,7 +73,8 @@ class Linformer(Mechanism):
 
         (The paper's proof draws them with variance 1 / rank; scores would grow with the square root of length / rank.)
         """
-        matrices = (heads if kv_heads is None else kv_heads) if self.shared == "none" else 1
+        kv_heads = whole("heads", heads, 1) if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        matrices = kv_heads if self.shared == "none" else 1
         shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
         return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
 

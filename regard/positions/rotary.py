@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from regard.arguments import shown, whole
-from regard.errors import ArgumentError
-from regard.positions.sinusoidal import checked_base, frequencies
+from regard.errors import ArgumentError, ShapeError
+from regard.positions.sinusoidal import check_positions, checked_base, frequencies
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Rotary:
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) turned to their positions, (length,) or (batch, length)."""
+        check_positions(positions)
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
+            raise ShapeError(f"Rotary turns heads (batch, heads, length, head_dim) and was given {shown(x)}")
         dims = x.shape[-1] if self.dims is None else self.dims
         self.check(x.shape[-1])
         angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)

@@ -85,7 +85,7 @@ def _pooled(looks: list[Look], grid: Grid) -> Strips:
 
 def numbers(ranges: Ranges) -> torch.Tensor:
     """The positions themselves."""
-    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32) for one in ranges])
+    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32, device="cpu") for one in ranges])
 
 
 def _looked(blocks: Blocks, strip: range, by_distance: bool) -> tuple[Look, tuple[Hashable, ...]]:

@@ -37,6 +37,7 @@ class Score:
 
     def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
         """What it learns, at its start: each number uniform within ±1 / sqrt(those that are summed up with it)."""
+        heads, kv_heads = whole("heads", heads, 1), whole("kv_heads", kv_heads, 1)
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
 
