@@ -245,7 +245,10 @@ def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pat
     try:
         parse(pattern)
     except ArgumentError as reason:
-        raise UnsupportedError(f"pattern {pattern!r} is not compiled, and outside it is refused: {reason}") from reason
+        raise UnsupportedError(
+            f"pattern {pattern!r} is not compiled, for its text says nothing ({reason}); a pattern of your own works "
+            f"outside of torch.compile"
+        ) from reason
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 

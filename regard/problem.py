@@ -204,11 +204,8 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
     """
     q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
-        if q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
-            raise ShapeError(
-                f"q_start is a {q_start.dtype} tensor {tuple(q_start.shape)}; "
-                f"it needs int64 of shape (batch,) = ({batch},), or a number"
-            )
+        if q_start.is_nested or q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
+            raise ShapeError(f"q_start is {shown(q_start)}; it needs int64 of shape (batch,) = ({batch},), or a number")
         return q_start
     if not is_whole(q_start) or abs(q_start) > FARTHEST:
         raise ArgumentError(

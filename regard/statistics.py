@@ -86,7 +86,7 @@ def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
 
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     """The statistics asked for, each once, or a refusal that names those there are."""
-    single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable)
+    single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
     asked: tuple[Any, ...] = (want,) if single else tuple(want)
     for one in asked:
         if not isinstance(one, TopKeys | WeightsOf) and not (isinstance(one, str) and one in NAMES):

@@ -32,8 +32,10 @@ class Stored:
 
     def __post_init__(self) -> None:
         for name, one in (("numbers", self.numbers), ("scales", self.scales)):
-            if not isinstance(one, torch.Tensor) and not (name == "scales" and one is None):
-                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a tensor")
+            if name == "scales" and one is None:
+                continue
+            if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
+                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a dense tensor")
         object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
         if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
             raise ShapeError(

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
@@ -59,8 +60,8 @@ class Linformer(Mechanism):
     def __post_init__(self) -> None:
         kept_whole(self, "length", "Linformer's length", 1)
         kept_whole(self, "rank", "Linformer's rank", 1)
-        if self.shared not in SHARED:
-            raise ArgumentError(f"Linformer's shared is {self.shared!r}; there are {', '.join(SHARED)}")
+        if not isinstance(self.shared, str) or self.shared not in SHARED:
+            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; there are {', '.join(SHARED)}")
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1

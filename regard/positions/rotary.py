@@ -52,6 +52,11 @@ class Rotary:
         check_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
             raise ShapeError(f"Rotary turns heads (batch, heads, length, head_dim) and was given {shown(x)}")
+        if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (len(x),)):
+            raise ShapeError(
+                f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
+                f"(batch, length)"
+            )
         dims = x.shape[-1] if self.dims is None else self.dims
         self.check(x.shape[-1])
         angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)
