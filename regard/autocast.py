@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,17 +10,13 @@ from regard.bias import Bias
 from regard.shapes import DTYPES
 from regard.stored import Stored
 
+_DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia")))
 Cast = tuple[Any, Any, Any, Any]
 
 
 def is_casting(device: str) -> bool:
     """Does autocast change dtypes on this kind of device here?"""
-    return _knows_autocast(device) and torch.is_autocast_enabled(device)
-
-
-@cache
-def _knows_autocast(device: str) -> bool:
-    return torch.amp.is_autocast_available(device)
+    return device in _DEVICES and torch.is_autocast_enabled(device)
 
 
 def cast(q: torch.Tensor, k: torch.Tensor | Stored, v: torch.Tensor | Stored, bias: torch.Tensor | Bias | None) -> Cast:

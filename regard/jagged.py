@@ -42,7 +42,11 @@ def packed_call(
         ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
         UnsupportedError: an option that says nothing about documents.
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+    named = (("q", q), ("k", k), ("v", v))
+    for name, tensor in named:
+        if is_nested(tensor) and tensor.layout != torch.jagged:
+            refuse_layout(name, tensor)
+    for name, tensor in named:
         _check(name, tensor)
     if not torch.equal(_offsets(k), _offsets(v)):
         raise ShapeError("k and v are nested tensors of different lengths; document by document they come in pairs")
@@ -89,8 +93,6 @@ def _check(name: str, x: torch.Tensor | Stored) -> None:
         raise ShapeError(
             f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"
         )
-    if x.layout != torch.jagged:
-        refuse_layout(name, x)
     if x.dim() != 4 or not isinstance(x.shape[2], torch.SymInt):
         ragged = x.dim() == 4 and isinstance(x.shape[1], torch.SymInt)
         way = f": give {name}.transpose(1, 2)" if ragged else ""
