@@ -103,7 +103,8 @@ def traced_attention(
         options[name] = _number(name, options[name])
     dropout = _number("dropout", dropout)
     yes_or_no("strict", options["strict"])
-    check_backend(options["backend"], BACKENDS)
+    if not isinstance(options["backend"], str):
+        check_backend(options["backend"], BACKENDS)
     if isinstance(q_start, torch.Tensor) and not q_start.dim():
         raise UnsupportedError(
             f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
@@ -130,8 +131,8 @@ def traced_attention(
 
 
 def _number(name: str, value: Any) -> Any:
-    """A number as the graph keeps it, or the refusal that the call outside a graph has."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+    """A number as the graph keeps it; what the graph cannot keep is refused now, any other wrong number as it runs."""
+    if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, torch.Tensor):
         raise UnsupportedError(f"{name} as a tensor is not compiled; give a Python number, or {_OUTSIDE}")
