@@ -26,18 +26,20 @@ INSIDE = {
         "Segments", "Part", "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "count", "empty_rows",
         "seen_keys", "Compound",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
-        "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",
-        "positions", "runs", "words", "yes_or_no",
+        "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary",
+        "positions", "runs", "words", "kept_whole", "PerDocument",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
-    "positions": {"frequencies"},
+    "positions": {"frequencies", "check_positions", "checked_base"},
     "bias": {"series"},
     "caches": {
         "Held", "Positions", "Summed", "add", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write",
+        "check_rows", "checked_device", "checked_path",
     },
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",
         "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both",
+        "check_cache", "check_kind", "check_vectors", "checked_sizes",
     },
 }  # fmt: skip
 
