@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.shapes import Outline
+from regard.shapes import Outline, refuse_layout
 from regard.statistics import TopKeys, Want, WeightsOf
 
 
@@ -46,6 +47,18 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
             raise UnsupportedError(f"{mechanism} cannot tell {name}; it tells {told}")
 
 
+def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """What was given as parameters=, as a dict, or a refusal."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping | torch.nn.ParameterDict):
+        raise ArgumentError(
+            f"parameters is {shown(given)}; it needs the tensors that a mechanism learned by their names, as "
+            f"mechanism.new_parameters(...) makes them"
+        )
+    return dict(given.items())
+
+
 def checked_parameters(
     mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
 ) -> dict[str, torch.Tensor]:
@@ -56,18 +69,19 @@ def checked_parameters(
         ShapeError: one of another shape or device.
     """
     shapes = mechanism.parameter_shapes(sizes)
-    found = dict(given or {})
+    found = named_parameters(given)
     if set(found) != set(shapes):
         raise ArgumentError(
-            f"{mechanism} was handed the parameters {sorted(found)} and needs {sorted(shapes)}; make them with "
+            f"{mechanism} was handed the parameters {_names(found)} and needs {sorted(shapes)}; make them with "
             f"mechanism.new_parameters(...), and hand them over as parameters="
             if shapes
-            else f"{mechanism} learns nothing and was handed the parameters {sorted(found)}; leave them out"
+            else f"{mechanism} learns nothing and was handed the parameters {_names(found)}; leave them out"
         )
     for name, shape in shapes.items():
         tensor = found[name]
         if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
             raise ShapeError(f"parameter {name!r} is no floating-point tensor; {mechanism} needs one of shape {shape}")
+        refuse_layout(f"parameter {name!r}", tensor)
         if tuple(tensor.shape[1:]) != shape[1:] or tensor.dim() != len(shape) or tensor.shape[0] not in (1, shape[0]):
             raise ShapeError(
                 f"parameter {name!r} has shape {tuple(tensor.shape)}; {mechanism} needs {shape}, or 1 as its first axis"
@@ -75,3 +89,7 @@ def checked_parameters(
         if tensor.device != q.device:
             raise ShapeError(f"q is on {q.device} but parameter {name!r} on {tensor.device}; move one of them")
     return found
+
+
+def _names(given: Mapping[str, torch.Tensor]) -> str:
+    return shown(sorted(given, key=str))

@@ -15,13 +15,20 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from regard.arguments import real, yes_or_no
+from regard.autocast import cast
 from regard.bias import Bias
+from regard.combination import named_parameters
 from regard.errors import ArgumentError, UnsupportedError
+from regard.jagged import is_nested
+from regard.kernels import BACKENDS
 from regard.mechanisms import Mechanism, Softmax
+from regard.offer import check_backend
 from regard.operands import checked_seed
 from regard.patterns import Pattern, as_pattern, parse
 from regard.planned import planned
-from regard.problem import checked_q_start
+from regard.problem import checked_mechanism, checked_q_start
+from regard.shapes import refuse_tracing
 from regard.stored import Stored
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
@@ -35,6 +42,7 @@ torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
+_OUTSIDE = "call attention outside of torch.compile, where this works"
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -48,7 +56,10 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
     def call(*args: Given.args, **options: Given.kwargs) -> Found:
         if torch.compiler.is_compiling():
             name = getattr(function, "__name__", "this")
-            raise UnsupportedError(f"{name} is not compiled, only attention itself is; call it outside")
+            raise UnsupportedError(
+                f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
+            )
+        refuse_tracing()
         if "torch._dynamo" not in sys.modules:  # asking for the compiler would load it, which takes seconds
             return function(*args, **options)
         if not apart:
@@ -80,9 +91,25 @@ def traced_attention(
             runs.
     """
     if isinstance(k, Stored) or isinstance(v, Stored):
-        raise UnsupportedError("keys and values as a cache stores them are not compiled; call attention outside")
-    if parameters or (mechanism is not None and mechanism != _SOFTMAX):
-        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; call attention outside")
+        raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
+    if is_nested(q, k, v):
+        raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
+    mechanism = checked_mechanism(mechanism)
+    if mechanism != _SOFTMAX:
+        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
+    if named_parameters(parameters):
+        raise ArgumentError(f"{mechanism} learns nothing and was handed parameters; leave them out")
+    for name in ("softcap", "scale"):
+        options[name] = _number(name, options[name])
+    dropout = _number("dropout", dropout)
+    yes_or_no("strict", options["strict"])
+    if not isinstance(options["backend"], str):
+        check_backend(options["backend"], BACKENDS)
+    if isinstance(q_start, torch.Tensor) and not q_start.dim():
+        raise UnsupportedError(
+            f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
+        )
+    q, k, v, bias = cast(q, k, v, bias)
     text = _text(pattern)
     start = None if q_start is None else checked_q_start(q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
@@ -91,7 +118,7 @@ def traced_attention(
         if rows is not None:
             raise UnsupportedError(
                 "a bias by distance together with a tensor of q_start is not compiled: which distances there are is "
-                "known when it runs; give q_start as a number, or call attention outside"
+                f"known when it runs; give q_start as a number, or {_OUTSIDE}"
             )
         bias, lowest = tabled(bias, q, k, first)
     asked = torch.is_grad_enabled()
@@ -103,6 +130,15 @@ def traced_attention(
     )  # fmt: skip
 
 
+def _number(name: str, value: Any) -> Any:
+    """A number as the graph keeps it; what the graph cannot keep is refused now, any other wrong number as it runs."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, torch.Tensor):
+        raise UnsupportedError(f"{name} as a tensor is not compiled; give a Python number, or {_OUTSIDE}")
+    return real(name, value)
+
+
 def _text(pattern: Pattern | str | None) -> str:
     if isinstance(pattern, str):
         return pattern
@@ -110,7 +146,7 @@ def _text(pattern: Pattern | str | None) -> str:
     if not given.by_value:
         raise UnsupportedError(
             f"pattern {given!s} holds a tensor or a function, and a compiled call knows a pattern by its text; "
-            f"use a pattern of numbers, or call attention outside"
+            f"use a pattern of numbers, or {_OUTSIDE}"
         )
     return str(_steady(given))
 
@@ -140,10 +176,10 @@ def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> t
 def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     """The seed as a tensor: the graph draws one whenever it runs, and its backward pass meets the same one."""
     if seed is None:
-        return torch.randint(2**62, ()) if dropout > 0 else None
+        return torch.randint(2**62, (), device="cpu") if dropout > 0 else None
     seed = checked_seed(seed)
     folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the last 64 bits count
-    return torch.full((), folded, dtype=torch.int64)
+    return torch.full((), folded, dtype=torch.int64, device="cpu")
 
 
 class Table(Bias):
@@ -210,7 +246,10 @@ def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pat
     try:
         parse(pattern)
     except ArgumentError as reason:
-        raise UnsupportedError(f"pattern {pattern!r} is not compiled, for its text says nothing: {reason}") from reason
+        raise UnsupportedError(
+            f"pattern {pattern!r} is not compiled, for its text says nothing ({reason}); a pattern of your own works "
+            f"outside of torch.compile"
+        ) from reason
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 

@@ -7,15 +7,21 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown
+from regard.autocast import cast
 from regard.bias import Bias
 from regard.compiled import traced_attention, uncompiled
 from regard.detail import AttentionDetail, Result
 from regard.errors import ShapeError
+from regard.jagged import is_nested, packed_call
 from regard.kernels import flash
 from regard.mechanisms import Mechanism
+from regard.operands import checked_seed
 from regard.patterns import Pattern
 from regard.plan import Plan
 from regard.planned import planned
+from regard.problem import plain_options
+from regard.shapes import refuse_layout
 from regard.statistics import Want, checked_wants
 from regard.stored import Stored
 from regard.transforms import transformed, transforming
@@ -83,6 +89,10 @@ def attention(
 
 @uncompiled
 def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
+    if is_nested(q, k, v):
+        tensors, options, unpacked = packed_call(q, k, v, options)
+        return unpacked(_attention(*tensors, dropout_seed, options))
+    q, k, v = _settled(q, k, v, options)
     if transforming():
         return _transformed(q, k, v, dropout_seed, options)[0].output
     start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
@@ -110,6 +120,13 @@ def _transformed(
     given["parameters"], given["dropout"] = dict(options.get("parameters") or {}), options.get("dropout", 0.0)
     result = transformed(compute, q, k, v, **given, dropout_seed=dropout_seed)
     return result, plans[0]
+
+
+def _settled(q: Any, k: Any, v: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The tensors as autocast hands them over, beside options whose numbers are Python's."""
+    plain_options(options)
+    q, k, v, options["bias"] = cast(q, k, v, options.get("bias"))
+    return q, k, v
 
 
 @uncompiled
@@ -140,7 +157,9 @@ def plan_attention(
     >>> plan.backend
     'fused'
     """
-    options.pop("dropout_seed", None)
+    if (seed := options.pop("dropout_seed", None)) is not None:
+        checked_seed(seed)
+    q, k, v = _settled(q, k, v, options)
     return planned(q, k, v, want=checked_wants(want), backend=backend, **options)
 
 
@@ -175,6 +194,8 @@ def attention_detail(
     [[1.0, 0.0], [0.5, 0.5]]
     """
     options |= {"bias": bias, "q_start": q_start, "parameters": parameters}
+    q, k, v = _settled(q, k, v, options)
+    bias, q_start = options["bias"], options["q_start"]
     if transforming():
         every = {**options, "want": checked_wants(want), "backend": backend}
         return AttentionDetail(*_transformed(q, k, v, dropout_seed, every))
@@ -203,9 +224,7 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
     >>> torch.allclose(output, attention(q, k, k), atol=1e-6)
     True
     """
-    pieces = list(pieces)
-    if not pieces:
-        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+    pieces = _checked_pieces(pieces)
     for output, log_sum_exp in pieces:
         if output.shape != pieces[0][0].shape or log_sum_exp.shape != output.shape[:-1]:
             raise ShapeError(
@@ -213,3 +232,21 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
                 f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
             )
     return flash.merge(pieces)
+
+
+def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    if not isinstance(pieces, Iterable) or isinstance(pieces, str | torch.Tensor):
+        raise ShapeError(f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)")
+    found = list(pieces)
+    if not found:
+        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+    for piece in found:
+        if not isinstance(piece, tuple | list) or len(piece) != 2:
+            raise ShapeError(f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)")
+        for name, tensor in zip(("output", "log_sum_exp"), piece, strict=True):
+            if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+                raise ShapeError(f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor")
+            refuse_layout(name, tensor)
+            if tensor.device != found[0][0].device:
+                raise ShapeError(f"a piece is on {tensor.device} and another on {found[0][0].device}; move one of them")
+    return found

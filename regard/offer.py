@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from regard.arguments import shown
 from regard.detail import Result
+from regard.errors import ArgumentError
 from regard.operands import Operands
 from regard.problem import Problem
 
@@ -69,6 +71,12 @@ class Backend(Protocol):
     name: str
 
     def assess(self, problem: Problem) -> Offer | Refusal: ...
+
+
+def check_backend(backend: str, backends: Collection[str]) -> None:
+    """Raise an ArgumentError unless it is "auto" or a name there is."""
+    if not isinstance(backend, str) or (backend != "auto" and backend not in backends):
+        raise ArgumentError(f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}")
 
 
 def short(number: float) -> str:

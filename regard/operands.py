@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import is_whole, plain, shown
 from regard.bias import Bias
 from regard.errors import ArgumentError
 from regard.patterns import Grid
@@ -144,7 +145,7 @@ def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:
 
 def _seed(problem: Problem, dropout_seed: int | None) -> int:
     if dropout_seed is None:
-        return int(torch.randint(2**62, ()).item()) if problem.dropout > 0 else 0
+        return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout > 0 else 0
     return checked_seed(dropout_seed)
 
 
@@ -154,6 +155,7 @@ def checked_seed(dropout_seed: int) -> int:
     Raises:
         ArgumentError: anything else.
     """
-    if not isinstance(dropout_seed, int) or isinstance(dropout_seed, bool):
-        raise ArgumentError(f"dropout_seed is {dropout_seed!r}; it needs a whole number, or None to draw one")
-    return dropout_seed
+    found = plain("dropout_seed", dropout_seed)
+    if not is_whole(found):
+        raise ArgumentError(f"dropout_seed is {shown(found)}; it needs a whole number, or None to draw one")
+    return found

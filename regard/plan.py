@@ -10,18 +10,24 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown
+from regard.autocast import cast, is_casting
 from regard.bias import Bias
 from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
 from regard.non_finite import contained, looks_sound, some_are_blind
-from regard.offer import Backend, Cost, Offer, Refusal, short
+from regard.offer import Backend, Cost, Offer, Refusal, check_backend, short
 from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
+from regard.shaped import NAME as SHAPES
+from regard.shaped import has_no_values, offer_of_shapes, shapes_of
+from regard.shapes import check_tensor, refuse_layout, refuse_tracing
 from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
+FORWARD_MODE = "reference"  # the one backend whose every line PyTorch can differentiate forwards
 _SOFTMAX = Softmax()
 
 
@@ -133,13 +139,24 @@ class Plan:
         parameters: Mapping[str, torch.Tensor] | None,
     ) -> Result:
         if torch.compiler.is_compiling():
-            raise UnsupportedError("a plan is followed outside a compiled graph; call attention itself in it")
+            raise UnsupportedError(
+                "a plan is not followed inside torch.compile, where attention itself is compiled; call attention "
+                "there, or follow the plan outside, where this works"
+            )
+        refuse_tracing()
+        casting = isinstance(q, torch.Tensor) and is_casting(q.device.type)
+        if casting:
+            q, k, v, bias = cast(q, k, v, bias)
         place = self._place(q, k, v, bias, q_start)
-        operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
-        if self.problem.mechanism != _SOFTMAX or parameters:
+        handed: dict[str, torch.Tensor] = {}
+        if self.problem.mechanism != _SOFTMAX or parameters is not None:
             handed = checked_parameters(self.problem.mechanism, self.problem.sizes, parameters, q)
+        if place is None:
+            return shapes_of(self.problem, len(self.keys), q, k, v, bias, *handed.values())
+        operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
+        if handed:
             operands = replace(operands, parameters=self._at_keys(handed))
-        if not torch.is_autocast_enabled(q.device.type):
+        if not casting:
             return self._computed(operands)
         with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
             return self._computed(operands)
@@ -177,13 +194,22 @@ class Plan:
         v: torch.Tensor | Stored,
         bias: torch.Tensor | Bias | None,
         q_start: torch.Tensor | None,
-    ) -> Place:
-        """Where the tensors stand, after a check that they are what the plan was made for; what passed passes again."""
-        given = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
+    ) -> Place | None:
+        """Where the tensors stand, after a check that they are what the plan was made for; what passed passes again.
+
+        None for tensors without values.
+        """
+        if has_no_values(q, k, v):
+            self._check(q, k, v, bias, q_start)
+            return None
         plain = q_start is None and not isinstance(bias, Bias)
-        if plain and bias is not None:
-            given = (*given, bias.shape, learns(bias))
-        place = self._places.get(given) if plain else None
+        try:
+            given = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
+            if plain and bias is not None:
+                given = (*given, bias.shape, learns(bias))
+            place = self._places.get(given) if plain else None
+        except (AttributeError, RuntimeError):  # something is no tensor, or has no such shape: the checks say what
+            place = None
         if place is None:
             self._check(q, k, v, bias, q_start)
             place = place_of(self.problem, self.keys, q_start, q.device)
@@ -210,6 +236,7 @@ class Plan:
             "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim), planned.storage),
         }
         for name, (tensor, shape, dtype) in shapes.items():
+            check_tensor(name, tensor)
             if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != planned.device:
                 raise ArgumentError(
                     f"this plan was made for {name} {shape} {dtype} on {planned.device} and was given "
@@ -223,7 +250,11 @@ class Plan:
                 raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
             if given and not wanted:
                 raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
+        if bias is not None and not isinstance(bias, torch.Tensor | Bias):
+            raise ArgumentError(f"bias is {shown(bias)}; this plan needs the tensor or the bias that it was made with")
         if bias is not None:
+            if isinstance(bias, torch.Tensor):
+                refuse_layout("bias", bias)
             shape = RELATIVE if isinstance(bias, Bias) else (1,) * (4 - bias.dim()) + tuple(bias.shape)
             if shape != planned.bias or (learns(bias) and not planned.bias_learns):
                 learning = {True: "that learns", False: "that does not learn"}
@@ -231,6 +262,8 @@ class Plan:
                     f"this plan was made for a bias {planned.bias} {learning[planned.bias_learns]} and was given "
                     f"{tuple(getattr(bias, 'shape', shape))} {learning[learns(bias)]}; make a plan for it"
                 )
+        if q_start is not None and not isinstance(q_start, torch.Tensor):
+            raise ArgumentError(f"q_start is {shown(q_start)}; this plan was made for an int64 tensor (batch,)")
         if q_start is not None and (q_start.dtype != torch.int64 or tuple(q_start.shape) != (planned.batch,)):
             raise ArgumentError(
                 f"this plan was made for q_start as int64 ({planned.batch},) and was given {q_start.dtype} "
@@ -244,10 +277,9 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     Raises:
         UnsupportedError: no backend, or not the named one, computes this problem; with every reason.
     """
-    if backend != "auto" and backend not in backends:
-        raise ArgumentError(f"backend {backend!r} does not exist; there are auto, {', '.join(backends)}")
+    check_backend(backend, backends)
     lowered = problem.lowered
-    verdicts = {name: one.assess(lowered) for name, one in backends.items()}
+    verdicts = {name: _verdict(name, one, lowered) for name, one in backends.items()}
     offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
     if backend != "auto" and backend not in offers:
         raise UnsupportedError(
@@ -274,6 +306,19 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
 def _percent(share: float) -> str:
     """A share in words, a small one in three digits."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.3g}%"
+
+
+def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """The plan of tensors without values, which computes nothing."""
+    check_backend(backend, backends)
+    offer = offer_of_shapes()
+    return Plan(problem, SHAPES, offer.cost, (), range(problem.k_len), offer)
+
+
+def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
+    if problem.forward_mode and name != FORWARD_MODE:
+        return Refusal(f"it has no forward-mode derivatives; {FORWARD_MODE} has")
+    return backend.assess(problem)
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from regard.bias import Bias
 from regard.kernels import BACKENDS
 from regard.mechanisms import Mechanism
+from regard.offer import check_backend
 from regard.patterns import Pattern
-from regard.plan import Plan, make_plan
+from regard.plan import Plan, make_plan, make_plan_of_shapes
 from regard.problem import make_problem
+from regard.shaped import has_no_values
 from regard.statistics import Want
 from regard.stored import Stored
 
@@ -45,14 +48,15 @@ def planned(
 ) -> Plan:
     """The plan of a call; arguments and errors are those of `attention` and `make_problem`."""
     options = (pattern, mechanism, softcap, scale, dropout, q_start, want, strict, backend)
+    tangents = forward_ad._current_level >= 0  # no look tells which of the tensors carry one
     try:
         look = (*_looks(q), *_looks(k), *_looks(v), torch.is_grad_enabled(), options, *map(type, options))
         if parameters:
             look = (*look, *((name, *_looks(one)) for name, one in sorted(parameters.items())))
         if bias is not None:
             look = None if isinstance(bias, Bias) else (*look, "bias", *_looks(bias))
-        plan = None if look is None else _calls.get(look)
-    except (AttributeError, TypeError):  # something is no tensor, or not hashable: the checks below say what
+        plan = None if look is None or tangents else _calls.get(look)
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # the checks below say what is wrong
         look = plan = None
     if plan is not None:
         return plan
@@ -60,12 +64,15 @@ def planned(
         q, k, v, pattern=pattern, mechanism=mechanism, bias=bias, softcap=softcap, scale=scale, dropout=dropout,
         q_start=q_start, want=want, strict=strict, parameters=parameters,
     )  # fmt: skip
+    if has_no_values(q, k, v):
+        return make_plan_of_shapes(problem, BACKENDS, backend)
     if not problem.pattern.by_value:  # equal only to itself: its plan is not worth keeping
         return make_plan(problem, BACKENDS, backend)
+    check_backend(backend, BACKENDS)
     plan = _plans.get((problem, backend))
     if plan is None:
         plan = _kept(_plans, (problem, backend), make_plan(problem, BACKENDS, backend))
-    if look is not None and not isinstance(q_start, torch.Tensor):
+    if look is not None and not tangents and not isinstance(q_start, torch.Tensor):
         _kept(_calls, look, plan)
     return plan
 

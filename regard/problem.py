@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.nn import Module
 
+from regard.arguments import PLAIN, is_whole, plain, real, shown, yes_or_no
 from regard.bias import Bias
-from regard.combination import check_combination, checked_parameters
+from regard.combination import check_combination, checked_parameters, named_parameters
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.base import Sizes
@@ -17,7 +20,7 @@ from regard.patterns import Pattern, as_pattern
 from regard.patterns.base import MOST_LOOKS
 from regard.patterns.counts import Count, counted
 from regard.patterns.survey import LOOKS
-from regard.shapes import Outline, bind_attention
+from regard.shapes import Outline, bind_attention, refuse_layout
 from regard.statistics import Want
 from regard.stored import Stored
 
@@ -34,7 +37,8 @@ class Problem:
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns` tells whether it needs a gradient; `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing will be run, so that costs may be estimated.
+    `outlined`: there are no tensors and nothing will be run, so that costs may be estimated. `forward_mode`: a tangent
+    is carried along (forward-mode automatic differentiation).
     """
 
     batch: int
@@ -60,6 +64,7 @@ class Problem:
     strict: bool
     storage: torch.dtype
     outlined: bool = False
+    forward_mode: bool = False
 
     @property
     def group(self) -> int:
@@ -159,13 +164,14 @@ def make_problem(
         ArgumentError: an option outside the values it may take.
         UnsupportedError: what the mechanism may not be combined with.
     """
-    mechanism = _checked_mechanism(mechanism)
+    mechanism = checked_mechanism(mechanism)
     sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
     pattern = as_pattern(pattern).canonical()
     pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
     if isinstance(mechanism, Softmax):
         mechanism.score.check_dims(sizes["head_dim"], sizes["key_dim"])
-    asked_scale, scale = scale, mechanism.default_scale(sizes["head_dim"]) if scale is None else _finite("scale", scale)
+    asked_scale, scale = scale, mechanism.default_scale(sizes["head_dim"]) if scale is None else real("scale", scale)
+    parameters = named_parameters(parameters)
     problem = Problem(
         **sizes,
         dtype=q.dtype,
@@ -174,24 +180,23 @@ def make_problem(
         mechanism=mechanism,
         q_start=_planned_q_start(q_start, sizes),
         scale=scale,
-        softcap=_checked_softcap(softcap),
+        softcap=checked_softcap(softcap),
         bias=None if bias is None else _checked_bias(bias, q, sizes),
         bias_learns=learns(bias),
-        dropout=_checked_dropout(dropout),
+        dropout=checked_dropout(dropout),
         want=want,
         needs_grad=torch.is_grad_enabled()
         and any(
-            x.requires_grad
-            for x in (q, k, v, *(parameters or {}).values())
-            if isinstance(x, torch.Tensor | Stored | Outline)
+            x.requires_grad for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)
         ),
-        strict=strict,
+        strict=yes_or_no("strict", strict),
         storage=k.dtype,
         outlined=isinstance(q, Outline),
+        forward_mode=carries_tangent(q, k, v, bias, *parameters.values()),
     )
     if mechanism != _SOFTMAX:
         given = {"bias": bias is not None, "softcap": softcap is not None, "scale": asked_scale is not None,
-                 "dropout": dropout > 0}  # fmt: skip
+                 "dropout": problem.dropout > 0}  # fmt: skip
         check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
         if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")
@@ -199,11 +204,19 @@ def make_problem(
     return problem
 
 
-def _checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
+def plain_options(options: dict[str, Any]) -> None:
+    """Puts Python numbers where options were given as NumPy scalars or 0-d tensors: plans are kept by their values."""
+    for name in ("softcap", "scale", "dropout", "q_start"):
+        value = options.get(name)
+        if type(value) not in PLAIN:
+            options[name] = plain(name, value)
+
+
+def checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
     if mechanism is None:
         return _SOFTMAX
     if not isinstance(mechanism, Mechanism):
-        raise ArgumentError(f"mechanism is {mechanism!r}; give one of regard.mechanisms, or None for softmax")
+        raise ArgumentError(f"mechanism is {shown(mechanism)}; give one of regard.mechanisms, or None for softmax")
     return mechanism
 
 
@@ -214,16 +227,15 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
         ShapeError: a tensor of another dtype or shape.
         ArgumentError: no whole number, or one so far out that positions would not fit int64.
     """
+    q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
-        if q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
-            raise ShapeError(
-                f"q_start is a {q_start.dtype} tensor {tuple(q_start.shape)}; "
-                f"it needs int64 of shape (batch,) = ({batch},), or a number"
-            )
+        if q_start.is_nested or q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
+            raise ShapeError(f"q_start is {shown(q_start)}; it needs int64 of shape (batch,) = ({batch},), or a number")
         return q_start
-    if not isinstance(q_start, int) or isinstance(q_start, bool) or abs(q_start) > FARTHEST:
+    if not is_whole(q_start) or abs(q_start) > FARTHEST:
         raise ArgumentError(
-            f"q_start is {q_start!r}; it is a position: a whole number within ±{FARTHEST} or an int64 tensor (batch,)"
+            f"q_start is {shown(q_start)}; it is a position: a whole number within ±{FARTHEST}, or an int64 tensor "
+            f"(batch,)"
         )
     return q_start
 
@@ -235,24 +247,28 @@ def _planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) 
     return PER_ROW if isinstance(start, torch.Tensor) else start
 
 
-def _finite(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ArgumentError(f"{name} is {value!r}; it needs a finite number")
-    return float(value)
-
-
-def _checked_softcap(softcap: float | None) -> float | None:
+def checked_softcap(softcap: float | None) -> float | None:
     if softcap is None:
         return None
-    if _finite("softcap", softcap) <= 0:
+    if (found := real("softcap", softcap)) <= 0:
         raise ArgumentError(f"softcap is {softcap}; scores are capped to ±softcap, so it is above 0 (None for no cap)")
-    return float(softcap)
+    return found
 
 
-def _checked_dropout(dropout: float) -> float:
-    if not 0 <= _finite("dropout", dropout) <= 1:
+def checked_dropout(dropout: float) -> float:
+    if not 0 <= (found := real("dropout", dropout)) <= 1:
         raise ArgumentError(f"dropout is {dropout}; it is the share of weights dropped, 0 to 1")
-    return float(dropout)
+    return found
+
+
+def carries_tangent(*given: object) -> bool:
+    """Does forward-mode automatic differentiation carry a tangent along with one of these?"""
+    if forward_ad._current_level < 0:  # outside of every dual_level and jvp
+        return False
+    tensors: list[object] = []
+    for one in given:
+        tensors += [one.numbers] if isinstance(one, Stored) else one.parameters() if isinstance(one, Module) else [one]
+    return any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def learns(bias: torch.Tensor | Bias | None) -> bool:
@@ -269,11 +285,31 @@ def _checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: d
     whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
         raise ArgumentError(f"bias is a {type(bias).__name__}; it needs a floating-point tensor or one of regard.bias")
+    refuse_layout("bias", bias)
+    if bias.dtype == torch.bool:
+        raise ShapeError(
+            f"bias is a mask {tuple(bias.shape)} of torch.bool, and a bias is floating-point numbers added to scores; "
+            f"{_way_of_mask(tuple(bias.shape), sizes)}"
+        )
     if not bias.dtype.is_floating_point:
-        raise ShapeError(f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype")
+        raise ShapeError(
+            f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype (a mask goes into "
+            f"pattern=Explicit(mask.bool()), True = may look)"
+        )
     if bias.device != q.device:
         raise ShapeError(f"q is on {q.device} but bias on {bias.device}; move one of them")
     shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
     if len(shape) != 4 or any(given not in (1, size) for given, size in zip(shape, whole, strict=True)):
         raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {whole}")
     return shape
+
+
+def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
+    """What to write instead of a boolean mask as the bias."""
+    padding = shape in ((sizes["batch"], sizes["k_len"]), (sizes["batch"], 1, 1, sizes["k_len"]))
+    square = shape == (sizes["q_len"], sizes["k_len"]) and sizes["batch"] == sizes["q_len"]
+    mask = "give pattern=Explicit(mask), True = may look"
+    if not padding:
+        return mask
+    span = "say which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
+    return f"{mask}, or if it marks padding {span}" if square else span

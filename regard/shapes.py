@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnsupportedError
 from regard.stored import Stored
 
 ATTENTION_AXES = {
@@ -53,6 +53,7 @@ def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str,
         if tensor.dim() != len(words):
             raise ShapeError(
                 f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}; it needs {len(words)}: ({', '.join(words)})"
+                f"{_missing_axes(name, tensor.dim())}"
             )
         for axis, size in zip(words, tensor.shape, strict=True):
             if sizes.setdefault(axis, size) != size:
@@ -63,6 +64,55 @@ def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str,
                 )
             seen_in.setdefault(axis, name)
     return sizes
+
+
+def check_tensor(name: str, tensor: torch.Tensor | Stored) -> None:
+    """Raise a ShapeError unless it is a dense tensor, or k or v as a cache stores them."""
+    if isinstance(tensor, Stored) and name != "q":
+        return
+    if not isinstance(tensor, torch.Tensor):
+        raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
+    refuse_layout(name, tensor)
+
+
+def refuse_layout(name: str, tensor: torch.Tensor) -> None:
+    """Raise a ShapeError unless a tensor is dense: sparse, nested and quantised ones are refused by name."""
+    if tensor.is_nested:
+        raise ShapeError(f"{name} is a nested tensor of layout {tensor.layout}; {_way_of_nested(name, tensor.layout)}")
+    if tensor.layout != torch.strided:
+        raise ShapeError(f"{name} has layout {tensor.layout}; attention takes dense tensors: give {name}.to_dense()")
+    if tensor.is_quantized:
+        raise ShapeError(f"{name} is quantised ({tensor.dtype}); attention takes floating-point tensors: dequantise it")
+
+
+def _way_of_nested(name: str, layout: torch.layout) -> str:
+    if name not in ATTENTION_AXES:
+        return f"attention takes {name} as a dense tensor: give {name}.to_padded_tensor(...)"
+    if layout == torch.jagged:
+        return (
+            "attention itself takes q, k and v so, all three, but a plan, a detail and a layer do not: pack the "
+            "documents into one row and give pattern=SameDocument(ids)"
+        )
+    return (
+        "attention takes nested q, k and v of layout torch.jagged and shape (batch, heads, ragged length, size): make "
+        "them with layout=torch.jagged, or pad them and say the lengths by pattern=KeySpan(0, lengths)"
+    )
+
+
+def _missing_axes(name: str, found: int) -> str:
+    """What to write where axes are missing: the first two of attention's four are the batch row and the head."""
+    if found == 3:
+        return f"; for one batch row give {name}[None], for one head {name}[:, None]"
+    return f"; for one batch row and one head give {name}[None, None]" if found == 2 else ""
+
+
+def refuse_tracing() -> None:
+    """Raise an UnsupportedError while torch.jit.trace records."""
+    if torch.jit.is_tracing():
+        raise UnsupportedError(
+            "attention is planned by the sizes of a call and is not recorded by torch.jit.trace, which keeps those of "
+            "one example; use torch.export or torch.compile"
+        )
 
 
 def bind_attention(
@@ -83,12 +133,8 @@ def bind_attention(
     """
     tensors = {"q": q, "k": k, "v": v}
     for name, tensor in tensors.items():
-        if isinstance(tensor, Outline) or (isinstance(tensor, Stored) and name != "q"):
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise ShapeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors are attended")
+        if not isinstance(tensor, Outline):
+            check_tensor(name, tensor)
     axes = {**ATTENTION_AXES, "k": "batch kv_heads k_len key_dim"} if own_key_dim else ATTENTION_AXES
     sizes = bind_axes(**{name: (tensor, axes[name]) for name, tensor in tensors.items()})
     sizes.setdefault("key_dim", sizes["head_dim"])

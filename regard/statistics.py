@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError
 
 
@@ -48,9 +49,10 @@ def top_keys(count: int) -> TopKeys:
     >>> print(top_keys(8))
     top_keys(8)
     """
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ArgumentError(f"top_keys({count!r}): the number of keys is 1 or more")
-    return TopKeys(count)
+    count = plain("top_keys' count", count)
+    if not is_whole(count) or count < 1:
+        raise ArgumentError(f"top_keys({shown(count)}): the number of keys is 1 or more")
+    return TopKeys(whole("top_keys' count", count))
 
 
 def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> WeightsOf:
@@ -63,11 +65,8 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
     >>> print(weights_of(rows=[0, 5], heads=[3]))
     weights_of(rows=[0, 5], heads=[3])
     """
-    chosen = {"rows": tuple(rows), "heads": None if heads is None else tuple(heads)}
+    chosen = {"rows": _places("rows", rows), "heads": None if heads is None else _places("heads", heads)}
     for name, asked in chosen.items():
-        for one in asked or ():
-            if not isinstance(one, int) or isinstance(one, bool) or one < 0:
-                raise ArgumentError(f"weights_of({name}=...) holds {one!r}; each is a whole number from 0 on")
         if asked is not None and len(set(asked)) < len(asked):
             raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; each is told once")
         if asked == ():
@@ -75,13 +74,25 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
     return WeightsOf(chosen["rows"] or (), chosen["heads"])
 
 
+def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(asked, Iterable):
+        raise ArgumentError(f"weights_of({name}={shown(asked)}): name them as a list of whole numbers")
+    found = tuple(plain(f"one of weights_of's {name}", one) for one in asked)
+    for one in found:
+        if not is_whole(one) or one < 0:
+            raise ArgumentError(f"weights_of({name}=...) holds {shown(one)}; each is a whole number from 0 on")
+    return tuple(map(int, found))
+
+
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     """The statistics asked for, each once, or a refusal that names those there are."""
-    asked = (want,) if isinstance(want, str | TopKeys | WeightsOf) else tuple(want)
+    single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
+    asked: tuple[Any, ...] = (want,) if single else tuple(want)
     for one in asked:
-        if not isinstance(one, TopKeys | WeightsOf) and one not in NAMES:
+        if not isinstance(one, TopKeys | WeightsOf) and not (isinstance(one, str) and one in NAMES):
             raise ArgumentError(
-                f"want={one!r} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and weights_of(rows, heads)"
+                f"want={shown(one)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
+                f"weights_of(rows, heads)"
             )
     for kind, advice in ((TopKeys, "top_keys twice; ask for the larger number"), (WeightsOf, "weights_of twice; ask")):
         if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import shown, whole
 from regard.errors import ArgumentError, ShapeError
 
 
@@ -30,6 +31,12 @@ class Stored:
     first: int = 0
 
     def __post_init__(self) -> None:
+        for name, one in (("numbers", self.numbers), ("scales", self.scales)):
+            if name == "scales" and one is None:
+                continue
+            if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
+                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a dense tensor")
+        object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
         if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
             raise ShapeError(
                 f"stored numbers are {self.numbers.dtype} {tuple(self.numbers.shape)}; they need (batch, kv_heads, "

@@ -28,18 +28,20 @@ INSIDE = {
         "seen_keys", "Compound", "shallow", "Count", "counted", "strip_at", "turning_rows", "estimated", "Budget",
         "SpentError", "look_cost", "alike_residues",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
-        "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary", "whole",
-        "positions", "runs", "words", "yes_or_no",
+        "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary",
+        "positions", "runs", "words", "kept_whole", "PerDocument",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
-    "positions": {"frequencies"},
+    "positions": {"frequencies", "check_positions", "checked_base"},
     "bias": {"series"},
     "caches": {
         "Held", "Positions", "Summed", "add", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write",
+        "check_rows", "checked_device", "checked_path",
     },
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",
         "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both",
+        "check_cache", "check_kind", "check_vectors", "checked_sizes",
     },
 }  # fmt: skip
 

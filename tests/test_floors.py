@@ -17,13 +17,15 @@ KERNELS = (
 )  # fmt: skip
 # From the ground up. Modules on one line may import each other; a line in STRANGERS may not.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "shapes", "stored", "statistics", "terminal_text"),
+    ("errors", "arguments", "shapes", "stored", "statistics", "terminal_text"),
     ("storage",),
     ("patterns", "bias", "positions", "mechanisms"),
+    ("autocast", "jagged"),
     ("combination",),
     ("problem",),
     ("operands", "detail"),
     ("offer", "non_finite"),
+    ("shaped",),
     ("plan",),
     ("kernels.second_order",),
     ("kernels.flash", "kernels.dropout"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import real, shown
 from regard.bias.base import Bias
 from regard.errors import ArgumentError, ShapeError
 
@@ -35,11 +35,9 @@ class ALiBi(Bias):
     slopes: tuple[float, ...] | None
 
     def __init__(self, slopes: Iterable[float] | None = None) -> None:
-        given = None if slopes is None else tuple(slopes)
-        for one in given or ():
-            if not isinstance(one, int | float) or isinstance(one, bool) or not math.isfinite(one):
-                raise ArgumentError(f"ALiBi was given slope {one!r}; each is a finite number, one for each query head")
-        object.__setattr__(self, "slopes", None if given is None else tuple(map(float, given)))
+        if slopes is not None and (not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes)):
+            raise ArgumentError(f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head")
+        object.__setattr__(self, "slopes", None if slopes is None else tuple(_slope(one) for one in slopes))
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         slopes = series(heads) if self.slopes is None else self.slopes
@@ -52,6 +50,15 @@ class ALiBi(Bias):
 
     def __str__(self) -> str:
         return "ALiBi()" if self.slopes is None else f"ALiBi({list(self.slopes)})"
+
+
+def _slope(one: object) -> float:
+    try:
+        return real("slope", one)
+    except ArgumentError:
+        raise ArgumentError(
+            f"ALiBi was given slope {shown(one)}; each is a finite number, one for each query head"
+        ) from None
 
 
 def series(heads: int) -> tuple[float, ...]:

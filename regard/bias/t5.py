@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from regard.arguments import whole, yes_or_no
 from regard.bias.base import Bias
 from regard.errors import ArgumentError, ShapeError
 
@@ -35,6 +36,9 @@ class T5Relative(nn.Module, Bias):
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
+        heads, buckets = whole("T5Relative's heads", heads), whole("T5Relative's buckets", buckets)
+        max_distance = whole("T5Relative's max_distance", max_distance)
+        yes_or_no("T5Relative's bidirectional", bidirectional)
         sided = buckets // 2 if bidirectional else buckets
         if heads < 1 or sided < 2 or max_distance <= sided // 2:
             raise ArgumentError(

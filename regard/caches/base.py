@@ -9,9 +9,12 @@ from typing import Self
 
 import torch
 
+from regard.arguments import is_whole, plain, shown, whole
+from regard.caches.given import check_rows, checked_device, checked_path
 from regard.caches.held import Held
 from regard.caches.numbers import check_numbers, checked_dtype, kept
 from regard.errors import ArgumentError, ShapeError
+from regard.shapes import check_tensor
 from regard.stored import Stored
 
 Entries = torch.Tensor | Stored
@@ -53,7 +56,9 @@ class Cache:
     ) -> None:
         self.dtype = checked_dtype(dtype)
         self.capacity = self._checked_capacity(capacity)
-        dims = {"k": head_dim, "v": head_dim if v_dim is None else v_dim}
+        device = checked_device(device)
+        batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
+        dims = {"k": head_dim, "v": head_dim if v_dim is None else whole("v_dim", v_dim)}
         if min(batch, kv_heads - 1, *dims.values()) < 0:
             raise ArgumentError(
                 f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}: kv_heads is 1 or more, "
@@ -128,7 +133,7 @@ class Cache:
         Raises:
             ArgumentError: more than there are, or entries that are no longer held.
         """
-        held = self._held
+        held, length = self._held, whole("the length to crop to", length)
         if not 0 <= length <= held.length:
             raise ArgumentError(f"crop({length}): this cache holds {held.length} entries; 0 to {held.length} can stay")
         if 0 < length <= held.first:
@@ -140,10 +145,7 @@ class Cache:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i becomes what row `index[i]` was; index: integers (new batch,), as beams need it."""
-        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-            raise ShapeError(f"reorder needs integers (new batch,), not {index.dtype} {tuple(index.shape)}")
-        if index.numel() and not (0 <= int(index.min()) and int(index.max()) < self.batch):
-            raise ArgumentError(f"reorder to rows {index.tolist()}: this cache has rows 0 to {self.batch - 1}")
+        check_rows(index, self.batch, "cache")
         self._held = self._held.reordered(index)
 
     @contextmanager
@@ -164,7 +166,7 @@ class Cache:
         """
         from regard.caches.files import write
 
-        write(Path(path), self.kind, self.capacity, self._held)
+        write(checked_path(path), self.kind, self.capacity, self._held)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -175,7 +177,7 @@ class Cache:
         """
         from regard.caches.files import read
 
-        capacity, held = read(Path(path), cls.kind, cls.bounded, device)
+        capacity, held = read(checked_path(path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
         v_dim, dtype = held.planes["v"].shape[3], held.planes["k"].dtype
         cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity)
@@ -216,6 +218,9 @@ class Cache:
 
     def _check(self, k: torch.Tensor, v: torch.Tensor) -> None:
         for name, new in (("k", k), ("v", v)):
+            check_tensor(name, new)
+            if isinstance(new, Stored):
+                raise ShapeError(f"{name} is stored by another cache; a cache takes tensors to append")
             plane = self._held.planes[name]
             wanted = (*plane.shape[:2], "added", plane.shape[3])
             fits = new.dim() == 4 and new.shape[:2] == plane.shape[:2] and new.shape[3] == plane.shape[3]
@@ -231,10 +236,11 @@ class Cache:
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if not self.bounded and capacity is not None:
-            raise ArgumentError(f"capacity={capacity}: a {self.kind} cache has no end; leave capacity out")
-        if self.bounded and (not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1):
-            raise ArgumentError(f"capacity={capacity!r}: a {self.kind} cache needs room for 1 entry or more")
-        return capacity
+            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no end; leave capacity out")
+        capacity = plain("capacity", capacity)
+        if self.bounded and (not is_whole(capacity) or capacity < 1):
+            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache needs room for 1 entry or more")
+        return capacity if capacity is None else whole("capacity", capacity)
 
     def __repr__(self) -> str:
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown
 from regard.caches.base import Cache
 from regard.caches.files import read_kind
+from regard.caches.given import checked_path
 from regard.caches.held import Held
 from regard.errors import ArgumentError
 
@@ -95,8 +97,8 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
-    if kind not in KINDS:
-        raise ArgumentError(f"kind={kind!r} is no cache; there are {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ArgumentError(f"kind={shown(kind)} is no cache; there are {', '.join(KINDS)}")
     return KINDS[kind](batch, kv_heads, head_dim, **options)
 
 
@@ -112,4 +114,4 @@ def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:
     ...     load_cache(f"{folder}/cache.safetensors")
     StaticCache(batch=1, kv_heads=2, length=0, head_dim=4, float32, capacity=8)
     """
-    return KINDS[read_kind(Path(path), tuple(KINDS))].load(path, device)
+    return KINDS[read_kind(checked_path(path), tuple(KINDS))].load(path, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 DTYPES = {
@@ -24,8 +25,8 @@ def checked_dtype(dtype: torch.dtype | str) -> torch.dtype:
     torch.int8
     """
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
-        raise ArgumentError(f"dtype={dtype!r}: a cache keeps numbers as {', '.join(DTYPES)}")
+    if not isinstance(found, torch.dtype) or found not in DTYPES.values():
+        raise ArgumentError(f"dtype={shown(dtype)}: a cache keeps numbers as {', '.join(DTYPES)}")
     return found
 
 
@@ -67,7 +68,7 @@ def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor
 
 
 def _refuse_overflow(name: str, new: torch.Tensor, numbers: torch.Tensor, dtype: torch.dtype) -> None:
-    if (numbers.isinf() & new.isfinite()).any():
+    if not new.is_meta and (numbers.isinf() & new.isfinite()).any():
         raise ArgumentError(
             f"{name} reaches {float(new.abs().max()):.3g}, beyond what a cache of {dtype} can keep; use a wider dtype"
         )

@@ -8,6 +8,8 @@ from typing import Self
 
 import torch
 
+from regard.arguments import shown, whole
+from regard.caches.given import check_rows, checked_device, checked_path
 from regard.caches.summed import Positions, Summed, add, read, write
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.kernels.linear.sight import live_keys
@@ -61,17 +63,19 @@ class RecurrentState:
         device: torch.device | str = "cpu",
     ) -> None:
         if not isinstance(mechanism, Kernelised):
+            name = str(mechanism) if isinstance(mechanism, Mechanism) else shown(mechanism)
             raise UnsupportedError(
-                f"{mechanism} cannot be continued in constant memory; a state keeps sums of features, as of "
+                f"{name} cannot be continued in constant memory; a state keeps sums of features, as of "
                 f"LinearTransformer, Performer and RandomFeature: use regard.caches.new_cache"
             )
-        v_dim = head_dim if v_dim is None else v_dim
+        batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
+        v_dim = head_dim if v_dim is None else whole("v_dim", v_dim)
         if dtype not in (torch.float32, torch.float64) or min(batch, kv_heads - 1, head_dim - 1, v_dim) < 0:
             raise ArgumentError(
-                f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}, {dtype}: kv_heads and "
-                f"head_dim are 1 or more, none is below 0, and sums are float32 or float64"
+                f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}, dtype {shown(dtype)}: "
+                f"kv_heads and head_dim are 1 or more, none is below 0, and sums are float32 or float64"
             )
-        self.mechanism, self.dtype, self.device = mechanism, dtype, torch.device(device)
+        self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
         self._sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
         self._length = 0
         self._summed: Summed | None = None
@@ -141,6 +145,7 @@ class RecurrentState:
         Raises:
             UnsupportedError: any other length.
         """
+        length = whole("the length to crop to", length)
         if length not in (0, self._length):
             raise UnsupportedError(
                 f"crop({length}): {self._length} positions are summed up, and no sum of fewer is kept; crop to 0, or "
@@ -151,10 +156,7 @@ class RecurrentState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i becomes what row `index[i]` was; index: integers (new batch,), as beams need it."""
-        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-            raise ShapeError(f"reorder needs integers (new batch,), not {index.dtype} {tuple(index.shape)}")
-        if index.numel() and not (0 <= int(index.min()) and int(index.max()) < self.batch):
-            raise ArgumentError(f"reorder to rows {index.tolist()}: this state has rows 0 to {self.batch - 1}")
+        check_rows(index, self.batch, "state")
         if self._summed is not None:
             self._summed = self._summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
         self._sizes = {**self._sizes, "batch": len(index)}
@@ -165,7 +167,7 @@ class RecurrentState:
         Raises:
             CheckpointError: it could not be written; an old file is unchanged.
         """
-        write(Path(path), self.mechanism, {**self._sizes, "length": self._length}, self._summed)
+        write(checked_path(path), self.mechanism, {**self._sizes, "length": self._length}, self._summed)
 
     @classmethod
     def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
@@ -175,7 +177,7 @@ class RecurrentState:
             CheckpointError: missing, damaged, of another mechanism, or no state.
         """
         state = cls(mechanism, 1, 1, 1, device=device)
-        state._sizes, state._summed = read(Path(path), state.mechanism)
+        state._sizes, state._summed = read(checked_path(path), state.mechanism)
         state._length = state._sizes.pop("length")
         if state._summed is not None:
             state.dtype = state._summed.total.dtype

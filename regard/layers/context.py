@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import shown
+from regard.errors import ShapeError
+
 
 @dataclass(frozen=True)
 class ProjectedContext:
@@ -18,6 +21,12 @@ class ProjectedContext:
     keys: torch.Tensor
     values: torch.Tensor
     gate: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, axes in (("keys", 4), ("values", 4), ("gate", 3)):
+            one = getattr(self, name)
+            if not (name == "gate" and one is None) and (not isinstance(one, torch.Tensor) or one.dim() != axes):
+                raise ShapeError(f"a context's {name} is {shown(one)}; it needs a tensor of {axes} axes")
 
     @property
     def length(self) -> int:

@@ -7,8 +7,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError
+from regard.arguments import shown, whole, yes_or_no
+from regard.errors import ArgumentError, ShapeError
 from regard.layers.projection import Projection
+from regard.layers.refusing import check_vectors
+from regard.problem import checked_dropout
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
 ACTIVATIONS = {
@@ -45,9 +48,11 @@ class FeedForward(nn.Module):
         self, dim: int, hidden_dim: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ArgumentError(f"activation {activation!r} does not exist; there are {', '.join(ACTIVATIONS)}")
-        self.activation = activation
+        dim, hidden_dim = whole("dim", dim, 1), whole("hidden_dim", hidden_dim, 1)
+        dropout, bias = checked_dropout(dropout), yes_or_no("bias", bias)
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
+            raise ArgumentError(f"activation {shown(activation)} does not exist; there are {', '.join(ACTIVATIONS)}")
+        self.activation, self.dim = activation, dim
         self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
         self.widen = Projection(dim, hidden_dim, bias=bias)
         self.narrow = Projection(hidden_dim, dim, bias=bias)
@@ -55,6 +60,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
+        check_vectors("x", x, getattr(self.widen, "weight", None))
+        if x.shape[-1:] != (self.dim,):
+            raise ShapeError(f"x has shape {tuple(x.shape)}; this layer needs (..., {self.dim})")
         activate = ACTIVATIONS[self.activation]
         hidden = activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
         return self.narrow(self.dropout(hidden) if self.training else hidden)

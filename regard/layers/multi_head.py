@@ -6,19 +6,31 @@ from typing import Any
 
 import torch
 
+from regard.arguments import real, yes_or_no
 from regard.bias import Bias
 from regard.caches import Cache, RecurrentState, new_cache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
+from regard.kernels import BACKENDS
 from regard.layers.context import ProjectedContext
 from regard.layers.mechanism import LayerMechanism
 from regard.layers.projection import Projection
 from regard.layers.recording import RecordedLayer, current_recording
-from regard.layers.refusing import refuse_both, refuse_moved, refuse_rows, refuse_unrelated
-from regard.mechanisms import Mechanism, Softmax
+from regard.layers.refusing import (
+    check_cache,
+    check_kind,
+    check_vectors,
+    checked_sizes,
+    refuse_both,
+    refuse_moved,
+    refuse_rows,
+    refuse_unrelated,
+)
+from regard.mechanisms import Mechanism
+from regard.offer import check_backend
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary
-from regard.problem import checked_q_start
+from regard.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.stored import Stored
 
 
@@ -68,34 +80,34 @@ class MultiHeadAttention(RecordedLayer):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.heads, self.kv_heads = dim, heads, heads if kv_heads is None else kv_heads
-        if min(dim, heads, self.kv_heads, head_dim or 1) < 1 or head_dim == 0 or heads % self.kv_heads:
-            raise ArgumentError(
-                f"dim {dim}, heads {heads}, kv_heads {self.kv_heads}, head_dim {head_dim}: all are 1 or more, and "
-                f"heads is a multiple of kv_heads"
-            )
-        if head_dim is None and dim % heads:
-            raise ArgumentError(f"dim {dim} does not divide into {heads} heads; give head_dim, or another dim or heads")
+        sizes = checked_sizes(dim, heads, kv_heads, head_dim, context_dim)
+        self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         if positions is not None and not isinstance(positions, Rotary):
             raise ArgumentError(
                 f"positions={type(positions).__name__} is added to embeddings, not to heads; add it before the layer "
                 f"(the layer itself takes Rotary)"
             )
-        self.head_dim = dim // heads if head_dim is None else head_dim
-        self.context_dim = dim if context_dim is None else context_dim
         self.pattern = as_pattern(pattern)
         self.positions = positions
         if positions is not None:
             positions.check(self.head_dim)
-        self.dropout = dropout
-        self.options: dict[str, Any] = {"softcap": softcap, "scale": scale, "backend": backend, "strict": strict}
-        self.mechanism = LayerMechanism(mechanism or Softmax(), heads, self.kv_heads, self.head_dim, self.context_dim)
+        self.dropout = checked_dropout(dropout)
+        check_backend(backend, BACKENDS)
+        self.options: dict[str, Any] = {
+            "softcap": checked_softcap(softcap),
+            "scale": scale if scale is None else real("scale", scale),
+            "backend": backend,
+            "strict": yes_or_no("strict", strict),
+        }
+        projection_bias = yes_or_no("projection_bias", projection_bias)
+        self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
-        self.to_q = Projection(dim, heads * self.head_dim, bias=projection_bias)
+        of_heads, of_values = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.to_q = Projection(self.dim, of_heads, bias=projection_bias)
         keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
         self.to_k = keys  # None where the queries are the keys
-        self.to_v = Projection(self.context_dim, self.kv_heads * self.head_dim, bias=projection_bias)
-        self.to_output = Projection(heads * self.head_dim, dim, bias=projection_bias)
+        self.to_v = Projection(self.context_dim, of_values, bias=projection_bias)
+        self.to_output = Projection(of_heads, self.dim, bias=projection_bias)
 
     def forward(
         self,
@@ -176,6 +188,7 @@ class MultiHeadAttention(RecordedLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
+        check_kind(kind)
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
             self._refuse_state(capacity, dtype)
@@ -274,12 +287,16 @@ class MultiHeadAttention(RecordedLayer):
     ) -> None:
         self._check_vectors("x", x, self.dim)
         refuse_both(cache, context)
+        check_cache(cache)
         if context is not None:
+            if not isinstance(context, ProjectedContext):
+                self._check_vectors("context", context, self.context_dim)
             rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else len(context)
             if rows != len(x):
                 raise ShapeError(f"axis 'batch' is {len(x)} in x {tuple(x.shape)} but {rows} in the context")
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
+        check_vectors(name, vectors, getattr(self.to_v, "weight", None))
         if vectors.dim() != 3 or vectors.shape[-1] != size:
             raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
 

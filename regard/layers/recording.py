@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.detail import AttentionDetail
 from regard.errors import ArgumentError, UnsupportedError
 from regard.statistics import Want, checked_wants
@@ -81,6 +82,8 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     >>> recording[""][0].weights.shape
     torch.Size([1, 2, 3, 3])
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"record_attention was given {shown(model)}; it needs a module with attention layers")
     recording = Recording(model, checked_wants(want))
     if not recording.details:
         raise ArgumentError(f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record")

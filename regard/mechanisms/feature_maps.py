@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from regard.arguments import real
 from regard.errors import ArgumentError
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 
 
 class FeatureMap:
@@ -64,8 +65,10 @@ class Relu(FeatureMap):
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.epsilon, int | float) or isinstance(self.epsilon, bool) or not 0 <= self.epsilon < 1e30:
-            raise ArgumentError(f"Relu's epsilon is {self.epsilon!r}; it is added to features: a number, 0 or more")
+        epsilon = real("Relu's epsilon", self.epsilon)
+        if not 0 <= epsilon < 1e30:
+            raise ArgumentError(f"Relu's epsilon is {epsilon}; it is added to features: a number, 0 or more")
+        object.__setattr__(self, "epsilon", epsilon)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.relu(x) + self.epsilon
@@ -109,7 +112,7 @@ class Products(FeatureMap):
     shifts: int = 1
 
     def __post_init__(self) -> None:
-        whole("Products' shifts", self.shifts, 1)
+        kept_whole(self, "shifts", "Products' shifts", 1)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         both = functional.relu(torch.cat((x, -x), dim=-1))

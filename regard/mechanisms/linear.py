@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS
 from regard.mechanisms.feature_maps import EluPlusOne, FeatureMap
@@ -43,7 +44,7 @@ class LinearTransformer(Kernelised):
     def __post_init__(self) -> None:
         if not isinstance(self.feature_map, FeatureMap):
             raise ArgumentError(
-                f"feature_map is {self.feature_map!r}; give one of regard.mechanisms, such as EluPlusOne(), or a "
+                f"feature_map is {shown(self.feature_map)}; give one of regard.mechanisms, such as EluPlusOne(), or a "
                 f"frozen dataclass that derives from FeatureMap"
             )
 

@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole, whole
 
 SHARED = ("none", "heads", "keys_and_values")
 
@@ -57,10 +58,10 @@ class Linformer(Mechanism):
     by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
 
     def __post_init__(self) -> None:
-        whole("Linformer's length", self.length, 1)
-        whole("Linformer's rank", self.rank, 1)
-        if self.shared not in SHARED:
-            raise ArgumentError(f"Linformer's shared is {self.shared!r}; there are {', '.join(SHARED)}")
+        kept_whole(self, "length", "Linformer's length", 1)
+        kept_whole(self, "rank", "Linformer's rank", 1)
+        if not isinstance(self.shared, str) or self.shared not in SHARED:
+            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; there are {', '.join(SHARED)}")
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1
@@ -73,7 +74,8 @@ class Linformer(Mechanism):
 
         (The paper's proof draws them with variance 1 / rank; scores would grow with the square root of length / rank.)
         """
-        matrices = (heads if kv_heads is None else kv_heads) if self.shared == "none" else 1
+        kv_heads = whole("heads", heads, 1) if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        matrices = kv_heads if self.shared == "none" else 1
         shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
         return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
 

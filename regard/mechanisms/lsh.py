@@ -13,7 +13,7 @@ from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS, Mechanism, Sizes
 from regard.mechanisms.draws import directions
 from regard.patterns import Causal, Grid, KeySpan, Pattern
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole, whole
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,16 @@ class LSH(Mechanism):
     shares_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("LSH's chunk", self.chunk, 1)
-        whole("LSH's rounds", self.rounds, 1)
-        whole("LSH's seed", self.seed)
-        for factor in self.factors:
-            if whole("LSH's buckets", factor, 2) % 2:
+        kept_whole(self, "chunk", "LSH's chunk", 1)
+        kept_whole(self, "rounds", "LSH's rounds", 1)
+        kept_whole(self, "seed", "LSH's seed")
+        many = isinstance(self.buckets, tuple)
+        factors = tuple(whole("LSH's buckets", factor, 2) for factor in self.factors)
+        if not factors:
+            raise ArgumentError("LSH's buckets is (); it needs one even number or more")
+        object.__setattr__(self, "buckets", factors if many else factors[0])
+        for factor in factors:
+            if factor % 2:
                 raise ArgumentError(
                     f"LSH's buckets is {self.buckets}; both ends of a direction are buckets: even numbers"
                 )

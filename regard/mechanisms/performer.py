@@ -13,7 +13,7 @@ from regard.mechanisms.base import STATISTICS, Sizes
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Pattern
-from regard.patterns.arguments import whole, yes_or_no
+from regard.patterns.arguments import kept_whole, yes_or_no
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Performer(Kernelised):
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
 
     def __post_init__(self) -> None:
-        whole("Performer's features", self.features, 1)
-        whole("Performer's seed", self.seed)
+        kept_whole(self, "features", "Performer's features", 1)
+        kept_whole(self, "seed", "Performer's seed")
         yes_or_no("Performer's orthogonal", self.orthogonal)
 
     def redrawn(self, seed: int) -> Performer:

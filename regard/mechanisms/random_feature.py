@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from regard.arguments import plain, shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Sizes, joined
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.arguments import whole, yes_or_no
+from regard.patterns.arguments import kept_whole, yes_or_no
 
 LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²), is lost in float32
 
@@ -73,9 +75,9 @@ class RandomFeature(Kernelised):
     by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
 
     def __post_init__(self) -> None:
-        whole("RandomFeature's features", self.features, 1)
+        kept_whole(self, "features", "RandomFeature's features", 1)
         yes_or_no("RandomFeature's gated", self.gated)
-        whole("RandomFeature's seed", self.seed)
+        kept_whole(self, "seed", "RandomFeature's seed")
         object.__setattr__(self, "sigma", _checked_sigma(self.sigma))
 
     def redrawn(self, seed: int) -> RandomFeature:
@@ -109,13 +111,14 @@ class RandomFeature(Kernelised):
 
 
 def _checked_sigma(sigma: float) -> float:
-    is_number = isinstance(sigma, int | float) and not isinstance(sigma, bool)
-    if not is_number or not LEAST_SIGMA <= sigma < math.inf:
+    found = plain("RandomFeature's sigma", sigma)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not LEAST_SIGMA <= found <= sys.float_info.max:
         raise ArgumentError(
-            f"RandomFeature's sigma is {sigma!r}; it is a finite number from {LEAST_SIGMA} on, since exp(-2 / sigma²) "
-            f"is the smallest weight there can be"
+            f"RandomFeature's sigma is {shown(found)}; it is a finite number from {LEAST_SIGMA} on, since "
+            f"exp(-2 / sigma²) is the smallest weight there can be"
         )
-    return float(sigma)
+    return float(found)
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from regard.arguments import shown
+from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
 
@@ -26,6 +28,10 @@ class Softmax(Mechanism):
 
     takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.score, Score):
+            raise ArgumentError(f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()")
 
     @property
     def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from operator import index
 
+from regard.arguments import plain, shown, whole, yes_or_no
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
+
+__all__ = ["MOST", "kept_whole", "positions", "runs", "whole", "words", "yes_or_no"]
 
 MOST = 1_000_000  # positions named one by one
 
 
-def whole(name: str, number: object, least: int | None = None) -> int:
-    """The number, if it is a whole one of at least `least`."""
-    rule = "a whole number" if least is None else f"a whole number, {least} or more"
-    if isinstance(number, bool) or not isinstance(number, int) or (least is not None and number < least):
-        raise ArgumentError(f"{name} is {number!r}; it needs {rule}")
-    if not -(2**63) <= number < 2**63:
-        raise ArgumentError(f"{name} is {number}; positions are counted in 64 bits")
+def kept_whole(declared: object, field: str, name: str, least: int | None = None) -> int:
+    """Checks a field of a frozen dataclass by `whole`, and keeps it there as a Python int."""
+    number = whole(name, getattr(declared, field), least)
+    object.__setattr__(declared, field, number)
     return number
 
 
@@ -29,9 +28,9 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
     (0, 3)
     """
     try:
-        found = [position if isinstance(position, bool) else index(position) for position in islice(numbers, MOST + 1)]
+        found = [plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)]
     except TypeError:
-        raise ArgumentError(f"{name} is {numbers!r}; it needs positions, such as [0, 5] or range(128)") from None
+        raise ArgumentError(f"{name} is {shown(numbers)}; it needs positions, such as [0, 5] or range(128)") from None
     if len(found) > MOST:
         raise ArgumentError(f"{name} names more than {MOST} positions; for a long span there is key_span(start, stop)")
     return tuple(sorted({whole(f"a position of {name}", position, 0) for position in found}))
@@ -55,10 +54,3 @@ def words(ranges: Ranges) -> str:
     for one in ranges:
         named += [f"{one[0]}..{one[-1]}"] if len(one) > 2 else [str(number) for number in one]
     return ", ".join(named)
-
-
-def yes_or_no(name: str, value: object) -> bool:
-    """The value, if it is True or False."""
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}; it is True or False")
-    return value

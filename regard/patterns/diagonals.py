@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.algebra import NOTHING, Not, both
 from regard.patterns.band import Band
@@ -27,9 +28,11 @@ class Diagonals(Pattern):
     ahead: int | None = None
 
     def __post_init__(self) -> None:
-        for name, end in (("back", self.back), ("ahead", self.ahead)):
-            if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
-                raise ArgumentError(f"Diagonals({name}={end!r}): it is a whole number, or None for no end")
+        for name in ("back", "ahead"):
+            end = plain(f"Diagonals' {name}", getattr(self, name))
+            if end is not None and not is_whole(end):
+                raise ArgumentError(f"Diagonals({name}={shown(end)}): it is a whole number, or None for no end")
+            object.__setattr__(self, name, end if end is None else whole(f"Diagonals' {name}", end))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         distance = k_pos - q_pos

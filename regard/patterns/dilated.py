@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole, whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.diagonals import Diagonals
@@ -30,8 +30,8 @@ class DilatedWindow(Pattern):
     dilation: int
 
     def __post_init__(self) -> None:
-        whole("DilatedWindow's size", self.size, 1)
-        whole("DilatedWindow's dilation", self.dilation, 1)
+        kept_whole(self, "size", "DilatedWindow's size", 1)
+        kept_whole(self, "dilation", "DilatedWindow's dilation", 1)
         whole("DilatedWindow's span", self.span)
 
     @property

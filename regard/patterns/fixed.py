@@ -36,7 +36,7 @@ class Fixed(Pattern):
     local: bool = True
 
     def __post_init__(self) -> None:
-        check_summary("Fixed", self.stride, self.summary)
+        check_summary(self, "stride", "summary")
         yes_or_no("Fixed's local", self.local)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
@@ -95,6 +96,7 @@ class KeySpan(Pattern):
 
 
 def _checked(name: str, end: End) -> End:
+    end = plain(f"KeySpan's {name}", end)
     if isinstance(end, torch.Tensor):
         if end.dim() != 1 or end.dtype not in (torch.int64, torch.int32):
             raise ArgumentError(
@@ -103,9 +105,9 @@ def _checked(name: str, end: End) -> End:
         return end.detach().to(torch.int64, copy=True)
     if end is None and name == "stop":
         return end
-    if not isinstance(end, int) or isinstance(end, bool):
-        raise ArgumentError(f"KeySpan's {name} is {end!r}; it needs a number or an integer tensor (batch,)")
-    return end
+    if not is_whole(end):
+        raise ArgumentError(f"KeySpan's {name} is {shown(end)}; it needs a number or an integer tensor (batch,)")
+    return whole(f"KeySpan's {name}", end)
 
 
 def _in_row(end: End, row: int) -> int | Any:

@@ -7,7 +7,7 @@ from math import gcd
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
@@ -28,7 +28,7 @@ class Lattice(Part):
     stride: int
 
     def __post_init__(self) -> None:
-        whole("Lattice's stride", self.stride, 1)
+        kept_whole(self, "stride", "Lattice's stride", 1)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return (q_pos - k_pos) % self.stride == 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 
@@ -25,7 +25,7 @@ class Prefix(Pattern):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        whole("Prefix's length", self.length, 0)
+        kept_whole(self, "length", "Prefix's length", 0)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return torch.broadcast_tensors(q_pos, k_pos)[1] < self.length

@@ -119,7 +119,7 @@ class RandomBlocks(Part):
 @lru_cache(maxsize=512)
 def _table(count: int, seed: int, part: int, blocks: int | None) -> list[list[int]]:
     """The draws of `TABLE` neighbouring query blocks; `blocks` to draw from, or None for those of the past."""
-    own = torch.arange(part * TABLE, (part + 1) * TABLE)
+    own = torch.arange(part * TABLE, (part + 1) * TABLE, device="cpu")
     choices = own + 1 if blocks is None else torch.full_like(own, blocks)
     return torch.stack(_distinct(count, seed, own, choices), dim=-1).tolist()
 

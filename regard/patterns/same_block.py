@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.part import Part
@@ -25,7 +25,7 @@ class SameBlock(Part):
     size: int
 
     def __post_init__(self) -> None:
-        whole("SameBlock's size", self.size, 1)
+        kept_whole(self, "size", "SameBlock's size", 1)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return q_pos // self.size == k_pos // self.size

@@ -123,7 +123,7 @@ class SameDocument(Part):
         """Where runs of equal ids start, the id of each run, and the runs of each id."""
         ids = self.ids.cpu()
         starts = [0, *((ids[1:] != ids[:-1]).nonzero().flatten() + 1).tolist()]
-        names = ids[torch.tensor(starts)].tolist()
+        names = ids[torch.tensor(starts, device="cpu")].tolist()
         places: dict[int, list[range]] = {}
         for name, start, stop in zip(names, starts, [*starts[1:], len(ids)], strict=True):
             places.setdefault(name, []).append(range(start, stop))

@@ -36,8 +36,8 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
         raise ArgumentError(f"a stack of {layers} layers; it has 1 or more")
     seen = pattern.dense(k_len, k_len)
     seen = seen[0].any(0) if seen.dim() == 4 else seen
-    one = (seen | torch.eye(k_len, dtype=torch.bool)).float()
-    found = torch.eye(k_len)[k_len - q_len :]
+    one = (seen | torch.eye(k_len, dtype=torch.bool, device=seen.device)).float()
+    found = torch.eye(k_len, device=seen.device)[k_len - q_len :]
     for _ in range(min(layers, k_len)):  # no path between k_len positions needs more steps
         further = (found @ one > 0).float()
         if torch.equal(further, found):

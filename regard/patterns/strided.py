@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from regard.patterns.arguments import whole, yes_or_no
+from regard.patterns.arguments import kept_whole, yes_or_no
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.diagonals import Diagonals
@@ -35,7 +35,7 @@ class Strided(Pattern):
     local: bool = True
 
     def __post_init__(self) -> None:
-        whole("Strided's stride", self.stride, 1)
+        kept_whole(self, "stride", "Strided's stride", 1)
         yes_or_no("Strided's local", self.local)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:

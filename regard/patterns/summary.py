@@ -9,7 +9,7 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.patterns.algebra import NOTHING
-from regard.patterns.arguments import whole
+from regard.patterns.arguments import kept_whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.full import Full
@@ -34,7 +34,7 @@ class Summary(Part):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        check_summary("Summary", self.stride, self.last)
+        check_summary(self, "stride", "last")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         seen = k_pos % self.stride >= self.stride - self.last
@@ -89,8 +89,9 @@ def _last_keys(stride: int, count: int, k_len: int) -> Ranges:
     return union(range(end - count, min(end, k_len)) for end in ends)
 
 
-def check_summary(name: str, stride: int, count: int) -> None:
-    whole(f"{name}'s stride", stride, 1)
-    whole(f"{name}'s number of summary keys", count, 1)
+def check_summary(declared: object, stride_field: str, count_field: str) -> None:
+    name = type(declared).__name__
+    stride = kept_whole(declared, stride_field, f"{name}'s stride", 1)
+    count = kept_whole(declared, count_field, f"{name}'s number of summary keys", 1)
     if count > stride:
         raise ArgumentError(f"{name} of blocks of {stride} with the last {count} keys; a block has {stride} of them")

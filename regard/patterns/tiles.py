@@ -56,7 +56,7 @@ class Tiles:
 
     def states(self) -> torch.Tensor:
         """0 for an empty tile, 1 for a partial and 2 for a full one, (rows of tiles, columns of tiles) int8."""
-        found = torch.zeros(len(self.full), self.columns, dtype=torch.int8)
+        found = torch.zeros(len(self.full), self.columns, dtype=torch.int8, device="cpu")
         for state, tiles in ((PARTIAL, self.partial), (FULL, self.full)):
             for row, ranges in enumerate(tiles):
                 for columns in ranges:
@@ -111,7 +111,7 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
     for strip in strips(pattern, grid):
         if strip.full:
             continue
-        lonely = torch.ones(len(strip.rows), dtype=torch.bool)
+        lonely = torch.ones(len(strip.rows), dtype=torch.bool, device="cpu")
         for keys in strip.partial:
             lonely &= ~blocks.allowed(strip.rows, keys).any(-1)
         found += [range(strip.rows[row], strip.rows[row] + 1) for row in lonely.nonzero().flatten().tolist()]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
@@ -62,6 +63,8 @@ class CausalWindow(Pattern):
 
 
 def check_size(window: SlidingWindow | CausalWindow) -> None:
-    size = window.size
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ArgumentError(f"{type(window).__name__}(size={size!r}): size is a number of keys, 1 or more")
+    name = type(window).__name__
+    size = plain(f"{name}'s size", window.size)
+    if not is_whole(size) or size < 1:
+        raise ArgumentError(f"{name}(size={shown(size)}): size is a number of keys, 1 or more")
+    object.__setattr__(window, "size", whole(f"{name}'s size", size))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError
+from regard.positions.sinusoidal import check_positions
 
 
 class Learned(nn.Module):
@@ -23,6 +25,7 @@ class Learned(nn.Module):
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
+        length, dim = whole("Learned's length", length), whole("Learned's dim", dim)
         if length < 1 or dim < 1:
             raise ArgumentError(f"Learned(length={length}, dim={dim}): both are 1 or more")
         self.weight = nn.Parameter(torch.randn(length, dim) * 0.02)
@@ -34,6 +37,7 @@ class Learned(nn.Module):
             ShapeError: a position that has no vector.
         """
         length = len(self.weight)
+        check_positions(positions)
         if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
             raise ShapeError(
                 f"positions {int(positions.min())} to {int(positions.max())} were asked for; this table has learned "

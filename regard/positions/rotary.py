@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import ArgumentError
-from regard.positions.sinusoidal import frequencies
+from regard.arguments import shown, whole
+from regard.errors import ArgumentError, ShapeError
+from regard.positions.sinusoidal import check_positions, checked_base, frequencies
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class Rotary:
     pairs: str = "halves"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "base", checked_base("Rotary", self.base))
+        if self.dims is not None:
+            object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
         if self.pairs not in ("halves", "neighbours"):
-            raise ArgumentError(f"Rotary(pairs={self.pairs!r}): pairs are 'halves' or 'neighbours'")
+            raise ArgumentError(f"Rotary(pairs={shown(self.pairs)}): pairs are 'halves' or 'neighbours'")
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
             raise ArgumentError(f"Rotary(dims={self.dims}): rotations turn pairs, so dims is even and above 0")
 
@@ -45,6 +49,14 @@ class Rotary:
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) turned to their positions, (length,) or (batch, length)."""
+        check_positions(positions)
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
+            raise ShapeError(f"Rotary turns heads (batch, heads, length, head_dim) and was given {shown(x)}")
+        if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (len(x),)):
+            raise ShapeError(
+                f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
+                f"(batch, length)"
+            )
         dims = x.shape[-1] if self.dims is None else self.dims
         self.check(x.shape[-1])
         angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)

@@ -73,7 +73,7 @@ class Strips:
 
 def numbers(ranges: Ranges) -> torch.Tensor:
     """The positions themselves."""
-    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32) for one in ranges])
+    return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32, device="cpu") for one in ranges])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from regard.arguments import whole
 from regard.errors import ShapeError
 from regard.mechanisms.base import Sizes
 
@@ -36,6 +37,7 @@ class Score:
 
     def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
         """What it learns, at its start: each number uniform within ±1 / sqrt(those that are summed up with it)."""
+        heads, kv_heads = whole("heads", heads, 1), whole("kv_heads", kv_heads, 1)
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
 
@@ -76,6 +78,13 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.linear(x.to(wide), weight[0].to(wide)).to(x.dtype)
     weight = weight.repeat_interleave(x.shape[1] // weight.shape[0], dim=0)  # (heads, to, size)
     return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(x.dtype)  # (batch, heads, length, to)
+
+
+def kept_dims(score: Score, *fields: str) -> None:
+    """Checks sizes that a score declares, and keeps them as Python ints."""
+    for field in fields:
+        number = whole(f"{type(score).__name__}'s {field}", getattr(score, field), 1)
+        object.__setattr__(score, field, number)
 
 
 def check_sizes(score: Score, found: tuple[int, int], wanted: tuple[int, int]) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from regard.mechanisms.base import Sizes
-from regard.mechanisms.scores.base import Projected, Score, check_sizes, multiplied
+from regard.mechanisms.scores.base import Projected, Score, check_sizes, kept_dims, multiplied
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class General(Score):
 
     own_key_dim: ClassVar[bool] = True
     projects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        kept_dims(self, "query_dim", "key_dim")
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"weight": (sizes.heads, self.query_dim, self.key_dim)}

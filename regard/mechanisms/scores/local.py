@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import torch
 
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Sizes
-from regard.mechanisms.scores.base import Projected, Score, check_sizes, multiplied
+from regard.mechanisms.scores.base import Projected, Score, check_sizes, kept_dims, multiplied
 from regard.mechanisms.scores.pairs import AroundCentre
 
 
@@ -58,10 +59,16 @@ class LocalPredictive(Score):
     counts_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 1:
-            raise ArgumentError(f"window is {self.window!r}; it is how far a key may lie from the centre, 1 or more")
+        window = plain("window", self.window)
+        if not is_whole(window) or window < 1:
+            raise ArgumentError(f"window is {shown(window)}; it is how far a key may lie from the centre, 1 or more")
+        object.__setattr__(self, "window", whole("window", window))
+        if self.query_dim is not None:
+            kept_dims(self, "query_dim")
         if not isinstance(self.score, Score) or self.score.counts_keys:
-            raise ArgumentError(f"{self.score} has no place in LocalPredictive; give Dot, General, Concat or Additive")
+            raise ArgumentError(
+                f"{shown(self.score)} has no place in LocalPredictive; give Dot, General, Concat or Additive"
+            )
         own = getattr(self.score, "query_dim", self.query_dim)
         if own is None or self.query_dim not in (None, own):
             raise ArgumentError(

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import torch
 
+from regard.arguments import yes_or_no
 from regard.mechanisms.base import Sizes
-from regard.mechanisms.scores.base import Projected, Score, check_sizes, multiplied
+from regard.mechanisms.scores.base import Projected, Score, check_sizes, kept_dims, multiplied
 from regard.mechanisms.scores.pairs import TanhSum
 
 
@@ -24,6 +25,10 @@ class _OfHiddenLayer(Score):
 
     own_key_dim: ClassVar[bool] = True
     projects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        kept_dims(self, "query_dim", "key_dim", "hidden")
+        yes_or_no(f"{type(self).__name__}'s projected_keys", self.projected_keys)
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
         key_size = self.hidden if self.projected_keys else self.key_dim

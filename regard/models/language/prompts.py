@@ -24,7 +24,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     """
     aligned = align(prompts)
     ids = aligned.ids
-    lengths = torch.tensor([ids.shape[1]] * len(ids)) if aligned.span is None else aligned.span.stop
+    lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
     assert isinstance(lengths, torch.Tensor)
     if empty := (lengths == 0).nonzero().flatten().tolist():
         raise ArgumentError(f"prompt {empty[0]} of {len(ids)} holds no id; a prompt has one or more, such as BEGIN")

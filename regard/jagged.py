@@ -1,0 +1,121 @@
+"""Jagged nested tensors as q, k and v: documents of different lengths, packed into one row and never padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from regard.bias import Bias
+from regard.errors import ShapeError, UnsupportedError
+from regard.mechanisms import Mechanism, Softmax
+from regard.patterns import Pattern, SameDocument, as_pattern
+from regard.patterns.per_document import PerDocument
+from regard.shapes import refuse_layout
+from regard.stored import Stored
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
+
+
+def is_nested(*tensors: Any) -> bool:
+    """Is one of these a nested tensor?"""
+    return any(getattr(x, "is_nested", False) for x in tensors)
+
+
+def packed_call(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+) -> tuple[Tensors, dict[str, Any], Callable[[torch.Tensor], torch.Tensor]]:
+    """The call of one packed row that stands for a call of jagged tensors.
+
+    A document is a batch row. Each attends to its own keys, and patterns count positions from its start.
+
+    Args:
+        q, k, v: (batch, heads, ragged length, size); k and v have one length, which may differ from q's.
+        options: those of `attention`.
+
+    Returns:
+        Tensors (1, heads, all positions, size), their options, and the function that makes an output jagged as q is.
+
+    Raises:
+        ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
+        UnsupportedError: an option that says nothing about documents.
+    """
+    named = (("q", q), ("k", k), ("v", v))
+    for name, tensor in named:
+        if is_nested(tensor) and tensor.layout != torch.jagged:
+            refuse_layout(name, tensor)
+    for name, tensor in named:
+        _check(name, tensor)
+    if not torch.equal(_offsets(k), _offsets(v)):
+        raise ShapeError("k and v are nested tensors of different lengths; document by document they come in pairs")
+    if len(_offsets(q)) != len(_offsets(k)):
+        raise ShapeError(f"q holds {q.shape[0]} documents and k {k.shape[0]}; document d of q attends to document d")
+    alike = torch.equal(_offsets(q), _offsets(k))
+    _refuse_options(options, alike)
+    pattern = _packed_pattern(as_pattern(options["pattern"]), options["mechanism"], q, k, alike)
+    values = tuple(x.values()[None] for x in (q, k, v))
+    offsets = _offsets(q)
+
+    def unpacked(output: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets, jagged_dim=2)
+
+    return values, {**options, "pattern": pattern, "q_start": 0}, unpacked  # ty: ignore[invalid-explicit-return]
+
+
+def _packed_pattern(
+    pattern: Pattern, mechanism: Mechanism | None, q: torch.Tensor, k: torch.Tensor, alike: bool
+) -> Pattern:
+    q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
+    summing = mechanism is not None and not isinstance(mechanism, Softmax)
+    pattern = pattern.canonical()
+    if summing and alike and pattern.period == 1 and q.values().shape[1]:  # mechanisms that know documents by ids alone
+        return pattern & SameDocument(_ids(q))
+    return PerDocument(pattern, q_edges, k_edges)
+
+
+def _ids(x: torch.Tensor) -> torch.Tensor:
+    """The document of every packed position, (positions,)."""
+    positions = torch.arange(x.values().shape[1], device=x.device)
+    return torch.bucketize(positions, _offsets(x).to(torch.int64), right=True)
+
+
+def _offsets(x: torch.Tensor) -> torch.Tensor:
+    """Where documents start and end among the packed positions, (documents + 1,)."""
+    return x.offsets()  # ty: ignore[missing-attribute]
+
+
+def _check(name: str, x: torch.Tensor | Stored) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise ShapeError(f"{name} is a {type(x).__name__} beside nested tensors; q, k and v need to be nested alike")
+    if not x.is_nested:
+        raise ShapeError(
+            f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"
+        )
+    if x.dim() != 4 or not isinstance(x.shape[2], torch.SymInt):
+        ragged = x.dim() == 4 and isinstance(x.shape[1], torch.SymInt)
+        way = f": give {name}.transpose(1, 2)" if ragged else ""
+        raise ShapeError(f"{name} is a nested tensor {tuple(x.shape)}; it needs {_LAYOUT}{way}")
+    if x.lengths() is not None:  # ty: ignore[missing-attribute]
+        raise ShapeError(
+            f"{name} is a nested tensor with gaps between its documents; call .contiguous() before it is transposed"
+        )
+
+
+def _refuse_options(options: dict[str, Any], alike: bool) -> None:
+    if isinstance(options["bias"], torch.Tensor):
+        raise UnsupportedError(
+            "a bias tensor has a number for each pair of one rectangle, and nested q and k are documents of different "
+            "lengths; give a bias by distance (regard.bias), or call attention for each document"
+        )
+    if isinstance(options["bias"], Bias) and not alike:
+        raise UnsupportedError(
+            "a bias by distance beside nested q and k of different lengths is not computed; call attention for each "
+            "document"
+        )
+    if options["q_start"] is not None:
+        raise UnsupportedError(
+            "q_start beside nested tensors says nothing, for in each document the last query meets the last key; leave "
+            "it out, or call attention for each document"
+        )

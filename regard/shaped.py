@@ -1,0 +1,106 @@
+"""Calls of tensors that hold no values (the meta device, FakeTensorMode): shapes and dtypes without computing.
+
+Nothing is planned for them, since what a pattern keeps may depend on values: one plan stands for all, and its
+backend is called "shapes". Gradients of any order have their shapes too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from regard.bias import Bias
+from regard.detail import Result, TopKeysFound
+from regard.errors import UnsupportedError
+from regard.offer import Cost, Offer
+from regard.operands import Operands
+from regard.problem import Problem
+from regard.statistics import TopKeys, WeightsOf, asked_for
+from regard.stored import Stored
+
+NAME = "shapes"
+_NOTHING = Cost(0, 0, 0, 0, calls=0)
+
+
+def has_no_values(*tensors: Any) -> bool:
+    """Is one of these a tensor of shapes alone?"""
+    for x in tensors:
+        if type(x) is torch.Tensor:  # the usual case first: this is asked of every call
+            if x.is_meta:
+                return True
+        elif _holds_none(x.numbers if isinstance(x, Stored) else x):
+            return True
+    return False
+
+
+def _holds_none(x: Any) -> bool:
+    return isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta)
+
+
+def offer_of_shapes() -> Offer:
+    """What stands in a plan of tensors without values for a backend."""
+    return Offer(_NOTHING, _refuse_values)
+
+
+def _refuse_values(operands: Operands) -> Result:
+    raise UnsupportedError(
+        "this plan was made for tensors without values, so it computes nothing; plan again with these"
+    )
+
+
+def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Result:
+    """The result of a call in empty tensors like q, connected to all tensors of the call for their gradients.
+
+    Args:
+        problem: what was called.
+        keys: columns of the statistics that have one for each key.
+        q: the queries; others: keys, values, bias and parameters of the call.
+    """
+    rows = (problem.batch, problem.heads, problem.q_len)
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    shapes = {"output": ((*rows, problem.v_dim), problem.dtype)}
+    for name, shape in (
+        ("log_sum_exp", rows),
+        ("entropy", rows),
+        ("received", (*rows[:2], keys)),
+        ("distance", rows),
+        ("weights", (*rows, keys)),
+    ):
+        if name in problem.want:
+            shapes[name] = (shape, wide)
+    if (top := asked_for(TopKeys, problem.want)) is not None:
+        shapes["top_keys"] = ((*rows, top.count), wide)
+    if (chosen := asked_for(WeightsOf, problem.want)) is not None:
+        heads = problem.heads if chosen.heads is None else len(chosen.heads)
+        shapes["chosen_weights"] = ((problem.batch, heads, len(chosen.rows), keys), wide)
+    tensors = [x for one in others for x in _learning(one)]
+    found: dict[str, Any] = dict(zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True))
+    if top is not None:
+        indices = q.new_empty(shapes["top_keys"][0], dtype=torch.int64)
+        found["top_keys"] = TopKeysFound(indices, found["top_keys"])
+    return Result(**found)
+
+
+def _learning(given: Any) -> list[torch.Tensor]:
+    """The tensors behind an argument that gradients may reach."""
+    if isinstance(given, Stored):
+        given = given.numbers
+    if isinstance(given, Bias) and isinstance(given, torch.nn.Module):
+        return list(given.parameters())
+    return [given] if isinstance(given, torch.Tensor) and given.dtype.is_floating_point else []
+
+
+class _Shapes(torch.autograd.Function):
+    """Empty tensors of given shapes; the gradients are empty tensors made the same way, so they have gradients too."""
+
+    @staticmethod
+    def forward(ctx: Any, shapes: list[tuple[Any, torch.dtype]], *tensors: torch.Tensor) -> Any:
+        ctx.save_for_backward(*tensors)
+        return tuple(tensors[0].new_empty(shape, dtype=dtype) for shape, dtype in shapes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        tensors = ctx.saved_tensors
+        return None, *_Shapes.apply([(x.shape, x.dtype) for x in tensors], *tensors, *grads)

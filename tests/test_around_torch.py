@@ -1,0 +1,172 @@
+"""Forward-mode derivatives, tracing, layouts and ranks: what PyTorch has beside plain tensors works or is refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import regard as rg
+from regard import bias as b
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.statistics import top_keys
+from regard.testing import make_qkv
+
+# torch's forward mode loads rules that warn of torch.jit.script
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
+
+CALLS = {
+    "plain": {},
+    "pattern": {"pattern": p.Causal() & p.CausalWindow(4)},
+    "options": {"softcap": 2.0, "dropout": 0.25, "dropout_seed": 1, "bias": b.ALiBi(), "scale": 0.5},
+    "empty rows": {"pattern": p.KeySpan(3, 3)},
+    "padding": {"pattern": p.KeySpan(0, torch.tensor([3, 5]))},
+    "linear": {"mechanism": m.LinearTransformer(), "pattern": p.Causal()},
+    "performer": {"mechanism": m.Performer(8)},
+}
+
+
+def differences(function, tensors, tangents, step=1e-6):
+    """The derivative along the tangents, from two calls near by."""
+    ahead, behind = ([x + sign * step * t for x, t in zip(tensors, tangents, strict=True)] for sign in (1, -1))
+    return (function(*ahead) - function(*behind)) / (2 * step)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+def test_forward_mode_derivatives_are_those_of_differences(options, backend):
+    tensors = [x.double() for x in make_qkv()]
+    tangents = [torch.randn_like(x) for x in tensors]
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return rg.attention(q, k, v, backend=backend, **options)
+
+    wanted = differences(call, tensors, tangents)
+    with forward_ad.dual_level():
+        output = call(*(forward_ad.make_dual(x, t) for x, t in zip(tensors, tangents, strict=True)))
+        found = forward_ad.unpack_dual(output).tangent
+    torch.testing.assert_close(torch.zeros_like(wanted) if found is None else found, wanted, atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(torch.func.jvp(call, tuple(tensors), tuple(tangents))[1], wanted, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v", "bias"])
+def test_a_tangent_of_any_tensor_counts(which):
+    tensors = dict(zip(("q", "k", "v"), (x.double() for x in make_qkv()), strict=True))
+    tensors["bias"] = torch.randn(7, 11, dtype=torch.float64)
+    tangent = torch.randn_like(tensors[which])
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return rg.attention(**{**tensors, which: x})
+
+    with torch.no_grad(), forward_ad.dual_level():
+        found = forward_ad.unpack_dual(call(forward_ad.make_dual(tensors[which], tangent))).tangent
+    torch.testing.assert_close(found, differences(call, [tensors[which]], [tangent]), atol=1e-7, rtol=1e-6)
+
+
+def test_statistics_have_forward_mode_derivatives():
+    q, k, v = (x.double() for x in make_qkv())
+    with forward_ad.dual_level():
+        detail = rg.attention_detail(
+            forward_ad.make_dual(q, torch.ones_like(q)), k, v, want=["log_sum_exp", "entropy", top_keys(2)]
+        )
+        for x in (detail.output, detail.log_sum_exp, detail.entropy, detail.top_keys.weights):
+            assert forward_ad.unpack_dual(x).tangent is not None
+
+
+def test_a_backend_without_forward_mode_derivatives_says_which_has_them():
+    q, k, v = make_qkv()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, q)
+        for backend in ("fused", "tiled", "streamed", "decode"):
+            with pytest.raises(rg.UnsupportedError, match="no forward-mode derivatives; reference has"):
+                rg.attention(dual, k, v, backend=backend)
+
+
+def test_forward_mode_holds_no_square_of_the_length_unasked():
+    q = torch.zeros(1, 1, 40_000, 1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, q)
+        with pytest.raises(rg.UnsupportedError, match=r"only backend 'reference' .*name backend='reference'"):
+            rg.attention(dual, q, q)
+
+
+def test_inside_a_dual_level_a_call_without_tangents_is_planned_as_outside():
+    q, k, v = make_qkv()
+    wanted = rg.plan_attention(q, k, v)
+    with forward_ad.dual_level():
+        assert rg.plan_attention(q, k, v) == wanted
+        assert rg.plan_attention(forward_ad.make_dual(q, q), k, v).backend == "reference"
+    assert rg.plan_attention(q, k, v) == wanted
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of what it traces before it comes to the call
+def test_jit_trace_is_refused_and_what_to_use_is_named():
+    q, k, v = make_qkv()
+    layer = rg.MultiHeadAttention(8, 2)
+    plan = rg.plan_attention(q, k, v)
+    for function, tensors in (
+        (rg.attention, (q, k, v)),
+        (lambda q, k, v: plan.run(q, k, v), (q, k, v)),
+        (lambda q, k, v: rg.attention_detail(q, k, v).output, (q, k, v)),
+        (layer, (torch.zeros(1, 3, 8),)),
+    ):
+        with pytest.raises(rg.UnsupportedError, match=r"torch.jit.trace.*use torch.export or torch.compile"):
+            torch.jit.trace(function, tensors, check_trace=False)
+
+
+def strided_nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.zeros(2, 3, 4)] * 2)
+
+
+def quantised(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(x, 1.0, 0, torch.quint8)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
+def test_sparse_nested_and_quantised_tensors_are_refused_by_name(name):
+    tensors = dict(zip(("q", "k", "v"), make_qkv(), strict=True)) | {"bias": torch.zeros(7, 11)}
+    for x, words in (
+        (tensors[name].to_sparse(), rf"{name} has layout torch.sparse_coo.*{name}.to_dense"),
+        (strided_nested(), rf"{name} is a nested tensor of layout torch.strided; .*(jagged|padded)"),
+        (quantised(tensors[name]), rf"{name} (is quantised|has dtype torch.quint8)"),
+    ):
+        for call in (rg.attention, rg.plan_attention, rg.attention_detail):
+            with pytest.raises(rg.RegardError, match=words):
+                call(**{**tensors, name: x})
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_missing_axes_are_refused_with_the_way_to_add_them(name):
+    tensors = dict(zip(("q", "k", "v"), make_qkv(), strict=True))
+    with pytest.raises(rg.ShapeError, match=rf"{name} has 3 axes .*{name}\[None\], for one head {name}\[:, None\]"):
+        rg.attention(**{**tensors, name: tensors[name][0]})
+    with pytest.raises(rg.ShapeError, match=rf"{name} has 2 axes .*{name}\[None, None\]"):
+        rg.attention(**{**tensors, name: tensors[name][0, 0]})
+
+
+MASKS = {
+    "pairs": ((7, 11), "pattern=Explicit(mask), True = may look"),
+    "all axes": ((2, 6, 7, 11), "pattern=Explicit(mask), True = may look"),
+    "padding": ((2, 11), "pattern=KeySpan(start, stop)"),
+    "padding with four axes": ((2, 1, 1, 11), "pattern=KeySpan(start, stop)"),
+}
+
+
+@pytest.mark.parametrize(("shape", "way"), MASKS.values(), ids=MASKS)
+def test_a_boolean_mask_given_as_bias_is_refused_with_what_to_write(shape, way):
+    with pytest.raises(rg.ShapeError) as raised:
+        rg.attention(*make_qkv(), bias=torch.ones(shape).bool())
+    assert way in str(raised.value)
+
+
+def test_a_mask_that_may_mean_pairs_or_padding_names_both_ways():
+    q = torch.zeros(3, 1, 3, 4)
+    with pytest.raises(rg.ShapeError, match=r"Explicit\(mask\).*KeySpan\(start, stop\)"):
+        rg.attention(q, q, q, bias=torch.ones(3, 3).bool())

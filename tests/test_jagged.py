@@ -1,0 +1,141 @@
+"""Jagged nested tensors: every document attends to its own keys, as if each was computed alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import regard as rg
+from regard import bias as b
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.patterns.per_document import PerDocument
+
+LENGTHS = (5, 0, 1, 9, 4)
+
+
+def jagged(lengths: tuple[int, ...], heads: int, size: int = 4, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """(batch, heads, ragged length, size), with documents of these lengths."""
+    documents = [torch.randn(length, heads, size, dtype=dtype) for length in lengths]
+    return torch.nested.nested_tensor(documents, layout=torch.jagged, requires_grad=True)
+
+
+def loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Any, **options: Any) -> list[torch.Tensor]:
+    """The output of each document (heads, length, size), called by itself."""
+    rows = zip(*(x.transpose(1, 2).unbind() for x in (q, k, v)), strict=True)
+    return [
+        rg.attention(*(x[None] for x in row), pattern=pattern.for_row(place), backend="reference", **options)[0]
+        for place, row in enumerate(rows)
+    ]
+
+
+PATTERNS = (
+    p.Full(), p.Causal(), p.CausalWindow(3), p.SlidingWindow(4), p.Causal() & p.Strided(2), p.Prefix(2), p.Fixed(3),
+    p.GlobalTokens([0]) | p.CausalWindow(2), p.RandomBlocks(1, block=2, seed=1), p.KeySpan(1), ~p.Causal(),
+    p.KeySpan(0, torch.tensor([3, 0, 1, 5, 0])), p.PerHead([p.Causal(), p.Prefix(1), p.Full(), p.Strided(2)]),
+    p.Where(lambda i, j: (i + j) % 2 == 0), p.SameDocument(torch.arange(9) // 3) & p.Causal(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("k_lengths", [LENGTHS, (7, 2, 3, 2, 0)], ids=["self", "cross"])
+def test_jagged_attention_is_that_of_each_document(pattern, k_lengths):
+    q, k, v = jagged(LENGTHS, 4), jagged(k_lengths, 2), jagged(k_lengths, 2, size=3)
+    wanted = loop(q, k, v, pattern)
+    output = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern)
+    assert (output.layout, output.shape[1:2], output.shape[-1]) == (torch.jagged, (4,), 3)
+    assert torch.equal(output.offsets(), q.offsets())
+    for one, other in zip(output.unbind(), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    weights = torch.randn_like(output.values())
+    parts = torch.split(weights, LENGTHS, dim=1)
+    expected = torch.autograd.grad(sum((x * y).sum() for x, y in zip(wanted, parts, strict=True)), (q, k, v))
+    found = torch.autograd.grad((output.values() * weights).sum(), (q, k, v))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.values(), other.values())
+
+
+@pytest.mark.parametrize("pattern", [p.Causal(), p.Full(), p.Prefix(3), p.KeySpan(0, 6)], ids=str)
+@pytest.mark.parametrize("backend", ["fused", "tiled", "streamed", "reference"])
+def test_every_backend_computes_the_packed_row(backend, pattern):
+    x = jagged((70, 1, 40), 2)
+    output = rg.attention(*(x.transpose(1, 2),) * 3, pattern=pattern, backend=backend, bias=b.ALiBi())
+    for one, other in zip(output.unbind(), loop(x, x, x, pattern, bias=b.ALiBi()), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("pattern", [p.Causal(), p.Full()], ids=str)
+def test_mechanisms_of_features_take_documents(pattern):
+    x = jagged(LENGTHS, 2)
+    output = rg.attention(*(x.transpose(1, 2),) * 3, pattern=pattern, mechanism=m.LinearTransformer())
+    for one, other in zip(output.unbind(), loop(x, x, x, pattern, mechanism=m.LinearTransformer()), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_jagged_output_adds_to_its_input_and_keeps_its_layout():
+    x = jagged(LENGTHS, 2).transpose(1, 2)
+    assert (rg.attention(x, x, x) + x).shape == x.shape
+    direct = torch.nested.nested_tensor_from_jagged(x.values().detach(), offsets=x.offsets(), jagged_dim=2)
+    assert torch.equal(rg.attention(direct, direct, direct).values(), rg.attention(x, x, x).values())
+
+
+def test_the_cost_of_documents_is_that_of_their_pairs_and_never_that_of_the_packed_square():
+    """400 documents of 50: a million pairs a head, where the packed square has 400 million."""
+    edges = tuple(range(0, 20_001, 50))
+    pattern = PerDocument(p.Full(), edges, edges)
+    assert pattern.count(20_000, 20_000) == 400 * 50 * 50
+    x = torch.empty(1, 1, 20_000, 8)
+    plan = rg.plan_attention(x, x, x, pattern=pattern, q_start=0)
+    assert plan.cost.pairs <= 8 * 400 * 50 * 50
+    assert plan.cost.peak_bytes < 20 * 2**20
+
+
+def test_documents_packed_are_one_pattern_by_value():
+    edges = (0, 3, 4)
+    one, other = (PerDocument(p.Causal(), edges, edges) for _ in range(2))
+    assert (one, hash(one)) == (other, hash(other))
+    assert one != PerDocument(p.Full(), edges, edges)
+
+
+def test_dropout_is_that_of_the_packed_row_in_every_backend():
+    x = jagged(LENGTHS, 2).transpose(1, 2)
+    outputs = [
+        rg.attention(x, x, x, pattern="causal", dropout=0.5, dropout_seed=1, backend=backend).values()
+        for backend in ("streamed", "reference")
+    ]
+    torch.testing.assert_close(*outputs)
+
+
+def refusals() -> dict[str, tuple[Any, str]]:
+    x, dense = jagged(LENGTHS, 2).transpose(1, 2), torch.zeros(5, 2, 9, 4, dtype=torch.float64)
+    gaps = torch.nested.narrow(
+        torch.zeros(2, 6, 2, 4), 1, torch.tensor([0, 1]), torch.tensor([2, 3]), layout=torch.jagged
+    ).transpose(1, 2)  # fmt: skip
+    return {
+        "dense keys": (lambda: rg.attention(x, dense, dense), r"k is a dense tensor .* nested alike"),
+        "dense queries": (lambda: rg.attention(dense, x, x), r"q is a dense tensor .* nested alike"),
+        "axes": (lambda: rg.attention(*(x.transpose(1, 2),) * 3), r"q is a nested tensor .*give q.transpose\(1, 2\)"),
+        "gaps": (lambda: rg.attention(gaps, gaps, gaps), "gaps between its documents.*contiguous"),
+        "values": (lambda: rg.attention(x, x, jagged((1,) * 5, 2).transpose(1, 2)), "k and v .* different lengths"),
+        "documents": (lambda: rg.attention(x, *(jagged((3,), 2).transpose(1, 2),) * 2), "q holds 5 documents and k 1"),
+        "bias": (lambda: rg.attention(x, x, x, bias=torch.zeros(9, 9)), "a bias tensor .*regard.bias"),
+        "q_start": (lambda: rg.attention(x, x, x, q_start=3), "q_start beside nested tensors"),
+        "explicit": (
+            lambda: rg.attention(x, x, x, pattern=p.Explicit(torch.ones(9, 9).bool())), r"\(9, 9\).*this call has",
+        ),
+        "plan": (lambda: rg.plan_attention(x, x, x), "a plan, a detail and a layer do not.*SameDocument"),
+        "detail": (lambda: rg.attention_detail(x, x, x), "a plan, a detail and a layer do not.*SameDocument"),
+        "linear": (
+            lambda: rg.attention(x, x, x, pattern=p.Prefix(2), mechanism=m.LinearTransformer()), "per_document",
+        ),
+        "tensors of the wrong size": (lambda: rg.attention(x, x, jagged(LENGTHS, 1).transpose(1, 2)), "kv_heads"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_what_jagged_tensors_do_not_do_is_refused_by_a_sentence(name):
+    call, words = refusals()[name]
+    with pytest.raises(rg.RegardError, match=words):
+        call()
