@@ -55,6 +55,25 @@ def test_padding_by_row_costs_a_block_of_rows_not_a_matrix():
     assert largest(p.Causal() & span, "fused") <= 256 * LENGTH + LENGTH
 
 
+SECOND = {
+    "fused": {"pattern": "causal"},
+    "tiled": {"pattern": "strided(64)"},
+    "streamed": {"pattern": "causal", "softcap": 2.0},
+    "linear": {"pattern": "causal", "mechanism": rg.mechanisms.LinearTransformer()},
+}
+
+
+@pytest.mark.parametrize("backend", SECOND)
+def test_second_derivatives_make_no_dense_matrix(backend):
+    q, k, v = (torch.randn(1, 1, LENGTH, 4, requires_grad=True) for _ in range(3))
+    with Largest() as seen:
+        output = rg.attention(q, k, v, backend=backend, **SECOND[backend])
+        (first,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), k)
+    assert second.isfinite().all()
+    assert seen.held <= LENGTH * LENGTH / 8
+
+
 def test_twice_the_length_takes_twice_the_memory():
     assert largest("causal_window(256)", "fused") <= 2.2 * largest("causal_window(256)", "fused", LENGTH // 2)
 

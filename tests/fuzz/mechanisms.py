@@ -1,16 +1,9 @@
-"""Calls of the other mechanisms: linear attention, random features, Linformer and LSH, against their formulas.
-
-How far rounding may lead is estimated here instead of followed: the oracle is computed again with every number that
-is rounded on the way, there and back, moved at random by as much as rounding may move it, and results may be off by
-SLACK times the largest movement. The random directions of a mechanism are taken from it: they are numbers of the call
-here.
-"""
+"""Calls of the other mechanisms: linear attention, random features, Linformer and LSH, against their formulas."""
 
 from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -28,11 +21,10 @@ from regard.mechanisms.draws import directions
 from .cases import DTYPES
 from .judging import SECOND, Verdict, gradients, share_of
 from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
+from .mechanism_formulas import Tensors, expected
 
-Tensors = dict[str, torch.Tensor]
 KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh")
 FAST = {"linformer": "linformer", "lsh": "lsh"}  # the backend beside the reference; "linear" for the others
-TRIALS = 3
 
 
 @dataclass(frozen=True)
@@ -208,113 +200,6 @@ def _loops() -> Any:
     return module
 
 
-Moved = Callable[[torch.Tensor], torch.Tensor]
-
-
-def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
-    """The output in float64; every number that is rounded goes through `moved`."""
-    case = made.case
-    group = case.heads // case.kv_heads
-    each = lambda x: x.repeat_interleave(group, 1)  # noqa: E731
-    leaves = {name: moved(x) for name, x in leaves.items()}
-    v, mask = each(leaves["v"]), made.mask
-    if case.kind == "lsh":
-        x = leaves["k"]
-        unit = moved(x / moved(x.square().sum(-1, keepdim=True).sqrt()))
-        return _softmax(moved(x[:, :, case.k_len - case.q_len :] @ unit.mT) * made.scale, made.seen, moved) @ v
-    if case.kind == "linformer":
-        live = mask[:, ::group, 0, :, None] if case.q_len else mask.any(2)[:, ::group, :, None]
-        E, F = (leaves[name][:, :, : case.k_len] for name in ("key_projection", "value_projection"))
-        k, v = (moved(one @ leaves[name].masked_fill(~live, 0)) for one, name in ((E, "k"), (F, "v")))
-        scores = moved(leaves["q"] @ each(k).mT) * made.scale
-        return _softmax(scores, mask.any(-1, keepdim=True).expand(scores.shape), moved) @ each(v)
-    of_q, of_k = (_features(made, leaves[name], moved) for name in ("q", "k"))
-    alike = moved(of_q @ each(of_k).mT)
-    share = mask.double()
-    if case.kind == "gated":
-        gate = each(leaves["gate"])[:, :, None].expand(mask.shape)  # keys that a query does not see forget nothing
-        forgets = torch.where(mask, gate, 1)
-        later = forgets.flip(-1).cumprod(-1).flip(-1)
-        later = torch.cat([later[..., 1:], torch.ones_like(later[..., :1])], -1)
-        share = moved(share * later * (1 - each(leaves["gate"])[:, :, None]))
-    total = moved((alike * share).sum(-1, keepdim=True))
-    if case.kind in ("features", "gated"):
-        total = torch.maximum(total, np.exp(-2 / 1.5**2) * share.sum(-1, keepdim=True))
-    blind = ~mask.any(-1, keepdim=True)
-    return moved((alike * share / total.masked_fill(blind, 1)).masked_fill(blind, 0)) @ v
-
-
-def _softmax(scores: torch.Tensor, seen: torch.Tensor, moved: Moved) -> torch.Tensor:
-    blind = ~seen.any(-1, keepdim=True)
-    scores = moved(scores)
-    return moved(scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0))
-
-
-def _features(made: Made, x: torch.Tensor, moved: Moved) -> torch.Tensor:
-    """φ of each paper; see docs/mechanisms.md."""
-    case, like = made.case, torch.empty(0, dtype=torch.float64)
-    if case.kind == "linear":
-        return moved(torch.where(x > 0, x + 1, x.clamp_max(0).exp()))
-    if case.kind == "relu":
-        return moved(x.clamp_min(0) + 0.1)
-    if case.kind == "performer":
-        omega = directions(case.seed % 5, case.features, case.head_dim, case.seed % 2 == 0, like)
-        x = x * made.scale**0.5
-        return moved((moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp() / case.features**0.5)
-    w = directions(case.seed % 5, 4 * case.features, case.head_dim, False, like) / 1.5
-    nothing = (x == 0).all(-1, keepdim=True)  # has no direction, and stays 0
-    length = moved(moved(x.square()).sum(-1, keepdim=True).masked_fill(nothing, 1).sqrt())
-    angles = moved(moved(x / length) @ w.T)
-    return moved(torch.cat([angles.sin(), angles.cos()], -1) / (4 * case.features) ** 0.5)
-
-
-def _told(made: Made, second: bool, moved: Moved) -> Tensors:
-    leaves = {name: x.requires_grad_(name in made.learners) for name, x in made.clean().items()}
-    output = formula(made, leaves, moved)
-    come = made.grad_output.double().clone().requires_grad_()
-    found = {"output": output}
-    if made.learners:
-        learning = [leaves[name] for name in made.learners]
-        first = gradients([output], learning, [moved(come)], second)
-        found |= {f"d {name}": x for name, x in zip(made.learners, first, strict=True)}
-        if second:
-            along = [made.directions[name].double() for name in made.learners]
-            twice = gradients(first, [*learning, come], along, False)
-            found |= {f"dd {name}": x for name, x in zip((*made.learners, "grad_output"), twice, strict=True)}
-    return {name: x.detach() for name, x in found.items()}
-
-
-def _expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
-    case = made.case
-    u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-    if made.dtype == torch.bfloat16:  # machines that multiply bfloat16 round the weights to it, once: SLACK times this
-        u = torch.finfo(torch.bfloat16).eps / 8
-    terms = 4 * case.features + case.head_dim + case.k_len + case.q_len + 8
-    exact = _told(made, second, lambda x: x)
-    known = {name: torch.zeros_like(x) for name, x in exact.items()}
-    step = max(u * terms, 1e-13) if made.dtype != torch.bfloat16 else u
-    for trial in range(TRIALS):
-        drawn = torch.Generator().manual_seed(trial)
-
-        def near_one(x: torch.Tensor, drawn: torch.Generator = drawn) -> torch.Tensor:
-            return 1 + step * (2 * torch.rand(x.shape, generator=drawn, dtype=torch.float64) - 1)
-
-        def moved(x: torch.Tensor, near_one: Moved = near_one) -> torch.Tensor:
-            found = x * near_one(x)
-            if found.requires_grad:  # what comes back through this number is rounded as well
-                found.register_hook(lambda gradient: gradient * near_one(gradient))
-            return found
-
-        for name, x in _told(made, second, moved).items():
-            known[name] = torch.maximum(known[name], (x - exact[name]).abs())
-    errors = {name: torch.full_like(x, float(x.max()) if x.numel() else 0) for name, x in known.items()}
-    half = torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0  # sums of rounded gradients
-    for name, x in exact.items():
-        if name != "output" and x.numel():
-            errors[name] = errors[name] + half * x.abs().max()
-    return exact, errors
-
-
 def judge_mechanism(case: Case) -> list[Verdict]:
     """The verdict on every backend that computes the mechanism."""
     made = Made(case)
@@ -324,7 +209,7 @@ def judge_mechanism(case: Case) -> list[Verdict]:
     for backend in names:
         second = case.second and bool(made.learners) and (SECOND is None or backend in SECOND)
         if second not in known:
-            known[second] = _expected(made, second)
+            known[second] = expected(made, second)
         verdicts.append(_verdict(made, backend, second, *known[second]))
     return verdicts
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from regard.detail import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
+from regard.kernels.second_order import first_order_only
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import ScaledDot, Softmax
 from regard.offer import Cost, Offer, Refusal
@@ -88,7 +89,13 @@ class Flex:
                 enable_gqa=problem.group > 1,
                 return_aux=AuxRequest(lse=bool(problem.want)),
             )  # fmt: skip
-        return output[..., : problem.v_dim], aux.lse
+        output, log_sum_exp = output[..., : problem.v_dim], aux.lse
+        if not problem.needs_grad:
+            return output, log_sum_exp
+        if log_sum_exp is None:
+            return *first_order_only(self.name, output), None
+        output, log_sum_exp = first_order_only(self.name, output, log_sum_exp)
+        return output, log_sum_exp
 
     def _reason_against(self, problem: Problem) -> str | None:
         if problem.device not in self.devices:
