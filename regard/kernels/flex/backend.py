@@ -93,7 +93,7 @@ class Flex:
         if not problem.needs_grad:
             return output, log_sum_exp
         if log_sum_exp is None:
-            return *first_order_only(self.name, output), None
+            return first_order_only(self.name, output)[0], None
         output, log_sum_exp = first_order_only(self.name, output, log_sum_exp)
         return output, log_sum_exp
 
