@@ -69,7 +69,7 @@ def estimated(
         turns: blocks where the sum may turn; between two of them it changes little or repeats.
         cost: looks that one counts as.
 
-    >>> estimated(10**18, lambda block: (block,), ())[0] / (10**36 / 2)
+    >>> round(estimated(10**18, lambda block: (block,), ())[0] / (10**36 / 2), 4)
     1.0
     """
     cuts = sorted({0, blocks, *(edge for turn in turns for edge in (turn, turn + 1) if 0 < edge < blocks)})

@@ -67,7 +67,6 @@ def test_a_claim_that_fails_says_so(monkeypatch):
         (["heads", "--run", "nowhere"], 1, "nowhere is no folder of a run; 'regard demo' trains one"),
         (["scale", "--run", "nowhere"], 2, "needs no trained model"),
         (["causal", "--text", ""], 2, "0 words"),
-        (["causal", "--seed", "99999999999999999999"], 2, "the seed is 99999999999999999999"),
         (["causal", "--text", "word " * 10_000], 2, "10000 words"),
         (["causal", "--png", "nowhere/a.png"], 2, "cannot be written"),
         (["causal", "--png", "a.svg"], 2, "ends in .png"),
@@ -78,6 +77,12 @@ def test_a_mistake_is_one_line(arguments, code, words):
     assert answer.returncode == code
     (line,) = answer.stderr.decode().strip().splitlines()
     assert words in line
+
+
+def test_a_seed_that_no_generator_takes_is_told():
+    answer = regard("lesson", "causal", "--seed", "99999999999999999999")
+    assert answer.returncode == 2
+    assert "--seed is a number of 67 bits" in answer.stderr.decode()
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path):

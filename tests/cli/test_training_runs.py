@@ -131,8 +131,10 @@ def test_a_refused_training_leaves_no_settings(files, tmp_path, wish):
 
 def test_a_folder_with_a_name_like_a_checkpoint_is_left_alone(files, tmp_path):
     run, options = tmp_path / "run", ("--vocab-size", 300, "--heads", 2, "--validate-every", 1, *SMALL)
-    (run / "step-notes").mkdir(parents=True)
-    answer = regard("train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 3, *options)
+    data = ("--data", files / "text.txt")
+    assert regard("train", "language-model", *data, "--out", run, "--steps", 2, *options).returncode == 0
+    (run / "step-notes").mkdir()
+    answer = regard("train", "language-model", "--out", run, "--resume", "--steps", 4)
     assert answer.returncode == 0, answer.stderr
     assert (run / "step-notes").is_dir()
 

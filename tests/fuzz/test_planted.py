@@ -36,7 +36,7 @@ def plant_causal_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_no_softcap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(problem, "_checked_softcap", lambda softcap: None)
+    patch.setattr(problem, "checked_softcap", lambda softcap: None)
 
 
 def plant_swapped_heads(patch: pytest.MonkeyPatch) -> None:
