@@ -55,6 +55,13 @@ class Operands:
         bias = self.bias if self.bias.shape[2] == 1 else self.bias[:, :, grid.rows.start : grid.rows.stop]
         return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
 
+    def in_float32(self) -> Operands:
+        """The same with plain tensors of half types in float32, where gradients that come in parts are added."""
+        wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
+        bias = self.bias
+        bias = replace(bias, table=wide(bias.table)) if isinstance(bias, Relative) else wide(bias)
+        return replace(self, q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
+
     def widened(self) -> Operands:
         """The same with keys and values as plain tensors in q's dtype."""
         if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):

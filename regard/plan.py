@@ -169,6 +169,13 @@ class Plan:
         return result if result.output.dtype == dtype else replace(result, output=result.output.to(dtype))
 
     @cached_property
+    def _adds_gradients(self) -> bool:
+        """Does a half type get its gradient in parts that may cancel, by the output and by statistics?"""
+        problem = self.problem
+        half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
+        return half and learning and bool(set(problem.want) - {"log_sum_exp"})
+
+    @cached_property
     def _some_are_blind(self) -> bool:
         return some_are_blind(self.problem, self.keys)
 
@@ -181,7 +188,8 @@ class Plan:
         """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""
         mechanism = self.problem.mechanism
         if not isinstance(mechanism, Softmax) or not mechanism.score.projects:
-            return operands if self._offer.takes_stored else operands.widened()
+            operands = operands if self._offer.takes_stored else operands.widened()
+            return operands.in_float32() if self._adds_gradients else operands
         wide = self.problem.lowered.dtype
         operands = replace(operands, q=operands.q.to(wide)).widened()
         q, k, left = mechanism.score.project(operands.q, operands.k.to(wide), operands.parameters)

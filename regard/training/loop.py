@@ -122,6 +122,8 @@ def check_run_folder(folder: str | Path) -> None:
     >>> check_run_folder("nowhere")
     """
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file, and a run is a folder; choose another name")
     if (folder / "config.json").exists():
         raise CheckpointError(f"{folder} holds a saved model, which a run would hide; choose another folder")
     marks = {

@@ -109,7 +109,8 @@ class _Analysis:
         w = answer.weights
         self.mean_error = (w * score_error).sum(-1, keepdim=True)
         relative = score_error + self.mean_error + u * (2 * whole + 2 * lse + made.case.k_len + 8) + self.half
-        self.w = Number(w, w * relative, u)
+        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27  # may be taken for 0
+        self.w = Number(w, w * relative + w.clamp_max(vanishing), u)
         self.score_error, self.lse, self.whole = score_error, lse, whole
 
     def _signed(self) -> torch.Tensor:
