@@ -144,3 +144,16 @@ def test_asking_moves_no_plan():
         q, k, v = make_qkv(q_len=length, k_len=length)
         asked = plan(q, k, v, want=WANT[:5]).backend
         assert asked == plan(q, k, v).backend
+
+
+@pytest.mark.parametrize("want", ["chosen", "chosen among others"])
+def test_a_bias_that_learns_by_chosen_weights_alone_gets_zeros_elsewhere(want):
+    """Its gradient is made of the blocks of chosen rows; what stands elsewhere must not be left as it was found."""
+    q, k, v = make_qkv(batch=1, heads=1, kv_heads=1, q_len=7, k_len=11, dtype=torch.float64)
+    asked = (rg.weights_of(rows=[1], heads=[0]), *(() if want == "chosen" else ("entropy",)))
+    found = []
+    for backend in ("reference", "streamed"):
+        bias = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        detail = rg.attention_detail(q, k, v, bias=bias, want=asked, backend=backend)
+        found += torch.autograd.grad(detail.chosen_weights[..., :3].sum(), bias)
+    torch.testing.assert_close(*found)

@@ -24,9 +24,14 @@ class ScoreGradients:
     the formula and the centres of the scores receive stays with them.
 
     Everything is summed in the dtype of the scores.
+
+    Args:
+        scores: what is differentiated.
+        bias_learns: is the gradient of the bias wanted?
+        every_block: will every block be sent? Then what a block writes alone need not be zeroed before.
     """
 
-    def __init__(self, scores: Scores, bias_learns: bool) -> None:
+    def __init__(self, scores: Scores, bias_learns: bool, every_block: bool) -> None:
         problem = scores.problem
         self.scores = scores
         self.dq = torch.zeros(
@@ -39,7 +44,7 @@ class ScoreGradients:
         if bias is not None and bias_learns:
             self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=scores.grid.device)
         whole = *self.dq.shape[:3], self.dk.shape[2]
-        self._met_once = self.dbias is not None and self.dbias.shape == whole
+        self._met_once = every_block and self.dbias is not None and self.dbias.shape == whole
         if self.dbias is not None and not self._met_once:
             self.dbias.zero_()
 

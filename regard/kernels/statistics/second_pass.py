@@ -104,7 +104,7 @@ class _Pass(torch.autograd.Function):
 
         def first(grads: Any) -> Any:
             scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
-            sent = ScoreGradients(scores, bias_learns)
+            sent = ScoreGradients(scores, bias_learns, every_block=False)
             to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 

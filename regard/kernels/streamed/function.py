@@ -41,7 +41,7 @@ class _Stream(torch.autograd.Function):
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
             scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
-            sent = ScoreGradients(scores, bias_learns)
+            sent = ScoreGradients(scores, bias_learns, every_block=True)
             dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
             return dv.to(inputs[0].dtype), *sent.by_input(tuple(inputs[1:]))
 
