@@ -1,4 +1,4 @@
-"""Values that public names take, by the names of their parameters: what test_garbage.py hands over beside the garbage."""
+"""Values that public names take, by the names of their parameters: what stands beside the garbage."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from regard import caches, layers, models, patterns
+from regard import caches, models, patterns
 from regard.bench import Results, Work
 from regard.comparison import Footprint, Measures, Spent
 from regard.conversion import Change, Conversion, load_converted
-from regard.decoding import Generator, Sampling, SpecialIds, TextStream, Translator
+from regard.decoding import Generator, Sampling, TextStream, Translator
 from regard.decoding.loading import TOKENISER_FILE
 from regard.inspection import AttentionMaps, HeadChoice, approximation
-from regard.lessons import Lesson, Settings, find_lesson
+from regard.lessons import find_lesson
 from regard.models.translation_config import TranslationConfig
 from regard.patterns import Grid
 from regard.testing import Budget, make_qkv
@@ -158,7 +158,8 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "read_what_is_left.path": lambda: "log.jsonl", "read_run.folder": lambda: "nowhere",
     # comparison, walkthrough, lessons, bench, testing
     "spent": lambda: Spent(1, 1, 1.0, 1.0, 1), "log": list, "cache_bytes": lambda: 1 << 20,
-    "measure_language_model.model": language_model, "footprint.model": language_model, "kept": lambda: record().to_dict(),
+    "measure_language_model.model": language_model, "footprint.model": language_model,
+    "kept": lambda: record().to_dict(),
     "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
     "walk_run.run": saved_translator, "walk.head": lambda: 1, "walk_run.head": lambda: 1, "width": lambda: 80,
     "find_lesson.name": lambda: "causal", "taught": lambda: TAUGHT(), "results": lambda: Results({}, True, "x"),
@@ -205,11 +206,11 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Translator": lambda: Translator(translator_model(), tokeniser()),
     "Generator": lambda: Generator(language_model(), tokeniser()), "TextStream": TextStream, "Sampling": Sampling,
     "TrainingConfig": TrainingConfig, "AttentionMaps": maps, "Converted": lambda: load_converted(saved_translator(), 1),
-    "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}), "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
+    "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
+    "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
     "Measures": record, "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
     "Work": lambda: Work(8), "Lesson": lambda: find_lesson("causal"), "Taught": TAUGHT,
     "Approximation": lambda: approximation(*make_qkv(), seeds=[0]), "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal, "Strided": lambda: patterns.Strided(2), "Explicit": lambda: patterns.Explicit(IDS > 4),
     "Where": lambda: patterns.Where(lambda q, k: q >= k), "PerHead": lambda: patterns.PerHead([patterns.Causal()]),
 }  # fmt: skip
-__all__ = ["INSTANCES", "SENSIBLE", "Lesson", "Settings", "SpecialIds", "layers"]

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from regard.arguments import whole
 from regard.combination import check_combination
 from regard.errors import ArgumentError
-from regard.kinds import a_string
+from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
 from regard.models.block import NORMS
@@ -114,7 +113,7 @@ class LanguageConfig(Settings):
             if self.dim % self.heads:
                 raise ArgumentError(f"dim is {self.dim}; without head_dim it is a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
-        if whole("hidden_dim", self.hidden_dim, 0) == 0:
+        if of_kind("hidden_dim", self.hidden_dim, int, "a whole number, 0 for the usual one") == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
         for name in ("pattern", "mechanism"):
             texts = getattr(self, name)
