@@ -29,7 +29,7 @@ INSIDE = {
         "SpentError", "look_cost", "alike_residues",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary",
-        "positions", "runs", "words", "kept_whole", "PerDocument",
+        "positions", "runs", "words", "kept_whole", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
     "positions": {"frequencies", "check_positions", "checked_base"},

@@ -17,7 +17,7 @@ KERNELS = (
 )  # fmt: skip
 # From the ground up. Modules on one line may import each other; a line in STRANGERS may not.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arguments", "shapes", "stored", "statistics", "terminal_text"),
+    ("errors", "arguments", "kinds", "shapes", "stored", "statistics", "terminal_text"),
     ("storage",),
     ("patterns", "bias", "positions", "mechanisms"),
     ("autocast", "jagged"),

@@ -10,6 +10,7 @@ from regard.conversion.llama_layout import CONFIG_FILE, read_json
 from regard.conversion.own_models import PROVENANCE_FILE, load_converted
 from regard.conversion.report import Conversion
 from regard.errors import CheckpointError
+from regard.kinds import a_path
 
 
 def convert_kv_heads(
@@ -45,7 +46,7 @@ def convert_kv_heads(
     ...     LanguageModel.load(f"{parent}/two").config.kv_heads, str(done.kv_bytes["token"])
     (2, '256 -> 64')
     """
-    folder, out = Path(folder), Path(out)
+    folder, out = a_path("folder", folder), a_path("out", out)
     check_out(folder, out)
     if is_hugging_face(folder):
         return convert_llama(folder, out, kv_heads, method, check)

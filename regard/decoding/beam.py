@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from regard.decoding.hypothesis import NORMALISATIONS, Hypothesis, normalised
+from regard.arguments import whole
+from regard.decoding.hypothesis import Hypothesis, check_normalisation, normalised
 from regard.decoding.likeliest import likeliest
-from regard.decoding.opening import OURS, Over, SpecialIds, admitted, length_limits, open_texts
+from regard.decoding.opening import OURS, Over, SpecialIds, admitted, check_search, length_limits, open_texts
 from regard.errors import ArgumentError
 from regard.models.state import Writer
 
+WIDEST = 1 << 16  # hypotheses of a beam
 Going = tuple[tuple[int, ...], float]  # ids of a hypothesis, and the logarithm of their probability
 
 
@@ -117,10 +119,11 @@ def beam_search(
 
     Source: Sequence to Sequence Learning, Sutskever et al. 2014, section 3.2.
     """
-    if not 1 <= count <= beam:
-        raise ArgumentError(f"beam={beam}, count={count}: a beam is 1 or more and finds at most as many hypotheses")
-    if normalisation not in NORMALISATIONS:
-        raise ArgumentError(f"normalisation={normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+    check_search(special, over)
+    beam, count = whole("beam", beam), whole("count", count)
+    if not 1 <= count <= beam <= WIDEST:
+        raise ArgumentError(f"beam={beam}, count={count}: a beam is 1 to {WIDEST} and finds at most as many hypotheses")
+    check_normalisation(normalisation, alpha)
     limits = length_limits(source, max_length)
     rows = [_Row(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
     if not rows:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import whole
 from regard.decoding.translator import Translation, Translator
+from regard.kinds import a_list, of_kind
 from regard.text import PAD, Pair, Scores, score
 from regard.text.translation_batches import batches_in_order, encode_pairs
 
@@ -43,6 +45,8 @@ def evaluate(
     Raises:
         ArgumentError: no pairs, or settings that cannot be.
     """
+    of_kind("translator", translator, Translator, "a Translator")
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     lines = [pair.source for pair in pairs]
     found = translator.translate(lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
     scores = score([translation.text for translation in found], [pair.target for pair in pairs])
@@ -55,6 +59,9 @@ def evaluate(
 @torch.inference_mode()
 def perplexity(translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048) -> float:
     """exp of the mean cross entropy of the target ids, END included, given all before them."""
+    of_kind("translator", translator, Translator, "a Translator")
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+    whole("batch_tokens", batch_tokens, 1)
     total, count = 0.0, 0
     device = next(translator.model.parameters()).device
     for _, batch in batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from regard.arguments import real, shown
 from regard.errors import ArgumentError
 
 
@@ -39,6 +40,7 @@ def filtered_probabilities(
     tensor([[0.6250, 0.3750, 0.0000]])
     """
     check_filters(temperature, top_k, top_p, min_p)
+    check_scores(scores)
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if is_greedy(temperature):
@@ -56,6 +58,14 @@ def filtered_probabilities(
     return probabilities
 
 
+def check_scores(scores: torch.Tensor) -> None:
+    """Raise an ArgumentError for what are no scores (batch, vocab_size)."""
+    if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or not scores.shape[1]:
+        raise ArgumentError(f"scores are {shown(scores)}; they are a tensor (batch, vocab_size) of real numbers")
+    if not (scores.is_floating_point() or scores.dtype == torch.int64):
+        raise ArgumentError(f"scores are {shown(scores)}; they are a tensor (batch, vocab_size) of real numbers")
+
+
 def is_greedy(temperature: float) -> bool:
     """Is it 0, or too near for float32 to divide by?"""
     return temperature < torch.finfo(torch.float32).tiny
@@ -63,6 +73,9 @@ def is_greedy(temperature: float) -> bool:
 
 def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
     """Raise an ArgumentError for settings that cannot be."""
+    for name, number in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        if number is not None or name == "temperature":
+            real(name, number)
     if not 0 <= temperature < float("inf"):
         raise ArgumentError(f"temperature is {temperature}; it is 0 for the likeliest id, or a number above 0")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):

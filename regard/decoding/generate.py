@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from regard.arguments import whole
 from regard.decoding.beam import beam_search
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.opening import OURS, Over, SpecialIds, length_limits
+from regard.decoding.opening import OURS, Over, SpecialIds, check_search, length_limits
 from regard.decoding.sampling import Sampling
 from regard.decoding.writing import GREEDY, write
 from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind
 from regard.models.state import Writer
 
 
@@ -58,6 +60,14 @@ def generate(
     >>> [len(texts) for texts in found]
     [2, 2]
     """
+    check_search(special, over)
+    if sampling is not None:
+        of_kind("sampling", sampling, Sampling, "a Sampling, or None for the likeliest ids")
+    beam, count = whole("beam", beam, 1), whole("count", count)
+    if rows is not None:
+        rows = a_list("rows", rows, int, "whole numbers, one for each prompt")
+        if len(rows) != len(prompts):
+            raise ArgumentError(f"rows are {len(rows)} numbers for {len(prompts)} prompts; give one for each prompt")
     sampling = GREEDY if sampling is None else sampling
     if beam != 1:
         if not sampling.is_greedy:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.arguments import real, whole
 from regard.errors import ArgumentError
 
+LARGEST_ALPHA = 30  # a longer text, to this power, is still a float
 NORMALISATIONS = ("none", "average", "gnmt")
 
 
@@ -32,10 +34,19 @@ def normalised(log_probability: float, length: int, normalisation: str, alpha: f
     >>> round(normalised(-6.0, 7, "gnmt", alpha=1.0), 6)
     -3.0
     """
+    real("log_probability", log_probability)
+    whole("length", length, 0)
+    check_normalisation(normalisation, alpha)
     if normalisation == "none":
         return log_probability
     if normalisation == "average":
         return log_probability / max(1, length)
-    if normalisation == "gnmt":
-        return log_probability / ((5 + length) / 6) ** alpha
-    raise ArgumentError(f"normalisation={normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+    return log_probability / ((5 + length) / 6) ** alpha
+
+
+def check_normalisation(normalisation: str, alpha: float) -> None:
+    """Raise an ArgumentError for a normalisation that does not exist, or an alpha that is no small number."""
+    if normalisation not in NORMALISATIONS:
+        raise ArgumentError(f"normalisation={normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+    if abs(real("alpha", alpha)) > LARGEST_ALPHA:
+        raise ArgumentError(f"alpha is {alpha}; it is a power, from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import of_kind
 from regard.models import SavedModel, load_model
 from regard.text import Tokeniser
 
@@ -25,6 +26,7 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
 
 def check_together(vocab_size: int, tokeniser: Tokeniser) -> None:
     """Raise an ArgumentError if a model of so many ids and a tokeniser were not trained together."""
+    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     if vocab_size != tokeniser.vocab_size:
         raise ArgumentError(
             f"the model has {vocab_size} ids and the tokeniser {tokeniser.vocab_size}; they were not trained together"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown, whole
 from regard.decoding.likeliest import log_total
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
@@ -31,8 +32,25 @@ class SpecialIds:
     end: int | None = END
     never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
 
+    def __post_init__(self) -> None:
+        whole("begin", self.begin, 0)
+        if self.end is not None:
+            whole("end", self.end, 0)
+        if not isinstance(self.never, tuple):
+            raise ArgumentError(f"never is {shown(self.never)}; it needs a tuple of ids")
+        for one in self.never:
+            whole("an id of never", one, 0)
+
 
 OURS = SpecialIds()
+
+
+def check_search(special: SpecialIds, over: Over | None) -> None:
+    """Raise an ArgumentError where a search is given another kind of object."""
+    if not isinstance(special, SpecialIds):
+        raise ArgumentError(f"special is {shown(special)}; it needs SpecialIds")
+    if over is not None and not callable(over):
+        raise ArgumentError(f"over is {shown(over)}; it needs a function of a row and its ids")
 
 
 def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> tuple[State, torch.Tensor]:
@@ -40,6 +58,9 @@ def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> 
 
     A state that has read a prompt holds them as `next_scores`; any other text begins with `special.begin`.
     """
+    for name in ("start", "step"):
+        if not callable(getattr(model, name, None)):
+            raise ArgumentError(f"model is {shown(model)}; it needs a model that can `start` and `step`")
     state = model.start(texts)
     scores = getattr(state, "next_scores", None)
     if scores is None:
@@ -74,8 +95,10 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
 
     A row's limit is its own, so that what stands beside it in a batch changes nothing.
     """
+    if not isinstance(texts, torch.Tensor) or texts.dim() != 2:
+        raise ArgumentError(f"texts are {shown(texts)}; they are an int64 tensor of ids (batch, length)")
     if most is None:
         return [2 * living + 16 for living in (texts != PAD).sum(1).tolist()]
-    if most < 1:
+    if whole("the most ids", most) < 1:
         raise ArgumentError(f"a text of at most {most} ids was asked for; it may have 1 or more")
     return [most] * len(texts)

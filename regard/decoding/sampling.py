@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.decoding.filters import check_filters, filtered_probabilities, is_greedy
+from regard.arguments import shown, whole
+from regard.decoding.filters import check_filters, check_scores, filtered_probabilities, is_greedy
 from regard.decoding.likeliest import likeliest
 from regard.errors import ArgumentError
 from regard.patterns.counting import draw
@@ -55,6 +56,10 @@ class Sampling:
         Returns:
             Ids (batch,).
         """
+        check_scores(scores)
+        whole("place", place, 0)
+        if not isinstance(rows, torch.Tensor) or rows.shape != scores.shape[:1] or rows.dtype != torch.int64:
+            raise ArgumentError(f"rows are {shown(rows)}; they are an int64 tensor, a number for each row of scores")
         if self.is_greedy:
             return likeliest(scores, 1)[1][:, 0]
         likely = filtered_probabilities(

@@ -6,6 +6,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
 from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind, quoted
 
 
 class TextStream:
@@ -29,8 +30,8 @@ class TextStream:
     """
 
     def __init__(self, stops: Sequence[str] = (), begins: bool = False) -> None:
-        if isinstance(stops, str) or not all(isinstance(stop, str) and stop for stop in stops):
-            raise ArgumentError(f"stops are {stops!r}; give a list of texts of one character or more")
+        if "" in (stops := a_list("stops", stops, str, "a list of texts")):
+            raise ArgumentError(f"stops are {quoted(stops)}; give a list of texts of one character or more")
         self.stopped = False
         self._stops = tuple(stops)
         self._begins = begins
@@ -39,7 +40,7 @@ class TextStream:
 
     def feed(self, raw: bytes) -> str:
         """What may be shown now that these bytes have come."""
-        return self._take(self._decoder.decode(raw))
+        return self._take(self._decoder.decode(of_kind("raw", raw, bytes, "the bytes of a piece of text")))
 
     def close(self) -> str:
         """What was held back and is certain now that nothing follows."""

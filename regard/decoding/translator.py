@@ -8,10 +8,13 @@ from pathlib import Path
 
 import torch
 
+from regard.arguments import whole
 from regard.decoding.beam import beam_search
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.loading import TOKENISER_FILE, check_together, load_with_tokeniser
 from regard.decoding.writing import greedy_search
+from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind, quoted
 from regard.models.kinds import TranslationModel, translation_model
 from regard.text import Tokeniser
 from regard.text.translation_batches import batches_in_order
@@ -44,6 +47,7 @@ class Translator:
     """
 
     def __init__(self, model: TranslationModel, tokeniser: Tokeniser) -> None:
+        of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
         check_together(model.config.vocab_size, tokeniser)
         self.model, self.tokeniser = model.eval(), tokeniser
 
@@ -80,6 +84,11 @@ class Translator:
         Raises:
             ArgumentError: settings that cannot be.
         """
+        lines = a_list("lines", lines, str, "a list of strings, one for each source")
+        whole("beam", beam, 1)
+        whole("batch_tokens", batch_tokens, 1)
+        if progress is not None and not callable(progress):
+            raise ArgumentError(f"progress is {quoted(progress)}; it needs a function of a number of lines")
         found: list[Translation | None] = [None] * len(lines)
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         for indices, batch in batches_in_order(encoded, batch_tokens):

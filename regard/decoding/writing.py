@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.opening import OURS, Over, SpecialIds, admitted, length_limits, open_texts
+from regard.decoding.opening import OURS, Over, SpecialIds, admitted, check_search, length_limits, open_texts
 from regard.decoding.sampling import Sampling
 from regard.models.state import Writer
 
@@ -29,6 +29,7 @@ def greedy_search(
     Returns:
         Hypotheses, one a row; their score is their log-probability.
     """
+    check_search(special, None)
     return write(model, texts, length_limits(texts, max_length), GREEDY, special=special)
 
 

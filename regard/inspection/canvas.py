@@ -20,6 +20,7 @@ import torch
 from regard.errors import ArgumentError
 from regard.inspection.labels import shortened, visible
 from regard.inspection.maps import Kind
+from regard.kinds import a_path
 from regard.storage.files import replace_file
 from regard.text.packages import needed
 
@@ -79,7 +80,7 @@ def checked_path(path: str | Path) -> Path:
     Raises:
         ArgumentError: another ending than ".png", or a folder that does not exist.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(os.path.abspath(a_path("path", path)))
     if path.suffix.lower() != ".png":
         raise ArgumentError(f"the picture would be {path.name}; it is a PNG, so its name ends in .png")
     if not path.parent.is_dir():

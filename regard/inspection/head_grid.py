@@ -24,6 +24,7 @@ from regard.inspection.canvas import (
 )
 from regard.inspection.maps import AttentionMaps, Kind
 from regard.inspection.panels import WORDING
+from regard.kinds import of_kind
 
 EDGE, GAP = 0.35, 0.16  # inches around the picture, and between its maps
 WIDEST = 24.0  # inches that all heads of a layer may take while their words are written
@@ -57,6 +58,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     ...     Path(folder, "heads.png").read_bytes()[1:4]
     b'PNG'
     """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
     path = checked_path(path)
     maps = maps.merged()
     rows, columns = (label_texts(labels) for labels in maps.labels(kind))

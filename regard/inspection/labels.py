@@ -2,6 +2,8 @@
 
 import unicodedata
 
+from regard.kinds import a_string
+
 EMPTY = "\u2423"  # "␣": a word of nothing
 LONGEST = 18  # characters of a label; a longer word ends in "…"
 
@@ -12,7 +14,7 @@ def visible(word: str) -> str:
     >>> visible("a\nb"), visible("\u202eevil"), visible("")
     ('a\\nb', '\\u202eevil', '␣')
     """
-    return "".join(_shown(character) for character in word) or EMPTY
+    return "".join(_shown(character) for character in a_string("word", word)) or EMPTY
 
 
 def shortened(label: str, longest: int = LONGEST) -> str:

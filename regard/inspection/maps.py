@@ -8,9 +8,11 @@ from typing import Literal, get_args
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import layer_weights, recorded_weights, watched
+from regard.kinds import a_list, each, of_kind, quoted
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel
@@ -59,8 +61,10 @@ class AttentionMaps:
 
     def __post_init__(self) -> None:
         for kind in KINDS:
+            for words in (self.source_words, self.target_words):
+                of_kind("words", words, tuple, "a tuple of words")
+            found = tuple(of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape)
             rows, columns = self.labels(kind)
-            found = tuple(getattr(self, kind).shape)
             if len(found) != 4 or found[2:] != (len(rows), len(columns)):
                 raise ShapeError(
                     f"{kind} weights are {found}; their labels need (layers, heads, {len(rows)}, {len(columns)})"
@@ -94,6 +98,8 @@ class AttentionMaps:
             ArgumentError: a kind, layer or head that does not exist.
         """
         self.labels(kind)
+        layer = whole("layer", layer)
+        head = None if head is None else whole("head", head)
         weights: torch.Tensor = getattr(self, kind)
         layers, heads = weights.shape[:2]
         if not layers:
@@ -177,6 +183,12 @@ def look_batch(
         ArgumentError: as `look`.
     """
     check_attends(model)
+    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
+    whole("batch_tokens", batch_tokens, 1)
+    sentences = a_list("sentences", sentences, (tuple, list), "(source, target ids), one for each sentence")
+    for sentence in sentences:
+        if len(sentence) != 2:
+            raise ArgumentError(f"sentences hold {quoted(sentence)}; each is (source, target ids)")
     encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
     found: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
@@ -201,6 +213,7 @@ def look_batch(
 
 def check_attends(model: TranslationModel) -> None:
     """Raise an UnsupportedError if there is nothing to look at."""
+    of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
     if isinstance(model, RecurrentTranslator) and model.config.attention == "none":
         raise UnsupportedError(
             "this translator has attention='none': it reads the source as one vector, so there are no weights to look "
@@ -225,7 +238,7 @@ def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.T
 def _checked_target(target_ids: Sequence[int]) -> list[int]:
     if isinstance(target_ids, str):
         raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode(text)")
-    ids = [int(i) for i in target_ids]
+    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode gives them")]
     if special := sorted({PAD, BEGIN, END} & set(ids)):
         raise ArgumentError(f"target_ids hold the special ids {special}; give those of the text alone, as encode does")
     return ids

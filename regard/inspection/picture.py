@@ -22,6 +22,7 @@ from regard.inspection.canvas import (
 )
 from regard.inspection.maps import AttentionMaps
 from regard.inspection.panels import Panel
+from regard.kinds import of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,6 +72,7 @@ def draw_maps(
     ...     Path(folder, "cat.png").read_bytes()[1:4]
     b'PNG'
     """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
     path = checked_path(path)
     maps = maps.merged()
     words = max(len(maps.source_words), len(maps.target_words))

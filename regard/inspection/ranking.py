@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.errors import ArgumentError
 from regard.inspection.labels import visible
 from regard.inspection.maps import AttentionMaps, Kind
+from regard.kinds import of_kind
 
 
 def looked_at(
@@ -29,6 +30,7 @@ def looked_at(
     >>> [(word, round(weight, 2)) for word, weight in looked_at(maps, "it")]
     [('animal', 0.7), ('it', 0.2), ('<end>', 0.1)]
     """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
     return [(label, weight) for label, weight, _ in _ranked(maps, word, kind, layer, head)]
 
 
@@ -58,6 +60,7 @@ def tell_look(
     >>> tell_look(maps, "it", referent="animal")
     '*it* looked most at animal (0.70), <end> (0.10); true referent: animal'
     """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
     place = _place_of(maps, word, kind)
     # The decoder's own word is what it is writing: among what it read there is nothing to leave out.
     own = place if kind == "encoder" else None

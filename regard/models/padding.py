@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import ShapeError
+from regard.arguments import shown
+from regard.errors import ArgumentError, ShapeError
 from regard.patterns import KeySpan
 from regard.text.vocabularies import PAD
 
@@ -41,6 +42,8 @@ def align(ids: torch.Tensor) -> Aligned:
     >>> align(torch.tensor([[0, 5, 6], [7, 8, 9]])).ids.tolist()
     [[5, 6, 0], [7, 8, 9]]
     """
+    if not isinstance(ids, torch.Tensor):
+        raise ArgumentError(f"ids are {shown(ids)}; a batch of texts is an int64 tensor (batch, length)")
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; a batch of texts is int64 (batch, length)")
     living = ids != PAD

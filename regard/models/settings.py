@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 
 LARGEST_SIZE = 2**31 - 1  # of one axis
 MOST_LAYERS = 10_000  # ten times the deepest network that was ever trained
@@ -30,6 +31,7 @@ class Settings:
         Raises:
             ArgumentError: a setting that does not exist, is missing, or cannot be.
         """
+        of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = {field.name: field for field in fields(cls)}
         if unknown := sorted(settings.keys() - known.keys()):
             raise ArgumentError(f"there is no setting {', '.join(unknown)}; there are {', '.join(known)}")

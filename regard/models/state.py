@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from regard.caches import Cache, RecurrentState
+from regard.kinds import each, of_kind
 from regard.layers import MultiHeadAttention
 
 
@@ -57,7 +58,9 @@ class LayerCaches:
     """
 
     def __init__(self, caches: Iterable[Cache | RecurrentState]) -> None:
-        self.each = list(caches)
+        self.each = list(each("caches", caches, "caches, one for each attention layer"))
+        for cache in self.each:
+            of_kind("caches", cache, (Cache, RecurrentState), "caches, one for each attention layer")
 
     @property
     def length(self) -> int:

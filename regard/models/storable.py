@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import of_kind
 from regard.models.settings import Settings
 from regard.models.storage import SavedModel, load_model, save_model
 
@@ -36,6 +37,7 @@ class Storable(nn.Module):
     @classmethod
     def from_saved(cls, saved: SavedModel, where: str) -> Self:
         """The model in what was read from `where`; sizes are compared before any memory is taken for them."""
+        of_kind("saved", saved, SavedModel, "what load_model gives")
         try:
             config = cls.Config.from_dict(saved.config)
             held = sum(tensor.numel() for tensor in saved.state.values())

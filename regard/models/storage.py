@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path, a_string, of_kind
 from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
@@ -85,7 +86,14 @@ def save_model(
     ...     load_model(f"{parent}/m", kind="toy").config
     {'dim': 2}
     """
-    folder = Path(folder)
+    folder = a_path("folder", folder)
+    of_kind("config", config, dict, "settings by name")
+    of_kind("state", state, dict, "tensors by name")
+    a_string("kind", kind)
+    for name, text in of_kind(
+        "extra_files", {} if extra_files is None else extra_files, dict, "texts by file name"
+    ).items():
+        a_string(f"extra file {name!r}", text)
     _check_replaceable(existing_folder(folder))
     write_folder(folder, lambda aside: write_model_files(aside, config, state, kind, extra_files), replace=True)
 
@@ -129,7 +137,7 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
     """
-    folder = Path(folder)
+    folder = a_path("folder", folder)
     while True:
         found = _model_folder(folder)
         try:

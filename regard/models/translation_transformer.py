@@ -12,8 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.caches import Cache, RecurrentState
+from regard.caches.given import check_rows
+from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection, project
-from regard.models.ids import check_ids
+from regard.models.ids import check_ids, check_step
 from regard.models.padding import align
 from regard.models.sources import Sources
 from regard.models.storable import Storable
@@ -48,6 +51,7 @@ class TranslationState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        check_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # as a beam's rows often stay
         for cache in self.caches:
@@ -72,7 +76,7 @@ class TranslationTransformer(Storable):
     Config = TranslationConfig
 
     def __init__(self, config: TranslationConfig) -> None:
-        config.check_memory()
+        of_kind("config", config, TranslationConfig, "a TranslationConfig").check_memory()
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
@@ -126,6 +130,9 @@ class TranslationTransformer(Storable):
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        check_step(ids, state, TranslationState)
+        if len(ids) != state.sources.rows:
+            raise ArgumentError(f"ids are {len(ids)} for {state.sources.rows} texts; give one for each text")
         place, sources = state.length, state.sources
         looks = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
         x = self._embed(ids[:, None], place, self.target_embedding)[:, 0]

@@ -8,6 +8,7 @@ from functools import reduce
 
 import torch
 
+from regard.patterns.arguments import whole
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.compound import Compound
@@ -127,7 +128,7 @@ class Either(Many):
         )
 
     def reach(self, layers: int = 1) -> Reach:
-        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(layers)
+        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(whole("layers", layers, 1))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return any(part.sees_all(first, last, keys) for part in self.parts)

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+import torch
+
 from regard.arguments import plain, shown, whole, yes_or_no
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
-__all__ = ["MOST", "kept_whole", "positions", "runs", "whole", "words", "yes_or_no"]
+__all__ = [
+    "MOST",
+    "check_sizes",
+    "kept_whole",
+    "positions",
+    "runs",
+    "spans",
+    "start_of",
+    "starts_of",
+    "whole",
+    "words",
+    "yes_or_no",
+]
 
 MOST = 1_000_000  # positions named one by one
 
@@ -54,3 +68,30 @@ def words(ranges: Ranges) -> str:
     for one in ranges:
         named += [f"{one[0]}..{one[-1]}"] if len(one) > 2 else [str(number) for number in one]
     return ", ".join(named)
+
+
+def spans(name: str, ranges: Iterable[range]) -> Ranges:
+    """The ranges, if that is what they are."""
+    found = tuple(ranges) if isinstance(ranges, list | tuple) else None
+    if found is None or not all(isinstance(one, range) for one in found):
+        raise ArgumentError(f"{name} is {shown(ranges)}; it needs ranges of positions, such as (range(0, 4),)")
+    return found
+
+
+def check_sizes(q_len: int, k_len: int) -> tuple[int, int]:
+    """The numbers of queries and keys, if they are such."""
+    return whole("q_len", q_len, 0), whole("k_len", k_len, 0)
+
+
+def start_of(q_start: int | None) -> int | None:
+    """The position of the first query, or None."""
+    return None if q_start is None else whole("q_start", q_start)
+
+
+def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
+    """The position of the first query, one for each batch row, or None."""
+    if not isinstance(q_start, torch.Tensor) or q_start.dim() != 1:
+        return start_of(q_start)  # ty: ignore[invalid-argument-type]  # a tensor of one number is a number
+    if q_start.is_floating_point() or q_start.is_complex() or q_start.dtype == torch.bool or not len(q_start):
+        raise ArgumentError(f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row")
+    return q_start

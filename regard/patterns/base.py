@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.errors import ArgumentError
+from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
 from regard.patterns.band import Band
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, Segments, union
@@ -142,6 +143,7 @@ class Pattern:
         >>> print(CausalWindow(512).reach(layers=4))
         2044 back, 0 ahead
         """
+        layers = whole("layers", layers, 1)
         band = self.band()
         if band is not None:
             return Reach(band.left, band.right).stacked(layers)
@@ -157,7 +159,7 @@ class Pattern:
         """
         from regard.patterns.tiles import tiles
 
-        return tiles(self, q_len, k_len, tile, q_start)
+        return tiles(self, *check_sizes(q_len, k_len), tile, start_of(q_start))
 
     def empty_rows(self, q_len: int, k_len: int, *, q_start: int | None = None) -> Ranges:
         """The rows of queries that see no key.
@@ -168,7 +170,7 @@ class Pattern:
         """
         from regard.patterns.tiles import empty_rows
 
-        return empty_rows(self, q_len, k_len, q_start)
+        return empty_rows(self, *check_sizes(q_len, k_len), start_of(q_start))
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
@@ -227,7 +229,8 @@ class Pattern:
         >>> Causal().dense(2, 3).int().tolist()
         [[1, 1, 0], [1, 1, 1]]
         """
-        return self.evaluate(Grid.whole(q_len, k_len, q_start)).clone()
+        grid = Grid.whole(*check_sizes(q_len, k_len), starts_of(q_start))
+        return self.evaluate(grid).clone()
 
     def count(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> int:
         """Allowed pairs; summed over the batch rows or heads where the pattern itself differs by them.
@@ -236,7 +239,7 @@ class Pattern:
         >>> SlidingWindow(4).count(5, 5)
         19
         """
-        grid = Grid.whole(q_len, k_len, q_start)
+        grid = Grid.whole(*check_sizes(q_len, k_len), starts_of(q_start))
         alike = not (self.varies_by_head or self.varies_by_row or grid.per_batch)
         band = self.band()
         if alike and band is not None:
@@ -264,7 +267,8 @@ class Pattern:
         """The pattern as text, one line a query; see `regard.patterns.drawing`."""
         from regard.patterns.drawing import draw
 
-        return draw(self, q_len, q_len if k_len is None else k_len, q_start=q_start)
+        sizes = check_sizes(q_len, q_len if k_len is None else k_len)
+        return draw(self, *sizes, q_start=start_of(q_start))
 
     def __and__(self, other: Pattern | str) -> Pattern:
         return _joined("both", self, other)

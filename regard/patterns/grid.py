@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from regard.arguments import shown
+from regard.errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -42,8 +45,11 @@ class Grid:
         >>> Grid.whole(2, 5).q_pos.flatten().tolist()
         [3, 4]
         """
+        for name, size in (("q_len", q_len), ("k_len", k_len)):
+            if not isinstance(size, int | torch.SymInt):
+                raise ArgumentError(f"{name} is {shown(size)}; it needs a whole number, 0 or more")
         start = k_len - q_len if q_start is None else q_start
-        return cls(q_len, k_len, start, range(q_len), range(k_len), torch.device(device))
+        return cls(q_len, k_len, start, range(q_len), range(k_len), _device(device))
 
     def block(self, rows: range, keys: range) -> Grid:
         """The part of this grid at `rows` and `keys`, which keep their numbers in the whole call."""
@@ -66,3 +72,12 @@ class Grid:
     def k_pos(self) -> torch.Tensor:
         """Positions of the columns: (keys,)."""
         return torch.arange(self.keys.start, self.keys.stop, device=self.device)
+
+
+def _device(device: torch.device | str) -> torch.device:
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        raise ArgumentError(f"device is {shown(device)}; it needs a device of torch, such as 'cpu' or 'cuda'") from None

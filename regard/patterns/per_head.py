@@ -9,6 +9,7 @@ from functools import cached_property, reduce
 import torch
 
 from regard.errors import ArgumentError, ShapeError
+from regard.patterns.arguments import whole
 from regard.patterns.base import Pattern
 from regard.patterns.compound import Compound, shallow
 from regard.patterns.grid import Grid
@@ -100,7 +101,7 @@ class PerHead(Compound):
 
     def reach(self, layers: int = 1) -> Reach:
         """Heads of one layer feed all heads of the next, so the farthest one decides."""
-        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(layers)
+        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(whole("layers", layers, 1))
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
         return side_by_side([part.visible_keys(grid) for part in self._heads], grid, dim=1)

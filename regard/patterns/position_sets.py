@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.patterns.arguments import words
+from regard.patterns.arguments import spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.part import Part, everything
@@ -27,7 +27,7 @@ class KeySet(Part):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", union(self.runs))
+        object.__setattr__(self, "runs", union(spans("runs", self.runs)))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, k_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
@@ -59,7 +59,7 @@ class QuerySet(Part):
     runs: Ranges
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", union(self.runs))
+        object.__setattr__(self, "runs", union(spans("runs", self.runs)))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, q_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import torch
 
-from regard.errors import ArgumentError, UnsupportedError
+from regard.errors import UnsupportedError
+from regard.patterns.arguments import whole
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.narrowing import Blocks
@@ -80,8 +81,7 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         ArgumentError: a tile smaller than 1.
         UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
     """
-    if not isinstance(tile, int) or tile < 1:
-        raise ArgumentError(f"tile is {tile!r}; it is a number of rows and keys, 1 or more")
+    tile = whole("tile", tile, 1)
     if pattern.varies_by_head or pattern.varies_by_row:
         raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles")
     grid = Grid.whole(q_len, k_len, q_start)
@@ -104,7 +104,13 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
 
 
 def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> Ranges:
-    """Rows that see no key."""
+    """Rows that see no key.
+
+    Raises:
+        UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
+    """
+    if pattern.varies_by_head or pattern.varies_by_row:
+        raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows")
     grid = Grid.whole(q_len, k_len, q_start)
     blocks = Blocks(pattern, grid)
     found: list[range] = []

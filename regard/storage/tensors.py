@@ -13,6 +13,7 @@ from typing import BinaryIO
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path, of_kind
 from regard.storage.files import open_plain, replace_file
 from regard.storage.header import DTYPES, HEADER_LIMIT, SEAL_LENGTH, Entry, read_header, render_header
 
@@ -47,7 +48,9 @@ def save_tensors(
     ...     load_tensors(Path(folder) / "two.safetensors")["one"]
     tensor([1., 1.])
     """
-    metadata = dict(metadata or {})
+    of_kind("tensors", tensors, dict, "tensors by name")
+    metadata = dict(of_kind("metadata", {} if metadata is None else metadata, dict, "strings by name"))
+    of_kind("durable", durable, bool, "True or False")
     _check_content(tensors, metadata)
     stored, tied = _split_tied(tensors)
     entries, total = _lay_out(stored)
@@ -73,7 +76,7 @@ def save_tensors(
         file.write(header)
 
     try:
-        replace_file(Path(path), write, durable=durable)
+        replace_file(a_path("path", path), write, durable=durable)
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CheckpointError(f"{error}; these tensors need {total} bytes") from error.__cause__
@@ -98,7 +101,7 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere.safetensors cannot be read: No such file or directory
     """
-    path = Path(path)
+    path = a_path("path", path)
     with open_plain(path) as file:
         header = read_header(file, path)
         if seal is not None and seal != header.seal:
@@ -122,8 +125,8 @@ def load_tensor_metadata(path: str | Path) -> dict[str, str]:
     ...     load_tensor_metadata(Path(folder) / "one.safetensors")
     {'step': '7'}
     """
-    with open_plain(Path(path)) as file:
-        return read_header(file, Path(path)).metadata
+    with open_plain(a_path("path", path)) as file:
+        return read_header(file, a_path("path", path)).metadata
 
 
 # Writing

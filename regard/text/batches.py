@@ -5,8 +5,12 @@ from collections.abc import Sequence
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import each, of_kind
 from regard.text.vocabularies import PAD
+
+LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"
 
 
 class TokenBatches:
@@ -45,9 +49,12 @@ class TokenBatches:
         world: int = 1,
         rank: int = 0,
     ) -> None:
+        for name, number in (("budget", budget), ("world", world), ("rank", rank)):
+            whole(name, number)
+        of_kind("seed", seed, int, "a whole number")
         if not 0 <= rank < world:
             raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
-        costs = [max(length) if isinstance(length, Sequence) else length for length in lengths]
+        costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
         _check_costs(costs, budget)
         self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
         self._bucket_of = _buckets(costs)
@@ -61,7 +68,7 @@ class TokenBatches:
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, that a step falls in."""
-        if step < 0:
+        if whole("step", step) < 0:
             raise ArgumentError(f"step is {step}; steps count from 0")
         return step // self.steps_per_epoch
 
@@ -99,10 +106,20 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
     """
     if side not in ("left", "right"):
         raise ArgumentError(f"side is {side!r}; rows are filled on the 'left' or on the 'right'")
+    value = whole("value", value)
+    rows = [list(each("a row", row, "ids")) for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")]
+    for row in rows:
+        if set(map(type, row)) != {int}:
+            row[:] = [whole("an id of a row", number) for number in row]
     longest = max(map(len, rows), default=0)
     filled = [[value] * (longest - len(row)) for row in rows]
     both = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
     return torch.tensor(both, dtype=torch.long).reshape(len(rows), longest)
+
+
+def _cost(length: int | Sequence[int]) -> int:
+    sides = length if isinstance(length, Sequence) and not isinstance(length, str | bytes) else [length]
+    return max((side if type(side) is int else whole("a length", side) for side in sides), default=0)
 
 
 def _check_costs(costs: list[int], budget: int) -> None:

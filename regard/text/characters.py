@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from regard.kinds import a_string
+
 # Typographic apostrophes; articles and word processors write them, keyboards do not.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -16,7 +18,7 @@ def tidy(text: str) -> str:
     >>> tidy("\u00a0cafe\u0301 \t au\u2028lait\r")
     'café au lait'
     """
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    return " ".join(unicodedata.normalize("NFC", a_string("text", text)).split())
 
 
 def normalise(text: str) -> str:
@@ -27,6 +29,6 @@ def normalise(text: str) -> str:
     >>> normalise("The animal didn’t  cross the street.")
     "The animal didn't cross the street."
     """
-    if not text.isascii():
+    if not a_string("text", text).isascii():
         text = LONE_SURROGATES.sub("\ufffd", text).translate(APOSTROPHES)
     return tidy(text)

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 from io import BufferedReader
-from pathlib import Path
 from typing import IO
 
 from regard.errors import DataError
+from regard.kinds import a_path, each, of_kind
 
 BINARY_SNIFF = 4096  # bytes looked at before a file is taken for text
 UNDECODABLE_SHARE = 0.2  # above it, a file is in another encoding rather than damaged in places
@@ -21,8 +21,9 @@ def open_bytes(path: PathLike) -> BufferedReader:
     Raises:
         DataError: it is missing, a folder, or cannot be opened.
     """
+    path = a_path("path", path)
     try:
-        return Path(path).open("rb")
+        return path.open("rb")
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path (the current folder is where it starts)") from None
     except IsADirectoryError:
@@ -92,7 +93,9 @@ def decode(raw: bytes, number: int) -> str | None:
 
 
 def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
-    for number, raw in enumerate(stream, start=1):
+    lines = each("source", stream, "a path, or a stream of lines")
+    for number, raw in enumerate(lines, start=1):
+        of_kind("source", raw, (str, bytes), "lines of text")
         data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
         text = decode(data, number)
         if text is None or "\0" in text:

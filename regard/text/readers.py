@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from regard.errors import ArgumentError, DataError
+from regard.kinds import a_path, of_kind
 from regard.text.characters import tidy
 from regard.text.formats import FORMATS, Fault, Row, rows
 from regard.text.lines import PathLike, read_lines
@@ -86,7 +87,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
     >>> read.pairs, read.dropped
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
-    if max_words < 1:
+    paths = tuple(a_path("path", path) for path in paths)
+    if of_kind("max_words", max_words, int, "a whole number, 1 or more") < 1:
         raise ArgumentError(f"max_words is {max_words}; it must be at least 1, or every line would be dropped")
     kept: dict[Pair, None] = {}  # in order, and a repeated pair is found at once
     read = PairFile(tuple(str(path) for path in paths), [])

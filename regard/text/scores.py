@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from regard.errors import ArgumentError
+from regard.kinds import a_list
 from regard.text.characters import normalise
 from regard.text.packages import needed
 
@@ -40,9 +41,8 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     >>> found.exact_match, found.count, found.bleu_signature.split("|")[0]
     (0.5, 2, 'nrefs:1')
     """
-    for name, texts in (("outputs", outputs), ("references", references)):
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ArgumentError(f"{name} must be a list of strings, one for each sentence")
+    needs = "a list of strings, one for each sentence"
+    outputs, references = a_list("outputs", outputs, str, needs), a_list("references", references, str, needs)
     if len(outputs) != len(references) or not outputs:
         raise ArgumentError(
             f"{len(outputs)} outputs and {len(references)} references were given; scoring compares as many of "

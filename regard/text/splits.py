@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from regard.errors import ArgumentError, DataError
+from regard.kinds import a_list, of_kind
 from regard.text.characters import normalise
 from regard.text.pairs import Pair
 
@@ -38,12 +39,14 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     >>> len(parts.train), len(parts.valid), len(parts.test)
     (91, 2, 7)
     """
+    for name, share in (("valid", valid), ("test", test)):
+        of_kind(name, share, (int, float), "a share of the sources, such as 0.05")
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise ArgumentError(
             f"the shares are valid={valid} and test={test}; neither may be below 0, and their sum must stay "
             f"below 1 to leave pairs to train on"
         )
-    pairs = list(pairs)
     placed = [_fraction(pair.source) for pair in pairs]
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)

@@ -4,8 +4,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, groupby
+from operator import index
 
 from regard.errors import ArgumentError, DataError
+from regard.kinds import each, of_kind, quoted
 from regard.text.characters import LONE_SURROGATES, normalise
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
@@ -16,6 +18,7 @@ LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its end
 BARE_SPACE = "\u2423"  # "␣": how a piece or word of nothing but space is shown
 
 
+IDS = "whole numbers, as encode gives them"
 MOST_PIECES = 1 << 22  # the library takes memory for all of them before it reads a line
 
 
@@ -42,7 +45,8 @@ class Tokeniser:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         """A tokeniser of a known vocabulary; see `train` and `from_json` for the usual ways here."""
-        self.vocabulary = vocabulary
+        needs = "a vocabulary; Tokeniser.train and Tokeniser.from_json make one"
+        self.vocabulary: Vocabulary = of_kind("vocabulary", vocabulary, Vocabulary, needs)
         self._engine = vocabulary.engine()
         self._word_units = word_units()
 
@@ -109,7 +113,7 @@ class Tokeniser:
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        joined = b"".join(self._bytes_of(i) or b"" for i in ids)
+        joined = b"".join(self._bytes_of(i) or b"" for i in each("ids", ids, IDS))
         text = joined.decode("utf-8", "replace")
         return text if self.verbatim else text.removeprefix(" ")
 
@@ -120,7 +124,8 @@ class Tokeniser:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
         return [
-            SPECIALS[int(i)] if (raw := self._bytes_of(i)) is None else _shown(raw, "backslashreplace") for i in ids
+            SPECIALS[int(i)] if (raw := self._bytes_of(i)) is None else _shown(raw, "backslashreplace")
+            for i in each("ids", ids, IDS)
         ]
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, range]]:
@@ -132,14 +137,14 @@ class Tokeniser:
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        ids = [int(i) for i in ids]
+        ids = list(each("ids", ids, IDS))
         raws = [self._bytes_of(i) for i in ids]
         words: list[tuple[str, range]] = []
         run_start = 0
         for at, raw in enumerate([*raws, None]):  # the None past the end closes the last run
             if raw is None:
                 words += self._words_of_run([one or b"" for one in raws[run_start:at]], run_start)
-                words += [(SPECIALS[ids[at]], range(at, at + 1))] if at < len(ids) else []
+                words += [(SPECIALS[int(ids[at])], range(at, at + 1))] if at < len(ids) else []
                 run_start = at + 1
         return words
 
@@ -158,7 +163,10 @@ class Tokeniser:
         return words
 
     def _bytes_of(self, i: int) -> bytes | None:
-        i = int(i)
+        try:
+            i = index(i)
+        except TypeError:
+            raise ArgumentError(f"ids holds {quoted(i)}; it needs {IDS}") from None
         if not 0 <= i < self.vocab_size:
             raise ArgumentError(f"id {i} is not one of this tokeniser's {self.vocab_size} (0 to {self.vocab_size - 1})")
         return self.vocabulary.raw_pieces[i]

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path
 from regard.models.storage import SavedModel, load_model, read_checkpoints, save_model
 from regard.training.checkpoint import complete_checkpoints
 
@@ -39,7 +40,7 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere holds no run of training
     """
-    run = Path(run)
+    run = a_path("run", run)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
     checkpoints = read_checkpoints(run)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeGuard
 
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
@@ -102,6 +103,7 @@ class TrainingConfig:
         Raises:
             ArgumentError: a setting that does not exist, or a value outside its range.
         """
+        of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = [field.name for field in fields(cls)]
         if unknown := sorted(settings.keys() - set(known)):
             raise ArgumentError(f"there is no training setting {', '.join(unknown)}; there are {', '.join(known)}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import CheckpointError
+from regard.kinds import a_path
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 
@@ -104,7 +105,7 @@ def read_what_is_left(path: str | Path) -> ReadableLog:
     Raises:
         CheckpointError: the file is missing, or no plain file.
     """
-    path = Path(path)
+    path = a_path("path", path)
     with open_plain(path) as file:
         *whole, torn = file.read().split(b"\n")
     found = ReadableLog([], [])

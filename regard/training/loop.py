@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.errors import CheckpointError
+from regard.kinds import a_path
 from regard.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, read_sealed_or_older
@@ -88,7 +89,7 @@ def train(
     ...     train(torch.nn.Linear(1, 1), Halves(), TrainingConfig(steps=3), folder, cpu=True).stopped
     'steps'
     """
-    folder = Path(folder)
+    folder = a_path("folder", folder)
     workers = Workers(cpu, config.parallel)
     record = Record(folder, is_main=workers.is_main, progress=progress, tensorboard=tensorboard)
     check_run_folder(folder)
@@ -121,7 +122,7 @@ def check_run_folder(folder: str | Path) -> None:
 
     >>> check_run_folder("nowhere")
     """
-    folder = Path(folder)
+    folder = a_path("folder", folder)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, and a run is a folder; choose another name")
     if (folder / "config.json").exists():

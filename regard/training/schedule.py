@@ -2,7 +2,9 @@
 
 import math
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.training.config import TrainingConfig
 
 
@@ -29,7 +31,8 @@ def learning_rate_at(config: TrainingConfig, step: int) -> float:
     >>> [learning_rate_at(config, step) for step in (1, 4, 16)]
     [0.25, 1.0, 0.5]
     """
-    if step < 1:
+    of_kind("config", config, TrainingConfig, "a TrainingConfig")
+    if whole("step", step) < 1:
         raise ArgumentError(f"step is {step}; steps are counted from 1")
     peak, warmup = config.learning_rate, config.warmup_steps
     if step <= warmup:

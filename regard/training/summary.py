@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path
 from regard.models.storage import read_checkpoints
 from regard.training.checkpoint import RunState, read_training
 from regard.training.config import TrainingConfig
@@ -35,7 +36,7 @@ def read_run(folder: str | Path) -> RunSummary:
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere holds no run of training
     """
-    folder = Path(folder)
+    folder = a_path("folder", folder)
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
         raise CheckpointError(f"{folder} holds no run of training")

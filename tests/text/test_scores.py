@@ -51,9 +51,9 @@ def test_to_dict_is_ready_for_json():
     [
         ([], [], "0 outputs and 0 references"),
         (["a"], ["a", "b"], "1 outputs and 2 references"),
-        ("ab", ["a", "b"], "outputs must be a list of strings"),
-        (["a"], [["a"]], "references must be a list of strings"),
-        ([None], ["a"], "outputs must be a list of strings"),
+        ("ab", ["a", "b"], "outputs is 'ab'; it needs a list of strings"),
+        (["a"], [["a"]], "references holds .*; it needs a list of strings"),
+        ([None], ["a"], "outputs holds None; it needs a list of strings"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(outputs, references, message):

@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.combination import check_combination
 from regard.errors import ArgumentError
+from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
 from regard.models.block import NORMS
@@ -112,7 +113,7 @@ class LanguageConfig(Settings):
             if self.dim % self.heads:
                 raise ArgumentError(f"dim is {self.dim}; without head_dim it is a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
-        if self.hidden_dim == 0:
+        if of_kind("hidden_dim", self.hidden_dim, int, "a whole number, 0 for the usual one") == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
         for name in ("pattern", "mechanism"):
             texts = getattr(self, name)
@@ -121,7 +122,9 @@ class LanguageConfig(Settings):
                     raise ArgumentError(
                         f"{name} is {len(texts)} texts for {self.layers} layers; give 1 or more, up to that"
                     )
-                filled[name] = tuple(texts)
+                filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
+            else:
+                a_string(name, texts)
         for name, value in filled.items():
             object.__setattr__(self, name, value)
 

@@ -8,6 +8,7 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.layers import Projection, project
+from regard.models.ids import check_step
 from regard.models.language.config import LanguageConfig
 from regard.models.language.prompts import by_length, end_together, may_begin_at
 from regard.models.language.stack import Stack
@@ -92,6 +93,7 @@ class LanguageModel(Stack):
 
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
         """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        check_step(ids, state, LanguageState)
         return self._score(self._continue(ids[:, None], state)[:, 0])
 
     def extend(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
@@ -99,6 +101,7 @@ class LanguageModel(Stack):
 
         As many for every row: they are taken as they are, PAD too.
         """
+        check_step(ids, state, LanguageState, axes=2)
         return self._score(self._continue(ids, state))
 
     def _continue(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:

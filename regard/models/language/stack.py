@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.bias import ALiBi
+from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.models.block import Block, new_norm
 from regard.models.ids import check_ids
@@ -22,7 +23,7 @@ class Stack(Storable):
     """Embeddings with their positions, blocks of attention, and the norm after them; a model adds its head."""
 
     def __init__(self, config: LanguageConfig) -> None:
-        config.check_memory()
+        of_kind("config", config, LanguageConfig, "a config of this model").check_memory()
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.models.state import LayerCaches
 from regard.patterns import KeySpan
@@ -99,6 +100,7 @@ class LanguageState:
         Raises:
             ArgumentError, UnsupportedError: a text that has no so many ids, or a cache that no longer knows how it was.
         """
+        length = whole("length", length, 0)
         lost = self.length - length
         shortest = min(texts.shortest for texts in self.groups)
         if length and not 0 <= lost <= shortest:

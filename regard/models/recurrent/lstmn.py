@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from regard.arguments import whole
 from regard.errors import ShapeError
 from regard.mechanisms.scores import Additive
 from regard.models.recurrent.memory import Memory, MemoryAttention
@@ -69,13 +70,14 @@ class LongShortTermMemoryNetwork(nn.Module):
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
+        dim, hidden = whole("dim", dim, 1), whole("hidden", hidden, 1)
         self.dim, self.hidden = dim, hidden
         self.attention = MemoryAttention(Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden))
         self.gates = nn.Linear(hidden + dim, 4 * hidden)
 
     def begin(self, batch: int) -> Tapes:
         """Empty tapes for so many texts."""
-        weight = self.gates.weight
+        batch, weight = whole("batch", batch, 0), self.gates.weight
         empty = weight.new_zeros(batch, 1, 0, self.hidden)
         return Tapes(Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden))
 

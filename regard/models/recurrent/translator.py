@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from regard.caches.given import check_rows
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.layers import Projection, project
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
+from regard.models.ids import check_step
 from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
 from regard.models.recurrent.config import RecurrentConfig
@@ -37,6 +40,7 @@ class RecurrentTranslationState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        check_rows(index, len(self.memory.values), "state")
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 
@@ -60,7 +64,7 @@ class RecurrentTranslator(Storable):
     Config = RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
-        config.check_memory()
+        of_kind("config", config, RecurrentConfig, "a RecurrentConfig").check_memory()
         super().__init__()
         self.config = config
         dim, hidden = config.dim, config.hidden
@@ -86,6 +90,8 @@ class RecurrentTranslator(Storable):
         """
         state = self.start(source)
         aligned = align(target)
+        if len(target) != len(source):
+            raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; they are as many")
         x = self._embed(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return aligned.put_back(self._score(outputs, x))
@@ -102,6 +108,9 @@ class RecurrentTranslator(Storable):
 
     def step(self, ids: torch.Tensor, state: RecurrentTranslationState) -> torch.Tensor:
         """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        check_step(ids, state, RecurrentTranslationState)
+        if len(ids) != len(state.memory.values):
+            raise ArgumentError(f"ids are {len(ids)} for {len(state.memory.values)} texts; give one for each text")
         x = self._embed(ids, self.target_embedding)  # (batch, dim)
         output, state.cell = self.cell(x, state.cell, state.memory)
         return self._score(output, x)
