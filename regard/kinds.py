@@ -12,6 +12,7 @@ from regard.errors import ArgumentError
 
 KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
+NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # the kinds that mean a number; True and False are none
 LONGEST = 80  # characters of a value that a message quotes
 
 
@@ -31,12 +32,13 @@ def quoted(value: object) -> str:
 
 
 def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
-    """The value, if it is of this kind.
+    """The value, if it is of this kind; where numbers are meant, the Python number in a NumPy scalar or a 0-d tensor.
 
     >>> of_kind("max_words", 3, int, "a whole number")
     3
     """
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, (int, float))):
+    value = _number_in(value) if kind in NUMBERS else value
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind in NUMBERS):
         raise ArgumentError(f"{name} is {quoted(value)}; it needs {needs}")
     return value
 
@@ -66,8 +68,10 @@ def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[
     ['a', 'b']
     """
     items = list(each(name, values, needs))
+    if kind in NUMBERS:
+        items = [_number_in(item) for item in items]
     for item in items:
-        if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
+        if not isinstance(item, kind) or (isinstance(item, bool) and kind in NUMBERS):
             raise ArgumentError(f"{name} holds {quoted(item)}; it needs {needs}")
     return items
 
@@ -80,3 +84,16 @@ def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
         return iter(values)
     except TypeError:  # a tensor without axes
         raise ArgumentError(f"{name} is {quoted(values)}; it needs {needs}") from None
+
+
+def _number_in(value: Any) -> Any:
+    """The Python number in a NumPy scalar, a 0-d array or a 0-d tensor without a gradient; anything else as it is.
+
+    `regard.arguments.plain` is the same with a sentence of its own for tensors; it needs torch.
+    """
+    if getattr(value, "ndim", None) != 0 or getattr(value, "requires_grad", False) or not hasattr(value, "item"):
+        return value
+    try:
+        return value.item()
+    except (RuntimeError, NotImplementedError, ValueError):  # a tensor on "meta" has no number
+        return value

@@ -32,6 +32,7 @@ INSIDE = {
         "positions", "runs", "words", "kept_whole", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
+    "testing": {"numbers"},
     "positions": {"frequencies", "check_positions", "checked_base"},
     "bias": {"series"},
     "caches": {

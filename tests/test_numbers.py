@@ -17,8 +17,12 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
 from regard.arguments import LONGEST, plain, real, shown, whole
+from regard.decoding.opening import SpecialIds
+from regard.kinds import a_list, of_kind
+from regard.models import LanguageConfig
 from regard.statistics import top_keys, weights_of
 from regard.testing import make_qkv
+from regard.text import Pair, TokenBatches, split_by_hash
 
 WHOLE: tuple[Callable[[int], Any], ...] = (np.int64, np.int8, np.array, torch.tensor, lambda n: torch.tensor(n).int())
 REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, torch.tensor, lambda x: torch.tensor(x))
@@ -138,3 +142,20 @@ def test_a_message_quotes_a_value_on_one_short_line():
     for value in (torch.zeros(100, 100), "x" * 10_000, [[0] * 1000] * 3, 10**5000, np.zeros((9, 9)), "a\nb"):
         assert len(shown(value)) <= LONGEST
         assert "\n" not in shown(value)
+
+
+def test_arguments_that_mean_a_number_take_any_kind_of_number():
+    pairs = [Pair(f"source {n}", f"target {n}") for n in range(40)]
+    lengths = [3, 9, 4, 8, 3]
+    special = SpecialIds(2, 3, (0, 1))
+    for n in WHOLE:
+        assert TokenBatches(lengths, 18, n(5)).at(0) == TokenBatches(lengths, 18, 5).at(0)
+        config = LanguageConfig(vocab_size=50, dim=16, heads=2, hidden_dim=n(24))
+        assert type(config.hidden_dim) is int
+        assert config.hidden_dim == 24
+        found = SpecialIds(n(2), n(3), [n(0), n(1)])
+        assert (found, repr(found)) == (special, repr(special))
+        assert a_list("rows", [n(0), n(1)], int, "whole numbers") == [0, 1]
+        assert of_kind("max_words", n(3), int, "a whole number") == 3
+    for x in REAL:
+        assert split_by_hash(pairs, x(0.25), x(0.25)) == split_by_hash(pairs, 0.25, 0.25)

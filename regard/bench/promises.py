@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from regard.arguments import real
 from regard.errors import ArgumentError
+from regard.kinds import a_string
 
 KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other}, at least {bound:g}x",
@@ -43,6 +45,9 @@ class Promise:
     bound: float
 
     def __post_init__(self) -> None:
+        for name in ("kind", "ours", "other"):
+            a_string(name, getattr(self, name))
+        object.__setattr__(self, "bound", real("bound", self.bound))
         if self.kind not in KINDS:
             raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
 

@@ -9,6 +9,7 @@ from typing import Any
 from regard.bench.health import Findings, Health
 from regard.bench.machine import PACKAGES
 from regard.bench.results import Results
+from regard.kinds import of_kind
 from regard.storage.files import replace_file
 
 FILE = "bench.md"
@@ -17,6 +18,7 @@ HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "the first is faster
 
 def describe_results(results: Results) -> list[str]:
     """The results in lines of text."""
+    of_kind("results", results, Results, "the Results of a bench")
     lines = []
     for name, case in results.cases.items():
         lines += ["", f"{case['title']} ({name})"]
@@ -57,6 +59,7 @@ def write_report(results: Results, folder: Path) -> None:
 
 def describe_health(health: Health) -> list[str]:
     """What an examination found, in lines of text."""
+    of_kind("health", health, Health, "the Health that examine gives")
     here = health.environment
     lines = [
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",

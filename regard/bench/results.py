@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from regard.arguments import yes_or_no
 from regard.errors import ArgumentError, CheckpointError, DataError
+from regard.kinds import a_path, of_kind
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 
@@ -52,6 +54,7 @@ class Results:
         Raises:
             CheckpointError: it cannot be written.
         """
+        folder = a_path("folder", folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -65,7 +68,7 @@ class Results:
         Raises:
             DataError: no such file, or one that is something else or damaged.
         """
-        path = folder / cls.file
+        path = a_path("folder", folder) / cls.file
         if not os.path.lexists(path):
             raise DataError(f"{path} does not exist; measure without --resume first")
         try:
@@ -79,6 +82,8 @@ class Results:
 
     def check_continues(self, environment: dict[str, Any], quick: bool) -> None:
         """Raise an ArgumentError if what is to be measured now does not belong beside what was measured then."""
+        of_kind("environment", environment, dict, "what `environment` gives")
+        yes_or_no("quick", quick)
         differing = [name for name in environment if environment[name] != self.environment.get(name)]
         if self.quick != quick:
             differing.append("quick")

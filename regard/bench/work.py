@@ -6,10 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from regard.arguments import real, whole
 from regard.bench.subjects import FULL
+from regard.kinds import of_kind
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
 from regard.testing import make_qkv
+
+SIZES = {"q_len": 0, "k_len": 0, "heads": 1, "kv_heads": 0, "head_dim": 1, "v_dim": 0, "batch": 0}  # the least of each
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,11 @@ class Work:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        for name, least in SIZES.items():
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        object.__setattr__(self, "dropout", real("dropout", self.dropout))
+        of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
+        of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
         for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
             if not getattr(self, name):
                 object.__setattr__(self, name, same)
@@ -130,6 +139,8 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     >>> make_tensors(Work(4, heads=2)).q.shape
     torch.Size([1, 2, 4, 64])
     """
+    of_kind("work", work, Work, "a Work")
+    seed = whole("seed", seed)
     q, k, v = make_qkv(
         batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
         head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout,

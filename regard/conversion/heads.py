@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from regard.errors import ArgumentError
+from regard.arguments import is_whole, plain, whole
+from regard.errors import ArgumentError, ShapeError
+from regard.shapes import check_tensor
 
 METHODS = ("mean", "first")
 
@@ -36,7 +38,14 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
     >>> resized(torch.tensor([2.0, 7.0]), before=2, after=4).tolist()
     [2.0, 2.0, 7.0, 7.0]
     """
-    check(before, after, method)
+    check_tensor("tensor", tensor)
+    before = whole("before", before, 1)
+    after = check(before, after, method)
+    if tensor.dim() < 1 or tensor.shape[0] % before:
+        raise ShapeError(
+            f"tensor has shape {tuple(tensor.shape)}, whose first axis does not divide into {before} key/value heads; "
+            f"give the weight or the bias of a projection to so many"
+        )
     heads = tensor.unflatten(0, (before, -1))  # (before, size, ...)
     if after >= before:
         return heads.repeat_interleave(after // before, 0).flatten(0, 1)
@@ -45,12 +54,14 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
     return pooled.flatten(0, 1).contiguous()  # (after · size, ...)
 
 
-def check(before: int, after: int, method: str) -> None:
-    """Raise an ArgumentError for a conversion that cannot be."""
+def check(before: int, after: int, method: str) -> int:
+    """The key/value heads after the conversion; an ArgumentError for one that cannot be."""
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
-    if not isinstance(after, int) or isinstance(after, bool) or after < 1 or max(before, after) % min(before, after):
+    after = plain("the number of key/value heads", after)
+    if not is_whole(after) or after < 1 or max(before, after) % min(before, after):
         raise ArgumentError(
             f"{before} key/value heads cannot become {after!r}: neighbours make groups of one size, so one number is "
             f"a multiple of the other"
         )
+    return whole("the number of key/value heads", after)

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.arguments import whole
 from regard.conversion.heads import check as check_heads
 from regard.conversion.heads import resized
 from regard.conversion.measures import TOLERANCE, Model, difference, kept_of_one
 from regard.conversion.report import Change, Conversion
 from regard.conversion.tensor_files import raw_bytes
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.kinds import of_kind
 from regard.layers import MultiHeadAttention
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel
@@ -49,6 +51,9 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
     >>> with_kv_heads(model, 2).config.kv_heads
     2
     """
+    needs = "a LanguageModel, a TextEncoder or a TranslationTransformer"
+    of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
+    kv_heads = whole("kv_heads", kv_heads)
     names = _settings(model)
     now = {name: _kv_heads(model, name) for name in names}
     if all(before == kv_heads for before in now.values()):

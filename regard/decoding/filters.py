@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import real, shown
+from regard.arguments import plain, real, shown
 from regard.errors import ArgumentError
 
 
@@ -41,6 +41,7 @@ def filtered_probabilities(
     """
     check_filters(temperature, top_k, top_p, min_p)
     check_scores(scores)
+    temperature = real("temperature", temperature)  # torch divides by no whole number beyond 64 bits
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if is_greedy(temperature):
@@ -78,6 +79,7 @@ def check_filters(temperature: float, top_k: int | None, top_p: float | None, mi
             real(name, number)
     if not 0 <= temperature < float("inf"):
         raise ArgumentError(f"temperature is {temperature}; it is 0 for the likeliest id, or a number above 0")
+    top_k = plain("top_k", top_k)
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
         raise ArgumentError(f"top_k is {top_k}; it keeps 1 id or more, and None keeps all")
     if top_p is not None and not 0 < top_p <= 1:

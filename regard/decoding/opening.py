@@ -11,6 +11,7 @@ import torch
 from regard.arguments import shown, whole
 from regard.decoding.likeliest import log_total
 from regard.errors import ArgumentError, RegardError
+from regard.kinds import each
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 
@@ -33,13 +34,13 @@ class SpecialIds:
     never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
 
     def __post_init__(self) -> None:
-        whole("begin", self.begin, 0)
-        if self.end is not None:
-            whole("end", self.end, 0)
-        if not isinstance(self.never, tuple):
-            raise ArgumentError(f"never is {shown(self.never)}; it needs a tuple of ids")
-        for one in self.never:
-            whole("an id of never", one, 0)
+        found = {
+            "begin": whole("begin", self.begin, 0),
+            "end": None if self.end is None else whole("end", self.end, 0),
+            "never": tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids")),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
 
 OURS = SpecialIds()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from regard.arguments import real, shown
+from regard.errors import ArgumentError, ShapeError
+from regard.kinds import a_string, of_kind
+from regard.shapes import DTYPES, check_tensor
+from regard.testing.asked import numbers
 from regard.testing.oracle import Answer, Array
 
 
@@ -49,6 +55,11 @@ class Budget:
         answer: Answer | None = None,
     ) -> Budget:
         """The budget of a call; gradients need the oracle's answer. Kept weights grow by 1 / (1 - dropout)."""
+        _check(dtype, q=q, k=k, v=v, bias=bias, grad_output=grad_output)
+        of_kind("answer", answer, (Answer, type(None)), "the oracle's Answer, or None")
+        scale, dropout = real("scale", scale), real("dropout", dropout)
+        if not 0 <= dropout < 1:
+            raise ArgumentError(f"dropout is {dropout}; a budget takes 0 or more, below 1")
         grown = 1 / (1 - dropout)
         largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
         computing = torch.promote_types(dtype, torch.float32)
@@ -72,17 +83,35 @@ class Budget:
 
     def bound(self, name: str, expected: Array) -> float:
         """The largest error that the result called `name` may have where the oracle says `expected`."""
+        if a_string("name", name) not in self.units:
+            raise ArgumentError(f"name is {name!r}; this budget has bounds for {', '.join(self.units)}")
+        expected = numbers("expected", expected)
         finite = expected[np.isfinite(expected)]
         return self.units[name] + self.rounding * _most(np.abs(finite))
 
     def share(self, name: str, found: torch.Tensor, expected: Array) -> float:
         """The error over its bound: 1 or less is within the budget; inf where only one side is finite."""
+        check_tensor("found", found)
+        expected, allowed = numbers("expected", expected), self.bound(name, expected)
+        if found.numel() != expected.size:
+            raise ShapeError(f"found has shape {tuple(found.shape)} and expected {expected.shape}; they need one size")
         got = found.detach().double().cpu().numpy().reshape(expected.shape)
         equal = got == expected  # infinities included
         if equal.all():
             return 0.0
         gap = np.abs(got[~equal] - expected[~equal]).max()
-        return float(gap / self.bound(name, expected)) if np.isfinite(gap) else float("inf")
+        return float(gap / allowed) if np.isfinite(gap) else float("inf")
+
+
+def _check(dtype: torch.dtype, **named: Any) -> None:
+    """Raise a RegardError unless q, k, v, and what else is given, are dense tensors that fit each other."""
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype is {shown(dtype)}; it needs one of {', '.join(map(str, DTYPES))}")
+    for name, tensor in named.items():
+        if tensor is not None or name in ("q", "k", "v"):
+            check_tensor(name, tensor)
+            if name != "bias" and tensor.dim() != 4:
+                raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; it needs four axes")
 
 
 def _norm(x: torch.Tensor) -> float:

@@ -142,6 +142,7 @@ def kept_weights(
 
 def _summed_to(whole: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of something that was broadcast: summed over the axes along which it was repeated."""
+    whole = whole.sum(tuple(range(whole.ndim - len(shape))))
     for axis, size in enumerate(shape):
         if size == 1:
             whole = whole.sum(axis, keepdims=True)

@@ -49,9 +49,8 @@ class TokenBatches:
         world: int = 1,
         rank: int = 0,
     ) -> None:
-        for name, number in (("budget", budget), ("world", world), ("rank", rank)):
-            whole(name, number)
-        of_kind("seed", seed, int, "a whole number")
+        budget, world, rank = whole("budget", budget), whole("world", world), whole("rank", rank)
+        seed = of_kind("seed", seed, int, "a whole number")
         if not 0 <= rank < world:
             raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
         costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
@@ -68,7 +67,8 @@ class TokenBatches:
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, that a step falls in."""
-        if whole("step", step) < 0:
+        step = whole("step", step)
+        if step < 0:
             raise ArgumentError(f"step is {step}; steps count from 0")
         return step // self.steps_per_epoch
 

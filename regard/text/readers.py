@@ -88,7 +88,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
     paths = tuple(a_path("path", path) for path in paths)
-    if of_kind("max_words", max_words, int, "a whole number, 1 or more") < 1:
+    max_words = of_kind("max_words", max_words, int, "a whole number, 1 or more")
+    if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; it must be at least 1, or every line would be dropped")
     kept: dict[Pair, None] = {}  # in order, and a repeated pair is found at once
     read = PairFile(tuple(str(path) for path in paths), [])

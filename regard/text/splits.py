@@ -39,8 +39,8 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     >>> len(parts.train), len(parts.valid), len(parts.test)
     (91, 2, 7)
     """
-    for name, share in (("valid", valid), ("test", test)):
-        of_kind(name, share, (int, float), "a share of the sources, such as 0.05")
+    needs = "a share of the sources, such as 0.05"
+    valid, test = of_kind("valid", valid, (int, float), needs), of_kind("test", test, (int, float), needs)
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise ArgumentError(

@@ -113,7 +113,8 @@ class LanguageConfig(Settings):
             if self.dim % self.heads:
                 raise ArgumentError(f"dim is {self.dim}; without head_dim it is a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
-        if of_kind("hidden_dim", self.hidden_dim, int, "a whole number, 0 for the usual one") == 0:
+        filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "a whole number, 0 for the usual one")
+        if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
         for name in ("pattern", "mechanism"):
             texts = getattr(self, name)

@@ -9,8 +9,10 @@ from torch import nn
 
 from regard.arguments import whole
 from regard.errors import ShapeError
+from regard.kinds import of_kind
 from regard.mechanisms.scores import Additive
 from regard.models.recurrent.memory import Memory, MemoryAttention
+from regard.shapes import check_tensor
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class LongShortTermMemoryNetwork(nn.Module):
         Returns:
             The states h_t, (batch, length, hidden), and the tapes after them.
         """
+        check_tensor("x", x)
+        if state is not None:
+            of_kind("state", state, Tapes, "the tapes that an earlier call gave, or None for empty ones")
         if x.dim() != 3 or x.shape[-1] != self.dim:
             raise ShapeError(f"x has shape {tuple(x.shape)}; this network reads (batch, length, {self.dim})")
         tapes = self.begin(len(x)) if state is None else state
