@@ -49,12 +49,12 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
 def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
     needs = "(word, range of its ids) for each word, as Tokeniser.words gives them"
     found = a_list(name, spans, (tuple, list), needs)
-    count = sum(len(span[1]) for span in found if len(span) == 2 and isinstance(span[1], range))
     for span in found:
-        if len(span) != 2 or not isinstance(span[1], range):
+        if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
             raise ArgumentError(f"{name} holds {quoted(span)}; it needs {needs}")
-        if span[1].step != 1 or not 0 <= span[1].start < span[1].stop <= count:
-            raise ArgumentError(f"{name} holds {quoted(span)}, and its words have {count} ids; each id is in one word")
+    ids = sorted(place for _, places in found for place in places)
+    if ids != list(range(len(ids))):
+        raise ArgumentError(f"{name} are words of the ids {quoted(ids)}; each id, from 0, is in one word")
     return found
 
 
