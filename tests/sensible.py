@@ -139,7 +139,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "word": lambda: 1, "looked_at.kind": lambda: "encoder", "tell_look.kind": lambda: "encoder",
     "AttentionMaps.matrix.kind": lambda: "encoder", "AttentionMaps.labels.kind": lambda: "encoder",
     "draw_heads.kind": lambda: "encoder", "merge.weights": lambda: torch.full((2, 2), 0.5),
-    "merge.rows": lambda: [range(1), range(1, 2)], "merge.keys": lambda: [range(1), range(1, 2)],
+    "merge.rows": lambda: [("a", range(1)), ("b", range(1, 2))], "merge.keys": lambda: [("ab", range(2))],
     "terminal_map.weights": lambda: torch.full((2, 2), 0.5), "terminal_map.rows": lambda: ["a", "b"],
     "terminal_map.columns": lambda: ["c", "d"], "pattern": patterns.Causal, "head": lambda: HeadChoice(0, 0, 0.5),
     "AttentionMaps.matrix.head": lambda: 0, "looked_at.head": lambda: 0, "tell_look.head": lambda: 0,

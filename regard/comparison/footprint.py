@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from regard.arguments import whole
+from regard.errors import ArgumentError
+from regard.kinds import quoted
 from regard.models.state import Writer
 
 FIRST_ID = 4  # those before it are special
@@ -26,11 +29,11 @@ class Footprint:
 
     def of(self, length: int) -> float:
         """Bytes of a text with so many ids read and as many written."""
-        return self.once + length * (self.read + self.written)
+        return self.once + whole("length", length, 0) * (self.read + self.written)
 
     def texts_in(self, cache_bytes: int, length: int) -> int:
         """How many texts of `length` ids, read and written, fit side by side."""
-        return int(cache_bytes // max(1.0, self.of(length)))
+        return int(whole("cache_bytes", cache_bytes, 0) // max(1.0, self.of(length)))
 
 
 @torch.inference_mode()
@@ -43,7 +46,13 @@ def footprint(model: Writer[Any], length: int = 64) -> Footprint:
     Args:
         model: what can `start` and `step`, on the CPU, where the bytes are the same.
         length: a power of two.
+
+    Raises:
+        ArgumentError: what does not write, or a length below 1.
     """
+    length = whole("length", length, 1)
+    if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in ("start", "step")):
+        raise ArgumentError(f"model is {quoted(model)}; it needs a model that writes, with start and step")
     state, longer = (model.start(torch.full((1, count), FIRST_ID)) for count in (length, 2 * length))
     begun = state.nbytes
     for _ in range(length):

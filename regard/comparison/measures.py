@@ -12,6 +12,7 @@ import torch
 from regard.comparison.footprint import footprint
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.models import LanguageModel
 from regard.text import Pair, score
 
@@ -66,6 +67,7 @@ class Measures:
         Raises:
             ArgumentError: it is no such record.
         """
+        of_kind("kept", kept, dict, "a dictionary, as to_dict gives it")
         try:
             whole: dict[str, Any] = dict(kept, spent=Spent(**kept["spent"]), curve=[tuple(at) for at in kept["curve"]])
             return cls(**whole)

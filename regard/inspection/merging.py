@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from regard.errors import ArgumentError, ShapeError
+from regard.kinds import a_list, quoted
+from regard.shapes import check_tensor
+
 Span = tuple[str, range]  # a word and the places of its ids
 
 
@@ -23,12 +27,35 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
     Returns:
         (..., words that read, words that are read).
 
+    Raises:
+        ShapeError: weights that are no tensor of floating-point numbers, or that do not fit the words.
+        ArgumentError: words that are not told by spans.
+
     >>> halves = torch.full((2, 2), 0.5)
     >>> merge(halves, [("street", range(2))], [("street", range(2))])
     tensor([[1.]])
     """
-    reading, read = (_membership(spans, weights.dtype) for spans in (rows, keys))
+    check_tensor("weights", weights)
+    reading, read = (_membership(_spans(n, spans), weights.dtype) for n, spans in (("rows", rows), ("keys", keys)))
+    fits = weights.dim() >= 2 and weights.shape[-2:] == (reading.shape[1], read.shape[1])
+    if not fits or not weights.is_floating_point():
+        raise ShapeError(
+            f"weights are {tuple(weights.shape)} of {weights.dtype}; these words need floating-point numbers "
+            f"(..., {reading.shape[1]}, {read.shape[1]})"
+        )
     return (reading / reading.sum(1, keepdim=True)) @ weights @ read.mT
+
+
+def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
+    needs = "(word, range of its ids) for each word, as Tokeniser.words gives them"
+    found = a_list(name, spans, (tuple, list), needs)
+    for span in found:
+        if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
+            raise ArgumentError(f"{name} holds {quoted(span)}; it needs {needs}")
+    ids = sorted(place for _, places in found for place in places)
+    if ids != list(range(len(ids))):
+        raise ArgumentError(f"{name} are words of the ids {quoted(ids)}; each id, from 0, is in one word")
+    return found
 
 
 def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:

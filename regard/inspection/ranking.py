@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.inspection.labels import visible
 from regard.inspection.maps import AttentionMaps, Kind
@@ -49,7 +50,7 @@ def tell_look(
     Args:
         maps, word, kind, layer, head: as for `looked_at`.
         referent: what the word truly means, where that is known.
-        count: how many words to name.
+        count: how many words to name, 1 or more.
 
     Raises:
         ArgumentError: as `looked_at`.
@@ -61,6 +62,7 @@ def tell_look(
     '*it* looked most at animal (0.70), <end> (0.10); true referent: animal'
     """
     of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
+    count = whole("count", count, 1)
     place = _place_of(maps, word, kind)
     # The decoder's own word is what it is writing: among what it read there is nothing to leave out.
     own = place if kind == "encoder" else None
@@ -83,7 +85,8 @@ def _ranked(
 
 def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     rows = maps.labels(kind)[0]
-    if isinstance(word, int):
+    if not isinstance(word, str):
+        word = whole("word", word)
         if not 0 <= word < len(rows):
             raise ArgumentError(f"word {word} was asked for; the {kind} rows are words 0 to {len(rows) - 1}")
         return word

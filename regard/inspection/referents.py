@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import recorded_weights, watched
+from regard.kinds import a_list, of_kind, quoted
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.text import END, Tokeniser, normalise
@@ -106,6 +108,8 @@ def it_weights(
     ('it', 'animal', 'street', torch.Size([2, 2, 13]))
     """
     encoder = _self_attending(model)
+    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
+    sentences, batch_tokens = _listed("sentences", sentences), whole("batch_tokens", batch_tokens, 1)
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     found: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
@@ -141,6 +145,7 @@ def choose_head(
     >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
     True
     """
+    valid_sentences = _listed("valid_sentences", valid_sentences)
     _check_any(valid_sentences)
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
@@ -179,8 +184,9 @@ def referent_agreement(
     >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
     4
     """
+    sentences = _listed("sentences", sentences)
     _check_any(sentences)
-    layer, number = (head.layer, head.head) if isinstance(head, HeadChoice) else head
+    layer, number = _layer_and_number(head)
     encoder = _self_attending(model)
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
@@ -195,6 +201,14 @@ def referent_agreement(
         count=len(found),
         chance=sum(1 / (len(one.words) - 1) for one in found) / len(found),
     )
+
+
+def _layer_and_number(head: HeadChoice | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(head, HeadChoice):
+        head = (head.layer, head.head)
+    if not isinstance(head, tuple | list) or len(head) != 2:
+        raise ArgumentError(f"head is {quoted(head)}; it needs what choose_head gives, or (layer, head)")
+    return whole("the layer of head", head[0]), whole("the head of head", head[1])
 
 
 def _self_attending(model: TranslationModel) -> TranslationTransformer:
@@ -242,6 +256,10 @@ def _places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, 
 def _starts(words: Sequence[str]) -> list[int]:
     """How many letters stand before each word."""
     return [sum(map(len, words[:place])) for place in range(len(words))]
+
+
+def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
+    return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split gives them")
 
 
 def _check_any(sentences: Sequence[PronounSentence]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regard.errors import ArgumentError
+from regard.kinds import a_list, quoted
 from regard.text.pronouns import PronounSentence, pronoun_of, swap_other, swap_referent
 
 
@@ -48,6 +49,9 @@ def swap_check(
     >>> swap_check(lambda lines: ["weil es müde war"] * len(lines), ARTICLE_SENTENCES[:1])
     SwapCheck(right=1.0, followed=0.0, kept=1.0, count=1)
     """
+    if not callable(translate):
+        raise ArgumentError(f"translate is {quoted(translate)}; it needs a function from lines to their translations")
+    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split gives them")
     if not sentences:
         raise ArgumentError("there are 0 sentences to swap nouns in, and a share of nothing is no number; give one")
     versions = [
@@ -55,7 +59,8 @@ def swap_check(
         *(swap_referent(sentence, seed) for sentence in sentences),
         *(swap_other(sentence, seed) for sentence in sentences),
     ]
-    outputs = translate([version.source for version in versions])
+    given = translate([version.source for version in versions])
+    outputs = a_list("what translate gave", given, str, "a list of translations")
     if len(outputs) != len(versions):
         raise ArgumentError(
             f"{len(versions)} lines came back as {len(outputs)} translations; give one for each, in order"

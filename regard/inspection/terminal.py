@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection.labels import shortened, visible
+from regard.kinds import a_list
+from regard.shapes import check_tensor
 
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))
 LEGEND = "█ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05"
@@ -40,6 +43,9 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
     cat ▓▓▓▓
     █ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05
     """
+    check_tensor("weights", weights)
+    rows, columns = (a_list(n, labels, str, "a list of labels") for n, labels in (("rows", rows), ("columns", columns)))
+    width = whole("width", width)
     if weights.shape != (len(rows), len(columns)):
         raise ShapeError(f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})")
     if width < 24:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from regard.kinds import of_kind
 from regard.lessons.taught import Table, Taught
 
 MEASURED = "*Measured on one machine; yours will differ.*"
@@ -18,7 +19,11 @@ def to_markdown(taught: Taught, figure_name: str | None = None) -> str:
 
     Returns:
         Lines that end with a line break. Tables that depend on the machine follow a line that says so, `MEASURED`.
+
+    Raises:
+        ArgumentError: it is not what a lesson handed back.
     """
+    of_kind("taught", taught, Taught, "what Lesson.teach gives")
     lesson = taught.lesson
     parts = [f"# {lesson.title}", f"**{_prose(lesson.question)}**", *map(_prose, taught.paragraphs)]
     if figure_name is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.lessons.taught import Lesson
 
 TEXT, RUN = frozenset({"text"}), frozenset({"run"})
@@ -31,6 +32,7 @@ def find_lesson(name: str) -> Lesson:
     >>> find_lesson("causal").title
     'The mask'
     """
+    of_kind("name", name, str, "the name of a lesson, such as 'causal'")
     if name not in LESSONS:
         raise ArgumentError(f"no lesson is called {name!r}; there are {', '.join(LESSONS)}")
     return LESSONS[name]

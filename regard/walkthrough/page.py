@@ -15,6 +15,7 @@ from importlib.resources import files
 import torch
 
 from regard.inspection.labels import visible
+from regard.kinds import of_kind
 from regard.walkthrough.colours import LEVELS, NEGATIVE, POSITIVE, WEIGHTS, shade, signed_colours, weight_colours
 from regard.walkthrough.formula import formula_mathml
 from regard.walkthrough.steps import Axis, Step, Walk, counted
@@ -32,6 +33,7 @@ def to_html(walk: Walk) -> str:
     >>> "&lt;script&gt;" in page, "<script" in page
     (True, False)
     """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
     style = files("regard.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
     rules = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
     title = f"Attention, step by step: {_text(' '.join(walk.words))}"

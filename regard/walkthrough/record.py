@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.kinds import of_kind
 from regard.walkthrough.formula import formula_text
 from regard.walkthrough.steps import Step, Walk
 
@@ -20,6 +21,7 @@ def to_json(walk: Walk) -> str:
     >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
     ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
     """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
     record = {
         "words": walk.words,
         "context": walk.context or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regard.arguments import whole
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.errors import ArgumentError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
@@ -96,5 +97,5 @@ def _depth(model: Model, crosses: bool) -> int:
 
 
 def _check_number(what: str, number: int, count: int) -> None:
-    if not 1 <= number <= count:
+    if not 1 <= whole(what, number) <= count:
         raise ArgumentError(f"{what} {number} was asked for; this model has {what}s 1 to {count}")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError
+from regard.kinds import a_list
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
@@ -61,11 +63,10 @@ def walk(
     >>> round(found["alpha"].sum().item(), 6)
     1.0
     """
-    words = split_words(text) if isinstance(text, str) else list(text)
-    read = None if context is None else split_words(context) if isinstance(context, str) else list(context)
-    check_words(words)
-    if read is not None:
-        check_words(read, "context")
+    words, text = _cut("text", text)
+    read, context = (None, None) if context is None else _cut("context", context)
+    yes_or_no("causal", causal)
+    heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
     _check_choices(score, positions, causal, crosses=read is not None)
     if not 1 <= head <= heads:
         raise ArgumentError(f"head {head} was asked for; there are heads 1 to {heads}")
@@ -83,6 +84,14 @@ def walk(
     settings = {"heads": heads, "kv_heads": layer.kv_heads, "head": head, "dim": dim, "score": score}
     settings |= {"positions": positions, "causal": causal, "seed": seed}
     return walker.walk(readers, seen, settings)
+
+
+def _cut(what: str, text: Text) -> tuple[list[str], Text]:
+    """The words of a text, and the text as the lines of a walk take it: a string, or a list that can be read twice."""
+    given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
+    words = split_words(given) if isinstance(given, str) else given
+    check_words(words, what)
+    return words, given
 
 
 def _check_choices(score: str, positions: str, causal: bool, crosses: bool) -> None:

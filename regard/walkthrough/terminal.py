@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.arguments import whole
 from regard.inspection.labels import visible
+from regard.kinds import of_kind
 from regard.terminal_text import printable
 from regard.text.packages import needed
 from regard.walkthrough.colours import DARK, WHITE, mixed, shade, signed_colours, weight_colours
@@ -53,7 +55,8 @@ def to_rich(walk: Walk, width: int = 100) -> Text:
 
 def lines(walk: Walk, width: int) -> Iterator[Line]:
     """Every line of the walk as spans; tables leave out what does not fit, and say how much."""
-    width = min(max(width, LEAST), MOST)
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
+    width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
     section = number = 0
     told = ""

@@ -6,7 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import a_string
 
 LIMIT = 100  # words that a walk shows
 
@@ -20,7 +22,7 @@ def split_words(text: str) -> list[str]:
     ['It', "didn't", 'cost', '3', '€', '...']
     """
     kinds: list[str] = []
-    for place, letter in enumerate(text):
+    for place, letter in enumerate(a_string("text", text)):
         kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
     runs = groupby(zip(text, kinds, strict=True), key=lambda pair: pair[1])
     return ["".join(letter for letter, _ in run) for kind, run in runs if kind != "space"]
@@ -47,6 +49,8 @@ def find_word(word: int | str | None, words: Sequence[str]) -> int:
     """
     if word is None:
         return min(1, len(words) - 1)
+    if not isinstance(word, str):
+        word = whole("word", word)
     named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
     if isinstance(word, str) and not word.removeprefix("-").isdecimal():
         if not named:

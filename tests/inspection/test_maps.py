@@ -3,7 +3,7 @@ import torch
 from small_translator import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError, ShapeError
-from regard.inspection import KINDS, AttentionMaps, look, look_batch
+from regard.inspection import KINDS, AttentionMaps, look, look_batch, merge
 from regard.text import BEGIN, END, PAD, Tokeniser
 
 SOURCE, TARGET = "The rhinoceros didn't cross the street.", "Das Nashorn überquerte die Straße nicht."
@@ -157,3 +157,15 @@ def test_weights_that_do_not_fit_the_labels_are_refused():
         AttentionMaps(
             ("a", "b", "c"), ("x", "y"), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
         )
+
+
+@pytest.mark.parametrize("wrong", [[("a", range(1)), ("b", range(1))], [("a", range(1, 2))], [("a", range(0))]])
+def test_words_that_leave_an_id_out_or_share_one_are_not_merged(wrong):
+    with pytest.raises(ArgumentError, match="rows"):
+        merge(torch.full((len(wrong), 1), 0.5), wrong, [("c", range(1))])
+
+
+def test_weights_that_do_not_fit_the_words_are_not_merged():
+    words = [("a", range(1)), ("b", range(1, 2))]
+    with pytest.raises(ShapeError, match=r"\(3, 2\).*\(\.\.\., 2, 2\)"):
+        merge(torch.ones(3, 2), words, words)

@@ -45,3 +45,9 @@ def test_an_unknown_word_is_refused_with_those_there_are():
         looked_at(by_hand(), "they")
     with pytest.raises(ArgumentError, match="word 5 was asked for; the encoder rows are words 0 to 4"):
         looked_at(by_hand(), 5)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_a_count_of_words_is_a_whole_number_of_at_least_1(count):
+    with pytest.raises(ArgumentError, match="count"):
+        tell_look(by_hand(), "it", count=count)

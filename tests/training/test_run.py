@@ -384,8 +384,10 @@ def test_the_lock_is_let_go_after_an_error(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be made"):
+    with pytest.raises(CheckpointError, match="is a file"):
         train_toy(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        train_toy(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "replace"])

@@ -63,3 +63,9 @@ def test_one_word_alone_can_be_walked_through():
     found = walk("Life")
     assert found.chosen == "Life"
     assert found["weights"].tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("number", [1.5, True])
+def test_a_number_that_is_not_whole_finds_no_word(number):
+    with pytest.raises(ArgumentError, match=r"word is .* a whole number"):
+        find_word(number, ["The", "cat"])
