@@ -19,8 +19,8 @@ from regard.statistics import WeightsOf, asked_for
 PAIRS = 1 << 22  # looked at together
 
 
-def some_are_blind(problem: Problem, keys: range) -> bool:
-    """May some query not see one of the keys that others see? A value that is not finite could reach it then."""
+def hides_pairs(problem: Problem, keys: range) -> bool:
+    """Does the pattern or the bias hide some pairs? A value that is not finite could reach a query through them."""
     pattern = problem.pattern
     if not keys or problem.empty:
         return False

@@ -17,7 +17,7 @@ from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
-from regard.non_finite import contained, looks_sound, some_are_blind
+from regard.non_finite import contained, hides_pairs, looks_sound
 from regard.offer import Backend, Cost, Offer, Refusal, check_backend, short
 from regard.operands import Operands, Place, place_of, prepare, reachable_keys
 from regard.problem import PER_ROW, RELATIVE, Problem, learns
@@ -164,7 +164,7 @@ class Plan:
     def _computed(self, operands: Operands) -> Result:
         compute = lambda operands: self._offer.run(self._entering(operands))  # noqa: E731
         result, dtype = compute(operands), self.problem.dtype
-        if self._some_are_blind and not looks_sound(result):
+        if self._hides_pairs and not looks_sound(result):
             result = contained(self.problem, operands, result, compute)
         return result if result.output.dtype == dtype else replace(result, output=result.output.to(dtype))
 
@@ -176,8 +176,8 @@ class Plan:
         return half and learning and bool(set(problem.want) - {"log_sum_exp"})
 
     @cached_property
-    def _some_are_blind(self) -> bool:
-        return some_are_blind(self.problem, self.keys)
+    def _hides_pairs(self) -> bool:
+        return hides_pairs(self.problem, self.keys)
 
     def _at_keys(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that have a number for each key, cut to the keys that can be reached."""

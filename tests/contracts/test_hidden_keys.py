@@ -121,7 +121,7 @@ def test_statistics_do_not_hide_what_is_not_finite(backend):
     assert detail.entropy[0, 1].isfinite().all()
 
 
-SOME_BLIND = {
+SOME_HIDDEN = {
     "causal": ("causal", {"q_start": 4}),
     "window": (p.SlidingWindow(4), {}),
     "strided": ("causal & strided(3)", {}),
@@ -136,10 +136,10 @@ SOME_BLIND = {
 
 @pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", ["k", "v"])
-@pytest.mark.parametrize("name", SOME_BLIND)
+@pytest.mark.parametrize("name", SOME_HIDDEN)
 def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(name, place, filling, monkeypatch):
     cut(monkeypatch)
-    pattern, options = SOME_BLIND[name]
+    pattern, options = SOME_HIDDEN[name]
     q, k, v = make_qkv()
     spoilt = {"k": k.clone(), "v": v.clone()}
     spoilt[place][1, 1, 6, 2] = filling
