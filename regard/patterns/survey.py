@@ -17,7 +17,7 @@ from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
 from regard.patterns.same_block import SameBlock
 
-LOOKS = 1 << 13  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
+LOOKS = 1 << 10  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
 SAMPLE = 256  # looks of a sample, fewer where each is dear, but LEAST between two places where a pattern turns
 LEAST = 4
 MOST_TURNS = 128  # of those that a window or an end of the keys makes; every turn of a set of queries counts
