@@ -1,4 +1,4 @@
-"""What counts as a number, and how a message quotes what it was given: one rule for every argument."""
+"""What counts as a number: one rule for every argument. What needs no torch stands in `kinds`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from regard.errors import ArgumentError
+from regard.kinds import number_in, shown
 
 PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
-LONGEST = 80  # characters of a value that a message quotes
 
 
 def plain(name: str, value: Any) -> Any:
@@ -31,12 +31,12 @@ def plain(name: str, value: Any) -> Any:
             f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors by it "
             f"instead, or give {name}.item()"
         )
-    try:
-        return value.item()
-    except (RuntimeError, NotImplementedError, ValueError):
+    number = number_in(value.detach() if isinstance(value, torch.Tensor) else value)
+    if type(number) not in PLAIN and hasattr(number, "item"):
         raise ArgumentError(
             f"{name} is {shown(value)}, whose number cannot be read here; give {name} as a Python number"
-        ) from None
+        )
+    return number
 
 
 def is_whole(value: object) -> bool:
@@ -75,18 +75,3 @@ def yes_or_no(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} is {shown(value)}; it is True or False")
     return value
-
-
-def shown(value: object) -> str:
-    """A value as a message quotes it: on one line, and not longer than a line.
-
-    >>> shown(torch.zeros(2, 3))
-    'a tensor (2, 3) of torch.float32'
-    """
-    if isinstance(value, torch.Tensor):
-        kind = "a nested tensor" if value.is_nested else f"a tensor {(*value.shape,)}"
-        return f"{kind} of {value.dtype}"
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
-        return f"a whole number of {value.bit_length()} bits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.kinds import shown
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
 from regard.patterns import Full, Pattern

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown
 from regard.autocast import cast
 from regard.bias import Bias
 from regard.compiled import traced_attention, uncompiled
@@ -15,6 +14,7 @@ from regard.detail import AttentionDetail, Result
 from regard.errors import ShapeError
 from regard.jagged import is_nested, packed_call
 from regard.kernels import flash
+from regard.kinds import shown
 from regard.mechanisms import Mechanism
 from regard.operands import checked_seed
 from regard.patterns import Pattern

@@ -16,19 +16,23 @@ NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # the kinds that mean a number
 LONGEST = 80  # characters of a value that a message quotes
 
 
-def quoted(value: object) -> str:
-    """A value on one short line; of a tensor or an array the shape.
+def shown(value: object) -> str:
+    """A value as a message quotes it: on one line, and not longer than a line; of a tensor or an array the shape.
 
-    >>> quoted(["a"])
+    >>> shown(["a"])
     "['a']"
     """
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
-        return f"a {type(value).__name__} of {dtype} with shape {(*shape,)}"
+    dtype = getattr(value, "dtype", None)
+    if getattr(value, "is_nested", False):  # its shape cannot be asked for
+        return f"a nested tensor of {dtype}"
+    shape = getattr(value, "shape", None)
+    if shape is not None and dtype is not None and (hasattr(value, "requires_grad") or len(shape)):
+        kind = "a tensor" if hasattr(value, "requires_grad") else "an array"
+        return f"{kind} {(*shape,)} of {dtype}"
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
         return f"a whole number of {value.bit_length()} bits"
-    words = " ".join(repr(value).split())
-    return words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
@@ -37,9 +41,9 @@ def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
     >>> of_kind("max_words", 3, int, "a whole number")
     3
     """
-    value = _number_in(value) if kind in NUMBERS else value
+    value = number_in(value) if kind in NUMBERS else value
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in NUMBERS):
-        raise ArgumentError(f"{name} is {quoted(value)}; it needs {needs}")
+        raise ArgumentError(f"{name} is {shown(value)}; it needs {needs}")
     return value
 
 
@@ -58,7 +62,7 @@ def a_path(name: str, value: object) -> Path:
         text = os.fspath(value)
         if isinstance(text, str):
             return Path(text)
-    raise ArgumentError(f"{name} is {quoted(value)}; it needs a path, as a string or a pathlib.Path")
+    raise ArgumentError(f"{name} is {shown(value)}; it needs a path, as a string or a pathlib.Path")
 
 
 def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[KindT]:
@@ -69,27 +73,27 @@ def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[
     """
     items = list(each(name, values, needs))
     if kind in NUMBERS:
-        items = [_number_in(item) for item in items]
+        items = [number_in(item) for item in items]
     for item in items:
         if not isinstance(item, kind) or (isinstance(item, bool) and kind in NUMBERS):
-            raise ArgumentError(f"{name} holds {quoted(item)}; it needs {needs}")
+            raise ArgumentError(f"{name} holds {shown(item)}; it needs {needs}")
     return items
 
 
 def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
     """What there is to iterate over, if there is."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ArgumentError(f"{name} is {quoted(values)}; it needs {needs}")
+        raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}")
     try:
         return iter(values)
     except TypeError:  # a tensor without axes
-        raise ArgumentError(f"{name} is {quoted(values)}; it needs {needs}") from None
+        raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}") from None
 
 
-def _number_in(value: Any) -> Any:
+def number_in(value: Any) -> Any:
     """The Python number in a NumPy scalar, a 0-d array or a 0-d tensor without a gradient; anything else as it is.
 
-    `regard.arguments.plain` is the same with a sentence of its own for tensors; it needs torch.
+    `regard.arguments.plain` raises where this leaves a tensor as it is.
     """
     if getattr(value, "ndim", None) != 0 or getattr(value, "requires_grad", False) or not hasattr(value, "item"):
         return value

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from regard.arguments import shown
 from regard.detail import Result
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.operands import Operands
 from regard.problem import Problem
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, shown
+from regard.arguments import is_whole, plain
 from regard.bias import Bias
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.patterns import Grid
 from regard.problem import PER_ROW, Problem
 from regard.stored import Stored

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown
 from regard.autocast import cast, is_casting
 from regard.bias import Bias
 from regard.combination import checked_parameters
 from regard.detail import AttentionDetail, Result
 from regard.errors import ArgumentError, UnsupportedError
+from regard.kinds import shown
 from regard.mechanisms import Softmax
 from regard.non_finite import contained, hides_pairs, looks_sound
 from regard.offer import Backend, Cost, Offer, Refusal, check_backend, short

@@ -10,10 +10,11 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import PLAIN, is_whole, plain, real, shown, yes_or_no
+from regard.arguments import PLAIN, is_whole, plain, real, yes_or_no
 from regard.bias import Bias
 from regard.combination import check_combination, checked_parameters, named_parameters
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.kinds import shown
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.base import Sizes
 from regard.patterns import Pattern, as_pattern

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import is_whole, plain, whole
 from regard.errors import ArgumentError
+from regard.kinds import shown
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Self
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.caches.given import check_rows, checked_device, checked_path
 from regard.caches.summed import Positions, Summed, add, read, write
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.kernels.linear.sight import live_keys
+from regard.kinds import shown
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid, KeySpan, Pattern

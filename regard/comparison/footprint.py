@@ -9,7 +9,7 @@ import torch
 
 from regard.arguments import whole
 from regard.errors import ArgumentError
-from regard.kinds import quoted
+from regard.kinds import shown
 from regard.models.state import Writer
 
 FIRST_ID = 4  # those before it are special
@@ -52,7 +52,7 @@ def footprint(model: Writer[Any], length: int = 64) -> Footprint:
     """
     length = whole("length", length, 1)
     if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in ("start", "step")):
-        raise ArgumentError(f"model is {quoted(model)}; it needs a model that writes, with start and step")
+        raise ArgumentError(f"model is {shown(model)}; it needs a model that writes, with start and step")
     state, longer = (model.start(torch.full((1, count), FIRST_ID)) for count in (length, 2 * length))
     begun = state.nbytes
     for _ in range(length):

@@ -15,7 +15,7 @@ from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
 from regard.decoding.stops import TextStream
 from regard.errors import ArgumentError
-from regard.kinds import a_list, quoted
+from regard.kinds import a_list, shown
 from regard.models import LanguageModel
 from regard.text import BEGIN, Tokeniser, pad
 
@@ -52,7 +52,7 @@ class Generator:
 
     def __init__(self, model: LanguageModel, tokeniser: Tokeniser) -> None:
         if not all(hasattr(model, name) for name in ("config", "start", "step")):
-            raise ArgumentError(f"model is {quoted(model)}; it needs a LanguageModel")
+            raise ArgumentError(f"model is {shown(model)}; it needs a LanguageModel")
         check_together(model.config.vocab_size, tokeniser)
         self.model, self.tokeniser = model.eval(), tokeniser
 
@@ -101,7 +101,7 @@ class Generator:
         for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):
             whole(name, number, None if name == "max_tokens" else 1)  # `generate` refuses 0 of them
         if on_text is not None and not callable(on_text):
-            raise ArgumentError(f"on_text is {quoted(on_text)}; it needs a function of two numbers and a text")
+            raise ArgumentError(f"on_text is {shown(on_text)}; it needs a function of two numbers and a text")
         if isinstance(first_row, bool) or not isinstance(first_row, int) or not 0 <= first_row < 2**32:
             raise ArgumentError(f"first_row is {first_row!r}; it is a whole number from 0 to 2**32 - 1")
         TextStream(stop)  # refuses what cannot stop a text, before any work

@@ -6,7 +6,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
 from regard.errors import ArgumentError
-from regard.kinds import a_list, of_kind, quoted
+from regard.kinds import a_list, of_kind, shown
 
 
 class TextStream:
@@ -31,7 +31,7 @@ class TextStream:
 
     def __init__(self, stops: Sequence[str] = (), begins: bool = False) -> None:
         if "" in (stops := a_list("stops", stops, str, "a list of texts")):
-            raise ArgumentError(f"stops are {quoted(stops)}; give a list of texts of one character or more")
+            raise ArgumentError(f"stops are {shown(stops)}; give a list of texts of one character or more")
         self.stopped = False
         self._stops = tuple(stops)
         self._begins = begins

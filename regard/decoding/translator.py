@@ -14,7 +14,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.loading import TOKENISER_FILE, check_together, load_with_tokeniser
 from regard.decoding.writing import greedy_search
 from regard.errors import ArgumentError
-from regard.kinds import a_list, of_kind, quoted
+from regard.kinds import a_list, of_kind, shown
 from regard.models.kinds import TranslationModel, translation_model
 from regard.text import Tokeniser
 from regard.text.translation_batches import batches_in_order
@@ -88,7 +88,7 @@ class Translator:
         whole("beam", beam, 1)
         whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
-            raise ArgumentError(f"progress is {quoted(progress)}; it needs a function of a number of lines")
+            raise ArgumentError(f"progress is {shown(progress)}; it needs a function of a number of lines")
         found: list[Translation | None] = [None] * len(lines)
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         for indices, batch in batches_in_order(encoded, batch_tokens):

@@ -12,7 +12,7 @@ from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import layer_weights, recorded_weights, watched
-from regard.kinds import a_list, each, of_kind, quoted
+from regard.kinds import a_list, each, of_kind, shown
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel
@@ -188,7 +188,7 @@ def look_batch(
     sentences = a_list("sentences", sentences, (tuple, list), "(source, target ids), one for each sentence")
     for sentence in sentences:
         if len(sentence) != 2:
-            raise ArgumentError(f"sentences hold {quoted(sentence)}; each is (source, target ids)")
+            raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
     encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
     found: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import a_list, quoted
+from regard.kinds import a_list, shown
 from regard.shapes import check_tensor
 
 Span = tuple[str, range]  # a word and the places of its ids
@@ -51,10 +51,10 @@ def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
     found = a_list(name, spans, (tuple, list), needs)
     for span in found:
         if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
-            raise ArgumentError(f"{name} holds {quoted(span)}; it needs {needs}")
+            raise ArgumentError(f"{name} holds {shown(span)}; it needs {needs}")
     ids = sorted(place for _, places in found for place in places)
     if ids != list(range(len(ids))):
-        raise ArgumentError(f"{name} are words of the ids {quoted(ids)}; each id, from 0, is in one word")
+        raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, is in one word")
     return found
 
 

@@ -11,7 +11,7 @@ from regard.arguments import whole
 from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import recorded_weights, watched
-from regard.kinds import a_list, of_kind, quoted
+from regard.kinds import a_list, of_kind, shown
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.text import END, Tokeniser, normalise
@@ -207,7 +207,7 @@ def _layer_and_number(head: HeadChoice | tuple[int, int]) -> tuple[int, int]:
     if isinstance(head, HeadChoice):
         head = (head.layer, head.head)
     if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ArgumentError(f"head is {quoted(head)}; it needs what choose_head gives, or (layer, head)")
+        raise ArgumentError(f"head is {shown(head)}; it needs what choose_head gives, or (layer, head)")
     return whole("the layer of head", head[0]), whole("the head of head", head[1])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regard.errors import ArgumentError
-from regard.kinds import a_list, quoted
+from regard.kinds import a_list, shown
 from regard.text.pronouns import PronounSentence, pronoun_of, swap_other, swap_referent
 
 
@@ -50,7 +50,7 @@ def swap_check(
     SwapCheck(right=1.0, followed=0.0, kept=1.0, count=1)
     """
     if not callable(translate):
-        raise ArgumentError(f"translate is {quoted(translate)}; it needs a function from lines to their translations")
+        raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
     sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split gives them")
     if not sentences:
         raise ArgumentError("there are 0 sentences to swap nouns in, and a share of nothing is no number; give one")

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
-from regard.arguments import shown
 from regard.detail import AttentionDetail
 from regard.errors import ArgumentError, UnsupportedError
+from regard.kinds import shown
 from regard.statistics import Want, checked_wants
 
 _current: ContextVar[Recording | None] = ContextVar("recording", default=None)

@@ -7,7 +7,7 @@ from itertools import accumulate, groupby
 from operator import index
 
 from regard.errors import ArgumentError, DataError
-from regard.kinds import each, of_kind, quoted
+from regard.kinds import each, of_kind, shown
 from regard.text.characters import LONE_SURROGATES, normalise
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
@@ -166,7 +166,7 @@ class Tokeniser:
         try:
             i = index(i)
         except TypeError:
-            raise ArgumentError(f"ids holds {quoted(i)}; it needs {IDS}") from None
+            raise ArgumentError(f"ids holds {shown(i)}; it needs {IDS}") from None
         if not 0 <= i < self.vocab_size:
             raise ArgumentError(f"id {i} is not one of this tokeniser's {self.vocab_size} (0 to {self.vocab_size - 1})")
         return self.vocabulary.raw_pieces[i]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import quoted
+from regard.kinds import shown
 from regard.models.encoder.config import EncoderConfig
 from regard.models.encoder.heads import ClassesHead, WordsHead
 from regard.models.language.stack import Stack
@@ -62,7 +62,7 @@ class TextEncoder(Stack):
         aligned = align(ids)
         if places is not None:
             if not isinstance(places, torch.Tensor):
-                raise ArgumentError(f"places are {quoted(places)}; they are a bool tensor (batch, length)")
+                raise ArgumentError(f"places are {shown(places)}; they are a bool tensor (batch, length)")
             self._check_places(ids, places)
         x = self._read(aligned)
         if isinstance(self.head, ClassesHead):
