@@ -34,7 +34,7 @@ def hides_pairs(problem: Problem, keys: range) -> bool:
 
 
 def looks_sound(result: Result) -> bool:
-    """Is the output finite, as far as one sum over it tells? Elsewhere than on CPU nobody waits for the answer."""
+    """Is the sum of the output finite? Always True on other devices than the CPU, where reading it would block."""
     output = result.output
     if output.device.type != "cpu":
         return True
@@ -42,7 +42,7 @@ def looks_sound(result: Result) -> bool:
 
 
 def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:
-    """The result again, in which only queries that may see a key or value that is not finite answer with NaN.
+    """The result computed again, with NaN only for queries that may see a key or value that is not finite.
 
     A weight of 0 does not stop a NaN, so the others are computed without those keys' numbers.
     """
@@ -51,12 +51,12 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
     if not bad.any():
         return result
     k, v = (x.masked_fill(bad[..., None], 0) for x in (operands.k, operands.v))
-    touched = _seeing(problem, operands, bad)
+    touched = _touched(problem, operands, bad)
     return _with_nan(compute(replace(operands, k=k, v=v)), touched, problem)
 
 
-def _seeing(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Tensor:
-    """Which queries may see a bad key, (batch, heads, q_len)."""
+def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Tensor:
+    """Which queries may see a key with a number that is not finite, (batch, heads, q_len)."""
     grid = operands.grid
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
     found = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
@@ -72,7 +72,7 @@ def _seeing(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Te
 
 
 def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
-    """The places of True as slices of at most `size`."""
+    """Slices of at most `size` that cover the places of True."""
     places = bad.nonzero().flatten().tolist()
     starts = [at for before, at in pairwise([-2, *places]) if at != before + 1]
     stops = [at + 1 for at, after in pairwise([*places, -2]) if after != at + 1]
@@ -81,27 +81,27 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
 
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:
-    """The result with NaN in everything that is told of the touched queries."""
-    spoil = lambda x, at: None if x is None else _Spoilt.apply(x, at)  # noqa: E731
+    """The result with NaN in the outputs and statistics of the touched queries."""
+    filled = lambda x, at: None if x is None else _WithNaN.apply(x, at)  # noqa: E731
     rows, chosen = touched[..., None], None
     if (asked := asked_for(WeightsOf, problem.want)) is not None:
         heads = list(range(problem.heads) if asked.heads is None else asked.heads)
         chosen = touched[:, heads][:, :, list(asked.rows)][..., None]
     top = result.top_keys
     return Result(
-        output=_Spoilt.apply(result.output, rows),
-        log_sum_exp=spoil(result.log_sum_exp, touched),
-        entropy=spoil(result.entropy, touched),
-        received=spoil(result.received, touched.any(-1, keepdim=True)),
-        weights=spoil(result.weights, rows),
-        top_keys=None if top is None else TopKeysFound(top.indices, _Spoilt.apply(top.weights, rows)),
-        distance=spoil(result.distance, touched),
-        chosen_weights=spoil(result.chosen_weights, chosen),
+        output=_WithNaN.apply(result.output, rows),
+        log_sum_exp=filled(result.log_sum_exp, touched),
+        entropy=filled(result.entropy, touched),
+        received=filled(result.received, touched.any(-1, keepdim=True)),
+        weights=filled(result.weights, rows),
+        top_keys=None if top is None else TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows)),
+        distance=filled(result.distance, touched),
+        chosen_weights=filled(result.chosen_weights, chosen),
     )
 
 
-class _Spoilt(torch.autograd.Function):
-    """NaN at some places, and in the gradient there, unless that is 0 because nobody used what stands there."""
+class _WithNaN(torch.autograd.Function):
+    """Writes NaN at some places, and into the gradient there unless it is 0, as for outputs that no loss uses."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

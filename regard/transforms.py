@@ -1,8 +1,8 @@
-"""`attention` inside torch.func: grad, vjp, jacrev, vmap, and what is made of them, such as per-sample gradients.
+"""`attention` inside torch.func: grad, vjp, jacrev and vmap, and combinations such as per-sample gradients.
 
-The transforms see one operation, whose derivative is the same operation one order higher. What it computes has plain
-tensors, so every backend works in it. A batch of vmap becomes part of the batch where nothing differs by batch row,
-and is computed one by one otherwise.
+The transforms see one operation, whose derivative is the same operation one order higher. Inside it the
+tensors are plain, so every backend works. vmap's axis is merged with the batch axis where nothing differs by batch row;
+otherwise its members are computed one after the other.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ def transformed(
         bias, lowest = tabled(bias, q, k, q_start)
     named: dict[str, Any] = {"q": q, "k": k, "v": v, "bias": bias, "q_start": q_start, **parameters}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
-    told: list[str] = []
+    names: list[str] = []
 
     def call(*given: Any) -> Tensors:
         here = {**named, **dict(zip(tensors, given, strict=True))}
         added = here["bias"] if lowest is None else Table(here["bias"], lowest)
         learned = {name: here[name] for name in parameters}
         result = compute(*given[:3], bias=added, q_start=here["q_start"], parameters=learned)
-        told[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
+        names[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
         top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)
-        return result.output, *(getattr(result, name) for name in told), *top
+        return result.output, *(getattr(result, name) for name in names), *top
 
     folds = len(tensors) == 3 and not dropout and not pattern.varies_by_row
     output, *rest = _Run.apply(call, folds, *tensors.values())
-    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(told) else None
-    return Result(output, top_keys=top, **dict(zip(told, rest[: len(told)], strict=True)))
+    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(names) else None
+    return Result(output, top_keys=top, **dict(zip(names, rest[: len(names)], strict=True)))
 
 
 class _Run(torch.autograd.Function):
@@ -128,7 +128,7 @@ def _folded(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor 
 
 def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor | None) -> Tensors:
     """The gradients of `count` tensors that `call` takes, from these tensors and the gradients of what it returns."""
-    again = torch.is_grad_enabled()  # is this differentiated in its turn?
+    again = torch.is_grad_enabled()  # will the result be differentiated again?
     with torch.enable_grad():
         tensors = [_fresh(x, again) for x in given[:count]]
         outputs = call(*tensors)
@@ -150,7 +150,7 @@ def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor |
 
 
 def _fresh(x: torch.Tensor | None, again: bool) -> torch.Tensor | None:
-    """The same numbers as a tensor with a gradient of its own, however it came from the others."""
+    """The same numbers as a tensor of its own, so that a tensor computed from another gets only its own gradient."""
     if x is None or not x.is_floating_point():
         return x
     return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()

@@ -61,7 +61,7 @@ class Held:
         stop = self.stop + new["k"].shape[2]
         fresh = torch.is_grad_enabled() and self.stop >= self.written_to
         for name, plane in self.planes.items():
-            # nobody has read a fresh slot, so gradients of queries that read the slots before it stay right
+            # autograd has saved no fresh slot, so writing one must not mark the saved ones as changed
             (plane.data if fresh else plane)[:, :, self.stop : stop] = new[name]
         return Held(self.planes, self.start, stop, self.first, max(stop, self.written_to))
 

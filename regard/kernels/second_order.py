@@ -66,7 +66,7 @@ def _each(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
     dims = [0 if x is not None and torch._C._functorch.is_legacy_batchedtensor(x) else None for x in tensors]
     if 0 not in dims:
         return function(tensors)
-    level = torch._C._vmapmode_increment_nesting() - 1  # there is no other way to read it
+    level = torch._C._vmapmode_increment_nesting() - 1  # torch has no function that only reads it
     torch._C._vmapmode_decrement_nesting()
     whole: list[Any] = [
         x if x is None or dim is None else torch._remove_batch_dim(x, level, 1, dim)
@@ -135,7 +135,7 @@ def _derivative(
 
 
 def _weighted(piece: Piece, inputs: Tensors, grads: Tensors, seconds: Tensors) -> torch.Tensor | None:
-    """Σ seconds · gradients of one piece, differentiable; None where nothing is sent."""
+    """Σ seconds · gradients of one piece, differentiable; None where no gradient reaches an input."""
     outputs = piece.compute(*inputs)
     pairs = [(x, g) for x, g in zip(outputs, grads, strict=True) if x is not None and g is not None and x.requires_grad]
     learning = [(x, at) for at, x in enumerate(inputs) if x is not None and seconds[at] is not None]
@@ -154,7 +154,7 @@ def _weighted(piece: Piece, inputs: Tensors, grads: Tensors, seconds: Tensors) -
 
 
 def first_order_only(name: str, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The same outputs, of a backend without second derivatives: a graph of their backward pass is refused."""
+    """The outputs of a backend without second derivatives: `create_graph=True` is refused in their backward pass."""
     return _Once.apply(name, *outputs)
 
 

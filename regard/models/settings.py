@@ -13,7 +13,7 @@ from regard.errors import ArgumentError
 from regard.kinds import of_kind
 
 LARGEST_SIZE = 2**31 - 1  # of one axis
-MOST_LAYERS = 10_000  # ten times the deepest network that was ever trained
+MOST_LAYERS = 10_000  # a limit against mistyped numbers; no memory holds a useful model of so many
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How many pairs a structured pattern allows: exactly, or about so many where there is too much to look at."""
+"""How many pairs a structured pattern allows: the exact number, or an estimate where exact counting takes too long."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
 
 
 def _looked(blocks: Blocks, strip: Strip, budget: Budget) -> int:
-    """Allowed pairs of the keys about which one has to look."""
+    """Allowed pairs among the keys that must be checked pair by pair."""
     found = 0
     for keys in strip.partial:
         step = max(1, CHUNK // len(strip.rows))
@@ -138,13 +138,13 @@ def _estimate(pattern: Pattern, grid: Grid) -> int:
 
 
 def _cost(pattern: Pattern, grid: Grid) -> int:
-    """What a look in the middle costs."""
+    """The cost of looking at the middle block."""
     strip = strip_at(pattern, grid, grid.q_len // 2)
     return look_cost(len(strip.full) + len(strip.partial))
 
 
 def _about(blocks: Blocks, rows: range, keys: range) -> int:
-    """Allowed pairs of a run of keys, of a long one about."""
+    """Allowed pairs of a run of keys; an estimate for a long run."""
     if len(keys) <= PIECE * PIECES:
         return int(blocks.allowed(rows, keys).sum())
     assert isinstance(blocks.grid.q_start, int)

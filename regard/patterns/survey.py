@@ -1,7 +1,8 @@
 """Sums over row blocks: exact while there are few to look at, else estimated from a sample of them.
 
-A plan of a call that is never made may have any size, so what it costs to plan must not grow with the size. Exact code
-spends a `Budget`; where that runs out, `estimated` looks at a sample, which is dense where a pattern turns.
+`regard plan` takes sizes that no memory holds, so the time to plan must not grow with them. Exact code spends a
+`Budget`; when that is used up, `estimated` takes a sample of the blocks, with more of them at the rows where a pattern
+changes.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from regard.patterns.random_blocks import RandomBlocks
 from regard.patterns.same_block import SameBlock
 
 LOOKS = 1 << 10  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
-SAMPLE = 256  # looks of a sample, fewer where each is dear, but LEAST between two places where a pattern turns
+SAMPLE = 256  # looks of a sample; fewer where each is expensive, at least LEAST between two changes of a pattern
 LEAST = 4
 MOST_TURNS = 128  # of those that a window or an end of the keys makes; every turn of a set of queries counts
-PARTS = 1 << 10  # of one, that sums of fractions are kept in
-GOLDEN = 0.6180339887498949  # steps of it fall evenly into a unit interval, and into every period
+PARTS = 1 << 10  # sums of fractions are kept in units of 1 / PARTS
+GOLDEN = 0.6180339887498949  # its multiples are spread evenly modulo 1 (low-discrepancy sequence)
 
 
 class SpentError(Exception):
-    """A budget ran out: the caller estimates instead. It never leaves the planning."""
+    """A budget is used up. The planner catches it and estimates instead."""
 
 
 @dataclass
 class Budget:
-    """So many looks are left; None for no limit."""
+    """How many blocks may still be looked at; None for no limit."""
 
     left: int | None = None
 
     def spend(self, runs: int = 1) -> None:
-        """Count one look at a block that has so many runs of keys.
+        """Count one look at a block with this many runs of keys.
 
         Raises:
             SpentError: no look is left.
@@ -54,19 +55,19 @@ class Budget:
 
 
 def look_cost(runs: int) -> int:
-    """Looks that a block with so many runs of keys counts as."""
+    """How many looks a block counts as: more for a block with many runs of keys."""
     return max(1, runs // 4)
 
 
 def estimated(
     blocks: int, look: Callable[[int], tuple[float, ...]], turns: Iterable[int], cost: int = 1
 ) -> tuple[int, ...]:
-    """About the sum of `look(block)` over blocks 0 .. blocks - 1, each of whose numbers is summed by itself.
+    """An estimate of the sum of `look(block)` over blocks 0 .. blocks - 1, separately for each number it returns.
 
     Args:
         blocks: how many there are.
         look: what one block adds.
-        turns: blocks where the sum may turn; between two of them it changes little or repeats.
+        turns: blocks at which the summand may change; between two of them it changes little or repeats.
         cost: looks that one counts as.
 
     >>> round(estimated(10**18, lambda block: (block,), ())[0] / (10**36 / 2), 4)
@@ -85,12 +86,12 @@ def estimated(
 
 
 def _whole(number: float) -> int:
-    """So many of PARTS: whole numbers stay exact, whatever their size."""
+    """The number in units of 1 / PARTS, as a whole number, which stays exact at any size."""
     return number * PARTS if isinstance(number, int) else round(number * PARTS)
 
 
 def _spread(span: range, count: int) -> list[int]:
-    """One block in each of `count` equal parts of a span, at a place in its part that follows no period."""
+    """One block from each of `count` equal parts of a span, at places without a common period."""
     if len(span) <= count:
         return list(span)
     edges = [span.start + len(span) * at // count for at in range(count + 1)]
@@ -98,7 +99,7 @@ def _spread(span: range, count: int) -> list[int]:
 
 
 def turning_rows(pattern: Pattern, q_start: int, q_len: int, k_len: int) -> list[int]:
-    """Rows at which what a pattern shows may turn: ends of its sets of queries, and of keys as a window meets them."""
+    """Rows at which the visible keys may change: ends of query sets, and of key sets as a window reaches them."""
     queries: set[int] = set()
     keys, away = {0, k_len}, {0}
     heads = pattern.parts if isinstance(pattern, PerHead) else (pattern,)

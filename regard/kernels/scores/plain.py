@@ -104,7 +104,7 @@ class Rows:
         return score
 
     def _by_run(self, of: Callable[[Grid], torch.Tensor]) -> torch.Tensor:
-        """What each run of keys tells, side by side."""
+        """A function of each run's positions, joined along the keys."""
         return torch.cat([of(self.operands.grid.block(self.rows, run)) for run in self.runs], -1)
 
     def _spread(self, bias: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ class Scored:
 
 
 def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[Rows]:
-    """The rows of a problem, or those wanted, as many at a time as fit."""
+    """The rows of a problem, or those wanted, in blocks of as many as fit."""
     keys = operands.grid.keys
     width = problem.batch * problem.heads * (problem.head_dim if sums_tanh(problem) else 1)
     for run in [range(problem.q_len)] if wanted is None else wanted:

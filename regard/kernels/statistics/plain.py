@@ -15,7 +15,7 @@ from regard.problem import Problem
 from regard.statistics import WeightsOf, asked_for
 
 Weights = torch.Tensor  # (batch, heads, rows, keys)
-Told = tuple[Callable[[Weights, torch.Tensor], torch.Tensor], Index]  # the statistic, and where its part of it is
+Statistic = tuple[Callable[[Weights, torch.Tensor], torch.Tensor], Index]  # the statistic, and where its part of it is
 
 
 def statistics_pieces(
@@ -31,21 +31,21 @@ def statistics_pieces(
     """
     names = [kind.name for kind in KINDS if kind.wanted(problem)]
     for rows in rows_of(problem, operands, wanted):
-        told = [_told(name, rows, indices) for name in names]
+        statistics = [_statistic(name, rows, indices) for name in names]
 
         def compute(
-            log_sum_exp: torch.Tensor, *inputs: Any, rows: Rows = rows, told: list[Told] = told
+            log_sum_exp: torch.Tensor, *inputs: Any, rows: Rows = rows, statistics: list[Statistic] = statistics
         ) -> list[torch.Tensor]:
             scored = rows.scores(*inputs)
             empty, hidden = scored.empty[..., None], scored.hidden
             logs = scored.scores.masked_fill(hidden, 0) - log_sum_exp[..., None].masked_fill(empty, 0)
             weights = logs.exp().masked_fill(hidden, 0)
-            return [statistic(weights, logs) for statistic, _ in told]
+            return [statistic(weights, logs) for statistic, _ in statistics]
 
-        yield Piece(compute, (rows.lines, *rows.inputs), tuple(place for _, place in told))
+        yield Piece(compute, (rows.lines, *rows.inputs), tuple(place for _, place in statistics))
 
 
-def _told(name: str, rows: Rows, indices: torch.Tensor | None) -> Told:
+def _statistic(name: str, rows: Rows, indices: torch.Tensor | None) -> Statistic:
     lines, columns = rows.lines, rows.columns
     if name == "received":
         return lambda weights, _: weights.sum(-2), (*lines[:2], columns)
@@ -62,7 +62,7 @@ def _told(name: str, rows: Rows, indices: torch.Tensor | None) -> Told:
     return lambda weights, logs: -(weights * logs).sum(-1), lines
 
 
-def _chosen(rows: Rows) -> Told:
+def _chosen(rows: Rows) -> Statistic:
     """The weights of the rows and heads that were named, as far as they are among these rows."""
     asked = asked_for(WeightsOf, rows.problem.want)
     assert asked is not None
