@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.behaviour.experiment import Experiment, Record
-from regard.bench.machine import environment
+from regard.bench.results import environment
 from regard.storage.files import replace_file
 
 FILE = "behaviour.json"

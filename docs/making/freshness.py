@@ -10,7 +10,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from regard.lessons.markdown import MEASURED
+from regard.lessons.taught import MEASURED
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?e[-+]?\d+|[-−]?\d+\.\d+")  # 1.5, -0.25, 3.5e-17; whole numbers are text
 TINY = 1e-12  # two numbers below it are what rounding left of 0

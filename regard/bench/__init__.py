@@ -4,11 +4,10 @@ A case is a declaration in `cases`, a contender one in `ours` or `peers`; whoeve
 whoever is missing is named. `examine` is the same check for every backend, on small problems.
 """
 
-from regard.bench.case import Case, Contender, Contest
+from regard.bench.case import Case, Contender, Contest, Promise
 from regard.bench.cases import CASES
 from regard.bench.health import Health, examine
 from regard.bench.peers import PEERS
-from regard.bench.promises import Promise
 from regard.bench.report import describe_health, describe_results
 from regard.bench.results import Results
 from regard.bench.running import run_bench

@@ -13,11 +13,9 @@ import numpy as np
 import torch
 
 from regard.bench.case import Contender, Contest
-from regard.bench.formulas import Bound, expected_of
-from regard.bench.hashed import hashed_pairs
+from regard.bench.formulas import Bound, expected_of, hashed_pairs
 from regard.bench.ours import DROPOUT_SEED, WHOLE
-from regard.bench.subjects import allowed_pairs
-from regard.bench.work import Tensors, Work, make_tensors
+from regard.bench.work import Tensors, Work, allowed_pairs, make_tensors
 from regard.mechanisms import LSH
 from regard.testing import Answer, Budget, answer, kept_weights
 

@@ -1,22 +1,144 @@
-"""A whole run: case after case, each written as soon as it is finished."""
+"""Runs cases: each contender is checked, then timed in turns, then its memory is measured."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from regard.bench.case import Case, Contender, Contest
 from regard.bench.cases import CASES, contests_of
-from regard.bench.contest import hold
-from regard.bench.curves import draw_curves
-from regard.bench.machine import environment
-from regard.bench.report import write_report
-from regard.bench.results import KEYS, Results
-from regard.errors import ArgumentError, DataError, UnsupportedError
+from regard.bench.judging import answered, judge
+from regard.bench.measuring import Pace, Times, measure_apart, take_turns, threads
+from regard.bench.report import draw_curves, write_report
+from regard.bench.results import KEYS, Results, environment
+from regard.bench.work import make_tensors
+from regard.errors import ArgumentError, DataError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
+
+Record = dict[str, Any]
+Tell = Callable[[str], None]
+PACES = {
+    False: (Pace(), Pace(rounds=7)),  # of CPU time and of wall time
+    True: (Pace(rounds=7, shortest=0.002), Pace(rounds=3, shortest=0.002)),
+}
+
+
+def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
+    """Everything about one contest, ready for JSON.
+
+    A contender's record has a "status": measured, missing (a package), refused (it does not compute this), left out
+    (of a quick run), failed or wrong, and for all but the first a "reason".
+    """
+    with threads(1):
+        answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
+        fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
+        calls = {one.name: _call(contest, one) for one in fit} if contest.timed else {}
+        if calls and contest.work.device == "cpu":
+            tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
+            _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
+    if calls:
+        tell(f"{case.name}, {contest.label}: wall time on {torch.get_num_threads()} threads")
+        _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
+    calls.clear()
+    for name in contest.memory:
+        if answers[name]["status"] == "measured":
+            tell(f"{case.name}, {contest.label}: memory of {name}")
+            answers[name] |= _memory(case, contest, name, quick)
+    promises = [_kept(promise, answers, contest.work.tensor_bytes) for promise in contest.promises]
+    return {
+        "label": contest.label,
+        "work": str(contest.work),
+        "family": contest.work.family,
+        "length": max(contest.work.q_len, contest.work.k_len),
+        "ours": contest.contenders[0].name,
+        "contenders": answers,
+        "promises": promises,
+    }
+
+
+def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, tell: Tell) -> Record:
+    """May it take part, and is it right?"""
+    if (absent := _absent(contest, contender, quick)) is not None:
+        return absent
+    tell(f"{case.name}, {contest.label}: is {contender.name} right?")
+    try:
+        verdict = judge(contest, contender)
+        plan = None if contender.plan is None else _plan_name(contest, contender)
+    except NotImplementedError as error:
+        return {"status": "refused", "reason": _first_line(error)}
+    except Exception as error:
+        return {"status": "failed", "reason": f"{type(error).__name__}: {_first_line(error)}"}
+    found: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
+    if not verdict.right:
+        return found | {"status": "wrong", "reason": f"errors in units of what rounding may do: {verdict}"}
+    notes = ["checked without dropout, which it draws by a law of its own"] if _unchecked(contest, contender) else []
+    notes += ["it keeps pairs of its own, and was checked on those"] if contender.own_pattern else []
+    return found | {"status": "measured", "notes": notes}
+
+
+def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
+    device = contest.work.device
+    if contender.device and contender.device != device:
+        return {"status": "refused", "reason": f"it runs on {contender.device}, and this is {device}"}
+    if contender.package and find_spec(contender.package) is None:
+        return {"status": "missing", "reason": f"the package {contender.package} is not installed"}
+    if quick and contender.compiles:
+        return {"status": "left out", "reason": "it compiles for tens of seconds, too long for a quick run"}
+    return None
+
+
+def _unchecked(contest: Contest, contender: Contender) -> bool:
+    return contender.own_dropout and contest.work.dropout > 0
+
+
+def _plan_name(contest: Contest, contender: Contender) -> str:
+    work = contender.works_on(contest.work)
+    assert contender.plan is not None
+    return contender.plan(work, make_tensors(work)).backend
+
+
+def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
+    work = contender.works_on(contest.work)
+    tensors = make_tensors(work)
+    attend = contender.prepare(work, tensors)
+    if not work.backward and work.device == "cpu":
+        return attend
+
+    def call() -> None:
+        answered(work, attend, tensors)
+        if work.device == "cuda":
+            torch.cuda.synchronize()
+
+    return call
+
+
+def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
+    for name, found in times.items():
+        answers[name][clock] = found.to_dict()
+
+
+def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
+    try:
+        return {"memory_bytes": measure_apart(case.name, contest.label, name, quick=quick, device=contest.work.device)}
+    except (RegardError, UnsupportedError) as error:
+        return {"memory_reason": str(error)}
+
+
+def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
+    found = promise.found(answers, tensor_bytes)
+    kept = None if found is None else promise.kept(found)
+    return {"found": found, "bound": promise.bound, "kept": kept, "text": promise.say(found)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
 
 FILES = ("bench.json", "complexity.json")  # of either kind of results; one folder may hold both
 R = TypeVar("R", bound=Results)

@@ -1,17 +1,70 @@
-"""What a contest computes: sizes, pattern and options as a value, and tensors made from it."""
+"""One attention call to be measured, as a value: its pattern, sizes and options, and the tensors made from it.
+
+Every measured pattern also has a formula on positions i and j, written as in its paper. The formula is what contenders
+are checked against, and what FlexAttention computes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.arguments import real, whole
-from regard.bench.subjects import FULL
+from regard.errors import ArgumentError
 from regard.kinds import of_kind
 from regard.mechanisms import Mechanism
-from regard.patterns import Pattern
+from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard.testing import make_qkv
+
+Formula = Callable[[Any, Any], Any]
+
+BLOCK = 64
+FULL, CAUSAL = Full(), Causal()
+WINDOW, SMALL_WINDOW = SlidingWindow(512), SlidingWindow(64)
+STRIDED = Causal() & Strided(64)
+DRAWN = RandomBlocks(3, block=BLOCK, seed=0)
+BIG_BIRD = SlidingWindow(192) | GlobalTokens(range(128)) | DRAWN
+
+_FORMULAS: dict[Pattern, Formula] = {
+    FULL: lambda i, j: i + j >= 0,
+    CAUSAL: lambda i, j: j <= i,
+    WINDOW: lambda i, j: abs(i - j) <= 256,
+    SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
+    STRIDED: lambda i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)),
+}
+
+
+def formula(pattern: Pattern, length: int) -> Formula:
+    """May position i look at position j, for integer tensors i and j of a square call of `length`?
+
+    What was drawn by lot has no formula: it is a table of blocks, asked of the pattern.
+
+    Raises:
+        ArgumentError: a pattern that no case measures.
+    """
+    if pattern in _FORMULAS:
+        return _FORMULAS[pattern]
+    if pattern != BIG_BIRD:
+        raise ArgumentError(f"no formula is known for {pattern}; add it to regard.bench.work")
+    places = torch.arange(0, length, BLOCK)
+    table = DRAWN.allows(places[:, None], places)  # (blocks of queries, blocks of keys)
+    return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table[i // BLOCK, j // BLOCK]
+
+
+def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> NDArray[np.bool_]:
+    """Which keys some rows of queries may look at, (rows, k_len); the last query meets the last key.
+
+    >>> allowed_pairs(CAUSAL, [0, 1], 2, 3).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1]]
+    """
+    i = torch.tensor(rows)[:, None] + (k_len - q_len)
+    return formula(pattern, k_len)(i, torch.arange(k_len)).expand(len(rows), k_len).numpy()
+
 
 SIZES = {"q_len": 0, "k_len": 0, "heads": 1, "kv_heads": 0, "head_dim": 1, "v_dim": 0, "batch": 0}  # the least of each
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard.bench.memory import peak_of
+from regard.bench.measuring import peak_of
 from regard.cli.console import out_json, out_lines, say
 from regard.cli.train import decide_settings, learn_tokeniser, train_translator
 from regard.cli.train_language import LanguageSettings, run_language_training

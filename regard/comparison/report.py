@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.comparison.measures import Measures
 from regard.errors import MissingPackageError
-from regard.inspection.quality.picture import COLOURS, MARKS
+from regard.inspection.quality.report import COLOURS, MARKS
 from regard.storage.files import replace_file
 
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"

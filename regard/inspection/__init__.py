@@ -5,24 +5,23 @@ shares are counted over all sentences, and nothing is chosen per sentence. matpl
 """
 
 from regard.inspection.head_grid import draw_heads
-from regard.inspection.labels import visible
-from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch
-from regard.inspection.merging import merge
+from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
 from regard.inspection.pattern_picture import draw_pattern
 from regard.inspection.picture import draw_maps
 from regard.inspection.quality import Approximation, approximation
-from regard.inspection.ranking import looked_at, tell_look
 from regard.inspection.referents import (
     HONESTY,
     Agreement,
     HeadChoice,
     ItWeights,
+    SwapCheck,
     choose_head,
     it_weights,
     referent_agreement,
+    swap_check,
 )
-from regard.inspection.swaps import SwapCheck, swap_check
-from regard.inspection.terminal import terminal_map
+from regard.inspection.terminal import terminal_map, visible
+from regard.inspection.watching import merge
 
 __all__ = [
     # look

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.errors import ArgumentError
-from regard.inspection.labels import shortened, visible
 from regard.inspection.maps import Kind
+from regard.inspection.terminal import shortened, visible
 from regard.kinds import a_path
 from regard.storage.files import replace_file
 from regard.text.packages import needed

@@ -23,7 +23,7 @@ from regard.inspection.canvas import (
     write_text,
 )
 from regard.inspection.maps import AttentionMaps, Kind
-from regard.inspection.panels import WORDING
+from regard.inspection.picture import WORDING
 from regard.kinds import of_kind
 
 EDGE, GAP = 0.35, 0.16  # inches around the picture, and between its maps

@@ -1,4 +1,4 @@
-"""A heat map of plain characters, for terminals and logs."""
+"""Weights as a map of characters for terminals and logs, and words as labels that are safe to print."""
 
 from __future__ import annotations
 
@@ -9,9 +9,35 @@ import torch
 
 from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError
-from regard.inspection.labels import shortened, visible
-from regard.kinds import a_list
+from regard.kinds import a_list, a_string
 from regard.shapes import check_tensor
+
+EMPTY = "\u2423"  # "␣": a word of nothing
+LONGEST = 18  # characters of a label; a longer word ends in "…"
+
+
+def visible(word: str) -> str:
+    r"""The word with every control, format, private and unusual space character as its escape.
+
+    >>> visible("a\nb"), visible("\u202eevil"), visible("")
+    ('a\\nb', '\\u202eevil', '␣')
+    """
+    return "".join(_shown(character) for character in a_string("word", word)) or EMPTY
+
+
+def shortened(label: str, longest: int = LONGEST) -> str:
+    """The label, cut to `longest` characters of which the last is then "…".
+
+    >>> shortened("Donaudampfschifffahrt", 6)
+    'Donau…'
+    """
+    return label if len(label) <= longest else f"{label[: longest - 1]}…"
+
+
+def _shown(character: str) -> str:
+    hidden = unicodedata.category(character)[0] in "CZ" and character != " "
+    return character.encode("unicode_escape").decode("ascii") if hidden else character
+
 
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))
 LEGEND = "█ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05"

@@ -4,8 +4,6 @@ A lesson computes one record (`Taught`), which a terminal, JSON, a picture and a
 is seeded, so that another machine prints the same; what it cannot (times) stands in tables marked as measured.
 """
 
-from regard.lessons.markdown import to_markdown
-from regard.lessons.table import LESSONS, find_lesson
-from regard.lessons.taught import Claim, Lesson, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Lesson, Settings, Table, Taught, find_lesson, to_markdown
 
 __all__ = ["LESSONS", "Claim", "Lesson", "Settings", "Table", "Taught", "find_lesson", "to_markdown"]

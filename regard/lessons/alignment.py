@@ -10,8 +10,7 @@ from torch import nn
 
 from regard.layers import record_attention
 from regard.lessons.figures import begin, draw_map, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, largest, normal, rounded, seeded, words_of
 from regard.mechanisms import Additive, General
 from regard.models.recurrent import AttentionCell, BahdanauCell, LuongCell, MemoryAttention

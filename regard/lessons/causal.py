@@ -10,8 +10,7 @@ import torch
 
 from regard.functional import attention, attention_detail
 from regard.lessons.figures import begin, draw_map, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, largest, normal, rounded, words_of
 from regard.patterns import Causal
 

@@ -11,8 +11,7 @@ import torch
 from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention, record_attention
 from regard.lessons.figures import begin, draw_map, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, largest, normal, rounded, seeded
 
 if TYPE_CHECKING:

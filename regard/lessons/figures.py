@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.inspection.canvas import COLOURS, FAINT, INK, POINT, label_columns, label_rows, label_texts
-from regard.inspection.quality.picture import COLOURS as LINES
-from regard.inspection.quality.picture import MARKS
+from regard.inspection.quality.report import COLOURS as LINES
+from regard.inspection.quality.report import MARKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

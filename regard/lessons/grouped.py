@@ -12,10 +12,8 @@ import torch
 from regard.functional import attention
 from regard.layers import MultiHeadAttention
 from regard.lessons.figures import begin, draw_line, label_axes, legend_below
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
-from regard.lessons.timing import milliseconds
-from regard.lessons.words import embedded, largest, normal, seeded, words_of
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard.lessons.words import embedded, largest, milliseconds, normal, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,8 +12,7 @@ import torch
 from regard.inspection.canvas import label_rows, label_texts
 from regard.layers import MultiHeadAttention
 from regard.lessons.figures import LINES, begin, draw_map, label_axes, legend_below, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, largest, rounded, seeded, words_of
 from regard.positions import Sinusoidal
 

@@ -11,10 +11,8 @@ import torch
 from regard.decoding import Translator
 from regard.inspection import HONESTY, choose_head, it_weights, referent_agreement, swap_check
 from regard.lessons.figures import INK, LINES, begin, draw_map, label_axes, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
-from regard.lessons.trained import load_transformer
-from regard.lessons.words import rounded
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard.lessons.words import load_transformer, rounded
 from regard.text import tidy
 from regard.text.pronouns import (
     ARTICLE_SENTENCES,

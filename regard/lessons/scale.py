@@ -11,8 +11,7 @@ import torch
 
 from regard.functional import attention_detail
 from regard.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, normal, words_of
 
 if TYPE_CHECKING:

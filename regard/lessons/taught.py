@@ -1,7 +1,11 @@
-"""What a lesson is and what it hands back: one record, shown by terminal, JSON, picture and page alike."""
+"""What a lesson is and the record it returns, all lessons by name, and the record as a page of Markdown.
+
+The module of a lesson is imported when the lesson is taught.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -9,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,3 +153,88 @@ class Taught:
             "code": self.code,
             "numbers": self.numbers,
         }
+
+
+TEXT, RUN = frozenset({"text"}), frozenset({"run"})
+
+_ALL = (
+    Lesson("scale", "The square root", "Why are scores divided by the square root of head_dim?", TEXT),
+    Lesson("positions", "Where a word stands", "How does attention know the order of the words?", TEXT),
+    Lesson("causal", "The mask", "How is the future hidden, and is it hidden for good?", TEXT),
+    Lesson("windows", "Stacked windows", "How far does a stack of layers see whose windows are narrow?", TEXT),
+    Lesson("grouped", "Fewer keys and values", "What do shared key/value heads save, and what do they lose?", TEXT),
+    Lesson("cross", "An image asks a sentence", "How does one thing attend to another of a different size?"),
+    Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before it moves on, or after?", TEXT),
+    Lesson("linear", "The other brackets", "How can attention cost n instead of n²?", TEXT),
+    Lesson("heads", "What each head does", "Which head looks from a word to the one it belongs to?", RUN),
+    Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
+)
+LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
+
+
+def find_lesson(name: str) -> Lesson:
+    """The lesson of that name.
+
+    Raises:
+        ArgumentError: there is none.
+
+    >>> find_lesson("causal").title
+    'The mask'
+    """
+    of_kind("name", name, str, "the name of a lesson, such as 'causal'")
+    if name not in LESSONS:
+        raise ArgumentError(f"no lesson is called {name!r}; there are {', '.join(LESSONS)}")
+    return LESSONS[name]
+
+
+MEASURED = "*Measured on one machine; yours will differ.*"
+
+
+def to_markdown(taught: Taught, figure_name: str | None = None) -> str:
+    """The page: question, paragraphs, figure, tables, claims and code.
+
+    Args:
+        taught: what a lesson handed back.
+        figure_name: the picture's name as the page refers to it; None for a page without one.
+
+    Returns:
+        Lines that end with a line break. Tables that depend on the machine follow a line that says so, `MEASURED`.
+
+    Raises:
+        ArgumentError: it is not what a lesson handed back.
+    """
+    of_kind("taught", taught, Taught, "what Lesson.teach gives")
+    lesson = taught.lesson
+    parts = [f"# {lesson.title}", f"**{_prose(lesson.question)}**", *map(_prose, taught.paragraphs)]
+    if figure_name is not None:
+        parts.append(f"![{lesson.title}]({figure_name})")
+    for table in taught.tables:
+        parts += _table(table)
+    parts += ["## What was put to the test", "\n".join(_claims(taught))]
+    parts += ["## Try it", f"```python\n{taught.code}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> list[str]:
+    lines = [_row(table.columns), _row(("---",) * len(table.columns)), *map(_row, table.rows)]
+    return [f"### {_prose(table.title)}", *([MEASURED] if table.measured else []), "\n".join(lines)]
+
+
+def _claims(taught: Taught) -> list[str]:
+    return [
+        f"- {'Holds' if claim.holds else '**Does not hold**'}: {_prose(claim.sentence)} ({_prose(claim.figures)})"
+        for claim in taught.claims
+    ]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(map(_prose, cells))} |"
+
+
+def _prose(text: str) -> str:
+    r"""Text that Markdown shows as it stands, but for *emphasis*: a reader's own words may hold anything.
+
+    >>> _prose("a|b <script> [x](y) *it*")
+    'a\\|b &lt;script> \\[x](y) *it*'
+    """
+    return re.sub(r"([\\`|\[_])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;")

@@ -1,14 +1,19 @@
-"""A sentence as vectors, without a trained model: every word its own seeded vector, the same wherever it stands."""
+"""What lessons compute with: sentences as seeded vectors, trained translators, and times in CPU milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from regard.errors import ArgumentError
-from regard.inspection.labels import visible
+from regard.bench.measuring import Pace, take_turns, threads
+from regard.decoding import Translator
+from regard.errors import ArgumentError, CheckpointError
+from regard.inspection.terminal import visible
+from regard.models import TranslationTransformer
 
 MOST_WORDS = 120
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -61,3 +66,40 @@ def rounded(values: torch.Tensor, digits: int = 4) -> Any:
 def largest(values: torch.Tensor) -> float:
     """The largest absolute value; 0 of nothing."""
     return float(values.detach().abs().max()) if values.numel() else 0.0
+
+
+Name = TypeVar("Name", bound=Hashable)
+PACE = Pace(rounds=5, slow_rounds=3, slow=0.1, shortest=0.001)
+
+
+def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
+    """The median of each, without gradients."""
+    named = {str(name): call for name, call in calls.items()}
+    with threads(1), torch.no_grad():
+        times = take_turns(named, time.process_time, PACE)
+    return {name: round(1e3 * times[str(name)].median, 3) for name in calls}
+
+
+WAY_OUT = "'regard demo' trains one in minutes, in runs/demo"
+
+
+def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, TranslationTransformer]:
+    """The translator in a run's folder, whose encoder has heads to look at.
+
+    Raises:
+        ArgumentError: none was named, or a recurrent translator.
+        CheckpointError: no such folder, no translator in it, or a damaged one.
+    """
+    if run is None:
+        raise ArgumentError(f"lesson {lesson} looks into a trained translator: --run RUN; {WAY_OUT}")
+    if not run.is_dir():
+        raise CheckpointError(f"{run} is no folder of a run; {WAY_OUT}")
+    try:
+        translator = Translator.load(run)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {WAY_OUT}") from error
+    if not isinstance(translator.model, TranslationTransformer):
+        raise ArgumentError(
+            f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"
+        )
+    return translator, translator.model

@@ -5,11 +5,9 @@ Either ends by computing the same in other ways, and raises if they differ.
 """
 
 from regard.walkthrough.page import to_html
-from regard.walkthrough.record import to_json
-from regard.walkthrough.runs import walk_run
-from regard.walkthrough.seeded import walk
-from regard.walkthrough.steps import Check, Given, Step, Walk
+from regard.walkthrough.steps import Check, Given, Step, Walk, to_json
 from regard.walkthrough.terminal import to_rich, to_text
+from regard.walkthrough.walks import walk, walk_run
 from regard.walkthrough.words import LIMIT, split_words
 
 __all__ = [

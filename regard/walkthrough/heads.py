@@ -1,12 +1,10 @@
-"""Several heads side by side, joined and projected back; and the same by calls that do it all at once."""
+"""All steps of an attention layer: one head in detail, all heads, the output projection, and the same by one call."""
 
 from __future__ import annotations
 
-from regard.walkthrough.layer import Scene
-from regard.walkthrough.one_head import filled
-from regard.walkthrough.steps import Axis, numbered
-from regard.walkthrough.turning import turned
-from regard.walkthrough.walker import Walker
+from regard.walkthrough.layer import Scene, give_layer
+from regard.walkthrough.one_head import filled, follow_word, look_around, project, take_all, turned
+from regard.walkthrough.steps import Axis, Walker, numbered
 
 
 def join_heads(walker: Walker, scene: Scene) -> None:
@@ -135,3 +133,19 @@ def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
 
 def _names(count: int, what: str) -> tuple[str, ...]:
     return tuple(f"{what} {number + 1}" for number in range(count))
+
+
+def walk_layer(walker: Walker, scene: Scene) -> None:
+    """Every step of the layer, and the checks that they lead where the layer itself does.
+
+    Raises:
+        UnsupportedError: a layer that does what no step shows.
+        RegardError: a step that differs from another way to compute it.
+    """
+    give_layer(walker, scene)
+    q, k = project(walker, scene)
+    look_around(walker, scene)
+    follow_word(walker, scene, q, k)
+    take_all(walker, scene, q, k)
+    join_heads(walker, scene)
+    compare(walker, scene)

@@ -1,4 +1,4 @@
-"""One head: its queries, keys and values, then the chosen word alone, then all words at once."""
+"""One head: its queries, keys and values with rotary positions, then the chosen word, then all words at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,33 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.errors import UnsupportedError
+from regard.positions import Rotary
 from regard.walkthrough.layer import Scene
-from regard.walkthrough.steps import Axis, numbered
-from regard.walkthrough.turning import measure_angles, turned
-from regard.walkthrough.walker import Walker
+from regard.walkthrough.steps import Axis, Walker, numbered
+
+
+def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int) -> None:
+    """The step `angles`, (words, size).
+
+    Raises:
+        UnsupportedError: a rotation of some dimensions, or of neighbouring ones.
+    """
+    if rotary.dims is not None or rotary.pairs != "halves":
+        raise UnsupportedError(f"{rotary} turns other pairs than a walk shows, which are the halves of all numbers")
+    speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
+    walker.step(
+        f"angles = (torch.arange({len(words)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
+        "Each pair of numbers turns at a speed of its own; a word's angles are its place times these speeds.",
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(words, numbered("numbers", size)),
+    )  # fmt: skip
+
+
+def turned(name: str, size: int) -> str:
+    """The expression that turns queries or keys (…, words, size) by the angles."""
+    half = size // 2
+    return f"{name} * angles.cos() + torch.cat([-{name}[..., {half}:], {name}[..., :{half}]], -1) * angles.sin()"
+
 
 PROJECTIONS = (
     ("q", "Queries", "What does each word look for? A matrix turns its vector into a query."),

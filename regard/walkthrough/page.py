@@ -14,12 +14,25 @@ from importlib.resources import files
 
 import torch
 
-from regard.inspection.labels import visible
+from regard.inspection.terminal import visible
 from regard.kinds import of_kind
-from regard.walkthrough.colours import LEVELS, NEGATIVE, POSITIVE, WEIGHTS, shade, signed_colours, weight_colours
 from regard.walkthrough.formula import formula_mathml
 from regard.walkthrough.steps import Axis, Step, Walk, counted
-from regard.walkthrough.tables import Gap, Table, kept, largest, shown, tables
+from regard.walkthrough.tables import (
+    LEVELS,
+    NEGATIVE,
+    POSITIVE,
+    WEIGHTS,
+    Gap,
+    Table,
+    kept,
+    largest,
+    shade,
+    shown,
+    signed_colours,
+    tables,
+    weight_colours,
+)
 
 ROW, FITTING = 10, 12  # columns of each piece of a single row, and up to how many it stays whole
 NUMBERS, HEADS = 64, 16  # columns of numbers and heads that are shown at most; words are never left out

@@ -1,13 +1,27 @@
-"""What a walk is made of: steps whose lines really ran, what they were given, and what their end was compared with."""
+"""What a walkthrough is made of, the walker that runs its lines, and the walkthrough as JSON.
+
+The lines that are shown are executed, so that the numbers shown are the numbers computed.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
-from regard.errors import ArgumentError
+from regard.bias import ALiBi
+from regard.errors import ArgumentError, RegardError
+from regard.kinds import of_kind
+from regard.patterns import parse
+from regard.text.vocabularies import BEGIN, END
+from regard.walkthrough.formula import formula_text
+from regard.walkthrough.words import split_words
 
 Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
 
@@ -121,3 +135,119 @@ def counted(count: int, unit: str) -> str:
 def numbered(unit: str, count: int) -> Axis:
     """An axis whose places have numbers alone, from 0 as in code."""
     return Axis(unit, tuple(map(str, range(count))))
+
+
+# What every line may use without being given it: PyTorch, and a few words of regard.
+LANGUAGE: dict[str, Any] = {
+    "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
+    "BEGIN": BEGIN, "END": END,
+}  # fmt: skip
+TOLERANCE = 1e-6  # that every number keeps to, beside another way to compute it
+
+
+class Walker:
+    """Goes step by step. A line is made of our own words and of numbers; no text of a user is ever part of one."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = dict(LANGUAGE)
+        self.given: list[Given] = []
+        self.steps: list[Step] = []
+        self.checks: list[Check] = []
+        self.section = ""
+
+    def give(self, name: str, value: Any, says: str) -> None:
+        """Let later lines use a value."""
+        self.values[name] = value
+        self.given.append(Given(name, says, value))
+
+    @torch.no_grad()
+    def step(
+        self,
+        line: str,
+        title: str,
+        says: str | Callable[[torch.Tensor], str],
+        formula: str = "",
+        *,
+        axes: tuple[Axis, ...],
+        scale: Scale = "signed",
+    ) -> str:
+        """Run a line, keep what it assigns to, and return that name; `says` may be a function of what came out."""
+        exec(line, self.values)
+        name = line.partition(" = ")[0]
+        value = self.values[name]
+        says = says if isinstance(says, str) else says(value)
+        value = tuple(value) if isinstance(value, list) else value
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
+        return name
+
+    @torch.no_grad()
+    def check(self, expression: str, name: str) -> None:
+        """Compute a step in another way.
+
+        Raises:
+            RegardError: the two differ by more than rounding.
+        """
+        other, value = eval(expression, self.values), self.values[name]
+        difference = float((other - value).abs().max())
+        if not difference <= TOLERANCE * max(1.0, float(value.abs().max())):
+            raise RegardError(
+                f"{expression} and the step {name} differ by {difference:.1e}; this is a mistake of regard"
+            )
+        self.checks.append(Check(expression, name, difference))
+
+    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any]) -> Walk:
+        """All that was done, as it is shown."""
+        assert words.chosen is not None
+        read = () if context is None else context.labels
+        return Walk(
+            words.labels, read, words.chosen, settings, tuple(self.given), tuple(self.steps), tuple(self.checks)
+        )
+
+
+def to_json(walk: Walk) -> str:
+    """The walk as JSON; minus infinity, which JSON does not have, is null.
+
+    >>> from regard.walkthrough import walk
+    >>> record = json.loads(to_json(walk("Life is short")))
+    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
+    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
+    """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
+    record = {
+        "words": walk.words,
+        "context": walk.context or None,
+        "word": {"number": walk.word + 1, "text": walk.chosen},
+        "settings": walk.settings,
+        "given": [_given(one.name, one.says, one.value) for one in walk.given],
+        "steps": [_step(step) for step in walk.steps],
+        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
+    }
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "section": step.section,
+        "name": step.name,
+        "title": step.title,
+        "says": step.says,
+        "formula": formula_text(step.formula),
+        "line": step.line,
+        "shape": [len(axis) for axis in step.axes],
+        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
+        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
+    }
+
+
+def _given(name: str, says: str, value: Any) -> dict[str, Any]:
+    """A value that the lines start from; of modules and other objects, what they are."""
+    if isinstance(value, torch.Tensor):
+        return {"name": name, "says": says, "shape": list(value.shape), "value": _finite(value.tolist())}
+    return {"name": name, "says": says, "value": value if isinstance(value, str | list) else repr(value)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if value == -math.inf else value

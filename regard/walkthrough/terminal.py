@@ -9,14 +9,26 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.arguments import whole
-from regard.inspection.labels import visible
+from regard.inspection.terminal import visible
 from regard.kinds import of_kind
 from regard.terminal_text import printable
 from regard.text.packages import needed
-from regard.walkthrough.colours import DARK, WHITE, mixed, shade, signed_colours, weight_colours
 from regard.walkthrough.formula import formula_text
 from regard.walkthrough.steps import Axis, Scale, Step, Walk, counted
-from regard.walkthrough.tables import Gap, Table, kept, largest, shown, tables
+from regard.walkthrough.tables import (
+    DARK,
+    WHITE,
+    Gap,
+    Table,
+    kept,
+    largest,
+    mixed,
+    shade,
+    shown,
+    signed_colours,
+    tables,
+    weight_colours,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.bench.cases import CASES, contests_of, find_contest
-from regard.bench.memory import measure_apart, measure_here
+from regard.bench.measuring import measure_apart, measure_here
 from regard.bench.peers import PEERS
 from regard.errors import ArgumentError, RegardError
 

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from regard.bench import contest as room
-from regard.bench.case import Case, Contender, Contest
-from regard.bench.contest import hold
+from regard.bench import running as room
+from regard.bench.case import Case, Contender, Contest, Promise
+from regard.bench.measuring import Pace
 from regard.bench.ours import REGARD
 from regard.bench.peers import PEERS
-from regard.bench.promises import Promise
-from regard.bench.timing import Pace
+from regard.bench.running import hold
 from regard.bench.work import Work
 from regard.errors import RegardError
 from regard.kernels import BACKENDS

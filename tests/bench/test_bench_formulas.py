@@ -8,13 +8,11 @@ import torch
 
 from regard.bench.case import Contender, Contest
 from regard.bench.cases import CASES
-from regard.bench.formulas import FORMULAS, Bound
-from regard.bench.hashed import hashed_pairs, own_last, places
+from regard.bench.formulas import FORMULAS, Bound, hashed_pairs, own_last, places
 from regard.bench.judging import judge
 from regard.bench.ours import REGARD, at_length
 from regard.bench.peers import PEERS
-from regard.bench.subjects import CAUSAL, FULL
-from regard.bench.work import Work, make_tensors
+from regard.bench.work import CAUSAL, FULL, Work, make_tensors
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import KeySpan

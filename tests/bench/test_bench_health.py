@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from regard.bench import health
-from regard.bench.health import PROBES, examine
-from regard.bench.mechanism_health import WORKS
+from regard.bench.health import PROBES, WORKS, examine
 from regard.bench.report import describe_health
 from regard.detail import Result
 from regard.kernels import BACKENDS

@@ -9,8 +9,7 @@ from regard.bench.case import Contender, Contest
 from regard.bench.judging import chosen_rows, judge
 from regard.bench.ours import PLAN_RUN, REGARD, with_statistic
 from regard.bench.peers import PEERS
-from regard.bench.subjects import BIG_BIRD, CAUSAL, FULL, SMALL_WINDOW, STRIDED, WINDOW, allowed_pairs
-from regard.bench.work import Work, make_tensors
+from regard.bench.work import BIG_BIRD, CAUSAL, FULL, SMALL_WINDOW, STRIDED, WINDOW, Work, allowed_pairs, make_tensors
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow
 from regard.statistics import top_keys

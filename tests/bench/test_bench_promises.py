@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.bench.promises import Promise
+from regard.bench.case import Promise
 from regard.errors import ArgumentError
 
 ANSWERS = {

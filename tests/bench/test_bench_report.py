@@ -2,8 +2,7 @@
 
 from test_bench_running import record
 
-from regard.bench.curves import draw_curves, points_of
-from regard.bench.report import describe_results, write_report
+from regard.bench.report import describe_results, draw_curves, points_of, write_report
 from regard.bench.results import Results
 
 HERE = {

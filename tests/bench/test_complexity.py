@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from regard.bench.complexity import Call, Growth, Row, Table, describe_table, read_row, running
-from regard.bench.complexity.curves import draw_table
 from regard.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
@@ -18,12 +17,10 @@ from regard.bench.complexity.measuring import (
     measure_times,
     memory_here,
 )  # fmt: skip
-from regard.bench.complexity.reading import crossover
-from regard.bench.complexity.report import write_table
-from regard.bench.complexity.row import N_LOG_N, N_ROOT_N, N_SQUARED, N, slope
-from regard.bench.complexity.rows import ROWS
+from regard.bench.complexity.report import crossover, draw_table, write_table
+from regard.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
 from regard.bench.complexity.running import run_complexity
-from regard.bench.timing import Pace
+from regard.bench.measuring import Pace
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))

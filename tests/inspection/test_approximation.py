@@ -14,7 +14,7 @@ import regard as rg
 from regard.errors import ArgumentError
 from regard.inspection import approximation
 from regard.inspection.quality import Candidate
-from regard.inspection.quality.timing import median_seconds
+from regard.inspection.quality.comparing import median_seconds
 from regard.mechanisms import LSH, Linformer, Performer, RandomFeature
 from regard.patterns import KeySpan, RandomBlocks, SlidingWindow
 

@@ -11,8 +11,7 @@ from teaching import LONG, LOOKING, run_folder, with_few_sentences, without_timi
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.lessons import LESSONS, Settings, find_lesson
-from regard.lessons.timing import milliseconds
-from regard.lessons.words import MOST_WORDS, words_of
+from regard.lessons.words import MOST_WORDS, milliseconds, words_of
 
 __all__ = ["run_folder"]
 

@@ -5,7 +5,7 @@ from teaching import failing, run_folder, starting, with_few_sentences
 from regard.errors import DataError
 from regard.inspection import AttentionMaps
 from regard.lessons import Settings, find_lesson, heads
-from regard.lessons.relations import Score, links_of, score
+from regard.lessons.heads import Score, links_of, score
 from regard.text.pronouns import ARTICLE_SENTENCES, Weights, make_split
 
 __all__ = ["run_folder"]

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.lessons import Claim, Lesson, Table, Taught, to_markdown
-from regard.lessons.markdown import MEASURED
+from regard.lessons.taught import MEASURED
 
 
 @pytest.fixture

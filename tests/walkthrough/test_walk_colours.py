@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from regard.inspection.canvas import COLOURS
-from regard.walkthrough.colours import (
+from regard.walkthrough.tables import (
     DARK,
     LEVELS,
     WEIGHTS,

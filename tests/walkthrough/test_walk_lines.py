@@ -7,8 +7,8 @@ import torch
 from walk_cases import CASES, SENTENCE, case, given
 
 from regard.errors import ArgumentError, RegardError
-from regard.walkthrough import scores, walk
-from regard.walkthrough.walker import LANGUAGE
+from regard.walkthrough import layer, walk
+from regard.walkthrough.steps import LANGUAGE
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -37,8 +37,8 @@ def test_a_walk_ends_where_the_layer_and_the_fused_call_do(name):
 
 
 def test_a_walk_that_leads_elsewhere_raises(monkeypatch):
-    wrong = replace(scores.DOT, heads="{Q} @ {K}.mT * 1.01")
-    monkeypatch.setitem(scores.LINES, scores.ScaledDot, wrong)
+    wrong = replace(layer.DOT, heads="{Q} @ {K}.mT * 1.01")
+    monkeypatch.setitem(layer.LINES, layer.ScaledDot, wrong)
     with pytest.raises(RegardError, match=r"differ by .* mistake of regard"):
         walk(SENTENCE)
 

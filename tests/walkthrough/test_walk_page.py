@@ -10,7 +10,7 @@ import pytest
 from chromium import browser, find_chromium
 from walk_cases import CASES, CONTEXT, HOSTILE, SENTENCE, case
 
-from regard.inspection.labels import visible
+from regard.inspection.terminal import visible
 from regard.walkthrough import to_html, walk
 from regard.walkthrough.page import HEADS, NUMBERS
 

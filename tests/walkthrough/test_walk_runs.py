@@ -10,7 +10,7 @@ from regard.models import EncoderConfig, LanguageConfig, LanguageModel, TextEnco
 from regard.models.recurrent import RecurrentTranslator
 from regard.text import BEGIN, END, Tokeniser
 from regard.walkthrough import LIMIT, walk_run
-from regard.walkthrough.walker import LANGUAGE
+from regard.walkthrough.steps import LANGUAGE
 
 TEXTS = ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"]
 TOKENISER = Tokeniser.train(TEXTS * 3, 330)

@@ -3,11 +3,9 @@
 A row is a declaration in `rows`; its exponents are fitted, and printed beside what its paper promises.
 """
 
-from regard.bench.complexity.reading import Reading, read_row
-from regard.bench.complexity.report import describe_table
-from regard.bench.complexity.row import Call, Growth, Row
-from regard.bench.complexity.rows import ROWS
+from regard.bench.complexity.measuring import Table
+from regard.bench.complexity.report import Reading, describe_table, read_row
+from regard.bench.complexity.rows import ROWS, Call, Growth, Row
 from regard.bench.complexity.running import run_complexity
-from regard.bench.complexity.table import Table
 
 __all__ = ["run_complexity", "describe_table", "read_row", "Reading", "ROWS", "Row", "Call", "Growth", "Table"]

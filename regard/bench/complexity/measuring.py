@@ -1,4 +1,4 @@
-"""Time and memory of one row, length after length, until enough lengths take long enough to be trusted."""
+"""Time and memory of one row at growing lengths, until enough lengths take long enough to be trusted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,32 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from regard.bench.complexity.row import Row
-from regard.bench.memory import peak_of
-from regard.bench.timing import Pace, take_turns, threads
+from regard.bench.complexity.rows import Row
+from regard.bench.measuring import Pace, peak_of, take_turns, threads
+from regard.bench.results import Results
 from regard.errors import RegardError, UnsupportedError
+
+
+@dataclass
+class Table(Results):
+    """Records of rows by name: points of time and of memory, and the error against another path."""
+
+    file: ClassVar[str] = "complexity.json"
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The records, by the names of rows."""
+        return self.cases
+
+    @property
+    def our_mistakes(self) -> list[str]:
+        """Rows that answered wrongly or not at all."""
+        return [f"{name}: {row['reason']}" for name, row in self.rows.items() if "reason" in row]
+
 
 # Squares, so that a stride of sqrt(n) divides the length.
 LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))

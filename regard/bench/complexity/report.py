@@ -1,15 +1,175 @@
-"""The table as people read it: lines of text, or a page of Markdown."""
+"""The table as text, Markdown and a picture: fitted exponents beside the promised ones, and crossovers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-from regard.bench.complexity.measuring import EFFORTS
-from regard.bench.complexity.reading import Fit, Reading, read_row
-from regard.bench.complexity.row import Row
-from regard.bench.complexity.rows import ROWS
-from regard.bench.complexity.table import Table
+from regard.bench.complexity.measuring import EFFORTS, Table
+from regard.bench.complexity.rows import ROWS, Growth, Row, slope
 from regard.storage.files import replace_file
+from regard.text.packages import needed
+
+NEAR = 0.15  # a fitted exponent this near to the promised one keeps the promise
+LARGE = 4 * 2**20  # bytes from which memory counts
+Points = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted exponent beside the promised one, over the same lengths.
+
+    Args:
+        found: the exponent; None with fewer than two lengths.
+        promised: what the fit would find if the promise were kept to the letter.
+        lengths: those that counted.
+    """
+
+    found: float | None
+    promised: float | None
+    lengths: tuple[int, ...]
+
+    @property
+    def near(self) -> bool:
+        """Is the found exponent within 0.15 of the promised one?"""
+        return self.found is not None and self.promised is not None and abs(self.found - self.promised) <= NEAR
+
+    @classmethod
+    def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
+        """Over the points of which `key` is at least `least`."""
+        lengths, values = _counted(points, key, least)
+        if len(lengths) < 2:
+            return cls(None, None, tuple(lengths))
+        return cls(slope(lengths, values), growth.exponent(lengths), tuple(lengths))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is said of a row: fits of time and memory, remarks on each, and where it becomes cheaper than exact."""
+
+    time: Fit
+    memory: Fit
+    remarks: tuple[str, ...]
+    crossover: str
+
+
+def read_row(row: Row, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
+    """Read a record.
+
+    Args:
+        row: the declaration.
+        record: what was measured of it.
+        exact: the record of the row that it is compared with, if that was measured.
+        trusted: seconds from which a time counts.
+    """
+    times, memory = record["times"], record["memory"]
+    time_fit = Fit.of(times, "median", trusted, row.growth)
+    memory_fit = Fit.of(memory, "bytes", LARGE, row.memory)
+    remarks = [*_why_time(time_fit, times, trusted), *_why_memory(memory_fit, memory)]
+    remarks += [record[name] for name in ("reason", "ended", "memory_reason") if name in record]
+    crossing = "" if not row.exact or exact is None else crossover(times, exact["times"])
+    return Reading(time_fit, memory_fit, tuple(remarks), crossing)
+
+
+def _counted(points: Points, key: str, least: float) -> tuple[list[int], list[float]]:
+    counted = [point for point in points if point[key] >= least]
+    return [point["length"] for point in counted], [point[key] for point in counted]
+
+
+def _why_time(fit: Fit, times: Points, trusted: float) -> list[str]:
+    """An exponent is that of the operations less that of their rate: both are said where the promise is missed."""
+    said = [f"{len(fit.lengths)} lengths take {1e3 * trusted:g} ms or more"] if len(fit.lengths) < 3 else []
+    if fit.found is None or fit.near:
+        return said
+    counted = [point for point in times if point["length"] in fit.lengths]
+    operations = slope(fit.lengths, [point["operations"] for point in counted])
+    first, last = (point["operations"] / point["median"] / 1e9 for point in (counted[0], counted[-1]))
+    words = f"its operations grow as n^{operations:.2f}, and run at {first:.3g} to {last:.3g} GFLOP/s"
+    ends = slope(fit.lengths[-2:], [point["median"] for point in counted[-2:]])
+    return [*said, f"{words} from n={fit.lengths[0]:,} to {fit.lengths[-1]:,}; the last two lengths show n^{ends:.2f}"]
+
+
+def _why_memory(fit: Fit, memory: Points) -> list[str]:
+    if fit.near or not memory:
+        return []
+    if fit.found is None:
+        most = max(point["bytes"] for point in memory) / 2**20
+        return [f"it holds {most:.1f} MiB at the longest, too little to tell how that grows"]
+    first, last = (point for point in memory if point["length"] in (fit.lengths[0], fit.lengths[-1]))
+    each = (point["bytes"] / point["length"] for point in (first, last))
+    return [f"memory of a position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"]
+
+
+def crossover(times: Points, exact: Points) -> str:
+    """The length from which a row is cheaper than exact attention, on the straight line between two measured ones."""
+    mine, theirs = ({point["length"]: point["median"] for point in points} for points in (times, exact))
+    common = sorted(mine.keys() & theirs.keys())
+    if not common:
+        return "no length in common"
+    dearer = [mine[n] >= theirs[n] for n in common]
+    if dearer[-1]:
+        return f"not up to {common[-1]:,}"
+    if not any(dearer):
+        return f"cheaper from {common[0]:,} on"
+    at = max(index for index, answer in enumerate(dearer) if answer)
+    below, above = common[at], common[at + 1]
+    low, high = (math.log(mine[n] / theirs[n]) for n in (below, above))
+    return f"{below * (above / below) ** (low / (low - high)):,.0f}"
+
+
+PICTURE = "complexity.png"
+GROUPS = {"classic": "layers", "patterns": "patterns", "mechanisms": "mechanisms"}
+EXACT = "softmax"
+# Okabe and Ito's colours, which all eyes tell apart; a mark of its own for each besides.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C510A")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def draw_table(table: Table, folder: Path) -> Path | None:
+    """Draw `complexity.png`; None where no row has two lengths.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    measured = {name: row for name, row in table.rows.items() if name in ROWS and len(row["times"]) > 1}
+    groups = [group for group in GROUPS if any(ROWS[name].group == group for name in measured)]
+    if not groups:
+        return None
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(4.6 * len(groups), 9.6), facecolor="white", layout="constrained")
+        panels = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
+        for column, group in enumerate(groups):
+            names = [name for name in measured if ROWS[name].group == group and name != EXACT]
+            _draw(panels[0, column], names, measured, "times", "median", 1.0)
+            _draw(panels[1, column], names, measured, "memory", "bytes", 2.0**20)
+            panels[0, column].set_title(GROUPS[group])
+            panels[1, column].set_xlabel("length n")
+            panels[1, column].legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+        panels[0, 0].set_ylabel("seconds of CPU time, 1 thread, forward")
+        panels[1, 0].set_ylabel("MiB beside the tensors")
+        picture = BytesIO()
+        figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
+    replace_file(folder / PICTURE, picture.getvalue())
+    return folder / PICTURE
+
+
+def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, key: str, unit: float) -> None:
+    styles = [("black", "")] + list(zip(COLOURS, MARKS, strict=True))
+    for name, (colour, mark) in zip([EXACT, *names], styles, strict=False):
+        found = measured.get(name, {}).get(points, [])
+        lengths, values = [point["length"] for point in found], [point[key] / unit for point in found]
+        width = 2.4 if name == EXACT else 1.3
+        axes.plot(lengths, values, color=colour, marker=mark, markersize=4, linewidth=width, label=ROWS[name].title)
+    axes.set(xscale="log", yscale="log")
+    axes.grid(alpha=0.3)
+
 
 FILE = "complexity.md"
 HEAD = ("layer", "promised", "sequential", "path", "time n^", "memory n^", "cheaper than exact from")

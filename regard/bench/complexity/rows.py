@@ -1,14 +1,179 @@
-"""The rows: what is measured, and what its paper promises."""
+"""The rows of the table: what each row computes at a given length, and the growth that its paper promises."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from regard.bench.complexity.layers import attending, convolution, recurrent, root, written_out
-from regard.bench.complexity.row import N_LOG_N, N_ROOT_N, N_SQUARED, N, Row
-from regard.bench.subjects import BIG_BIRD
-from regard.mechanisms import LSH, LinearTransformer, Linformer, Performer, RandomFeature
-from regard.patterns import Causal, Fixed, Full, GlobalTokens, RandomBlocks, SlidingWindow, Strided
+import torch
+from torch import nn
+
+from regard.bench.work import BIG_BIRD
+from regard.functional import attention, plan_attention
+from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.testing import make_qkv
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a cost grows with the length n: `text`, as reports show it, and the function."""
+
+    text: str
+    of: Callable[[int], float]
+
+    def exponent(self, lengths: Sequence[int]) -> float:
+        """The exponent that a fit over these lengths finds if the promise is kept to the letter.
+
+        >>> N_LOG_N.exponent([4096, 16384]) > N.exponent([4096, 16384]) == 1.0
+        True
+        """
+        return slope(lengths, [self.of(n) for n in lengths])
+
+
+N = Growth("n", float)
+N_LOG_N = Growth("n·log n", lambda n: n * math.log(n))
+N_ROOT_N = Growth("n·sqrt(n)", lambda n: n**1.5)
+N_SQUARED = Growth("n²", lambda n: float(n) ** 2)
+
+
+def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The exponent of the power of the length that fits best: least squares of log value over log length.
+
+    >>> slope([10, 100, 1000], [5.0, 500.0, 50000.0])
+    2.0
+    """
+    x, y = ([math.log(value) for value in each] for each in (lengths, values))
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    rise = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
+    return round(rise / sum((a - middle_x) ** 2 for a in x), 12)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A forward pass of one length, ready to run.
+
+    Args:
+        run: computes the output.
+        operations: floating-point operations that it takes, by its formula or by its plan.
+        expected: the same by another path, where there is one; it may be quadratic.
+    """
+
+    run: Callable[[], torch.Tensor]
+    operations: float
+    expected: Callable[[], torch.Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer or a mechanism, what is promised of it, and how it is computed.
+
+    Args:
+        name: as it is asked for.
+        title: as reports show it.
+        group: the picture that it is drawn in.
+        cost: the promised cost in full, such as `n·w·d`.
+        growth: of the time with the length n alone.
+        sequential: operations that must wait for each other.
+        path: the longest way between two positions.
+        prepare: from a length the call.
+        source: who promises it.
+        memory: growth of the memory.
+        exact: the row that it is to be cheaper than; "" for that row itself.
+        correction: what popular articles say wrongly.
+        longest: the length at which its memory ends the measurement.
+    """
+
+    name: str
+    title: str
+    group: str
+    cost: str
+    growth: Growth
+    sequential: str
+    path: str
+    prepare: Callable[[int], Call]
+    source: str
+    memory: Growth = N
+    exact: str = "softmax"
+    correction: str = ""
+    longest: int | None = None
+
+
+DIM = 64
+Prepare = Callable[[int], Call]
+
+
+def attending(
+    pattern: Callable[[int], Pattern],
+    mechanism: Callable[[int], Mechanism] = lambda n: Softmax(),
+    *,
+    shares_keys: bool = False,
+) -> Prepare:
+    """regard's attention with the pattern and mechanism of each length, on the path that the plan chooses."""
+
+    def prepare(n: int) -> Call:
+        q, k, v = _tensors(n)
+        chosen = mechanism(n)
+        learned = chosen.new_parameters(generator=torch.Generator().manual_seed(0))
+        run = partial(
+            attention, q, q if shares_keys else k, v, pattern=pattern(n), mechanism=chosen,
+            parameters={name: x.detach() for name, x in learned.items()},
+        )  # fmt: skip
+        plan = plan_attention(*run.args, **run.keywords)
+        return Call(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
+
+    return prepare
+
+
+def written_out(n: int) -> Call:
+    """Softmax attention as its formula stands, with every weight in memory at once."""
+    q, k, v = _tensors(n)
+    return Call(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
+
+
+def recurrent(n: int) -> Call:
+    """A gated recurrent unit: two products of (dim, 3 dim) a position."""
+    torch.manual_seed(0)
+    layer = nn.GRU(DIM, DIM, batch_first=True)
+    return Call(_without_gradients(layer, _text(n), 0), 12.0 * n * DIM**2)
+
+
+def convolution(width: int) -> Prepare:
+    """A convolution that looks at `width` neighbours: so many products of (dim, dim) a position."""
+
+    def prepare(n: int) -> Call:
+        torch.manual_seed(0)
+        layer = nn.Conv1d(DIM, DIM, width, padding=width // 2)
+        return Call(_without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2)
+
+    return prepare
+
+
+def root(n: int) -> int:
+    """The stride of the Sparse Transformer: close to the square root of the length."""
+    return max(1, math.isqrt(n))
+
+
+def _tensors(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return make_qkv(batch=1, heads=1, kv_heads=1, q_len=n, k_len=n, head_dim=DIM, v_dim=DIM)
+
+
+def _text(n: int) -> torch.Tensor:
+    return torch.randn(1, n, DIM, generator=torch.Generator().manual_seed(0))
+
+
+def _without_gradients(layer: nn.Module, x: torch.Tensor, part: int | None = None) -> Callable[[], torch.Tensor]:
+    """Calls the layer; `part` is the output among what it answers."""
+
+    @torch.no_grad()
+    def run() -> torch.Tensor:
+        answer = layer(x)
+        return answer if part is None else answer[part]
+
+    return run
+
 
 VASWANI = "Vaswani et al. 2017, table 1"
 CHILD = "Child et al. 2019, section 4"

@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.bench.complexity.curves import draw_table
 from regard.bench.complexity.measuring import (
     CHECKED_AT,
     CLOSE,
     EFFORTS,
     LENGTHS,
+    Table,
     is_right,
     measure_memory,
     measure_times,
 )  # fmt: skip
-from regard.bench.complexity.report import write_table
-from regard.bench.complexity.row import Row
-from regard.bench.complexity.rows import ROWS
-from regard.bench.complexity.table import Table
+from regard.bench.complexity.report import draw_table, write_table
+from regard.bench.complexity.rows import ROWS, Row
 from regard.bench.running import begin
 from regard.errors import ArgumentError, RegardError
 

@@ -4,15 +4,9 @@ A peer is one contender and, if it needs a package, that package's name: a missi
 """
 
 from regard.bench.case import Contender
-from regard.bench.peers.broadcast import BROADCAST
-from regard.bench.peers.fast_transformers import FAST_TRANSFORMERS
-from regard.bench.peers.flex import FLEX
-from regard.bench.peers.hugging_face import HF_BIG_BIRD, LONGFORMER
-from regard.bench.peers.local_attention import LOCAL_ATTENTION
-from regard.bench.peers.performer_pytorch import PERFORMER_PYTORCH
-from regard.bench.peers.reformer_pytorch import REFORMER
-from regard.bench.peers.torch_sdpa import SDPA, SDPA_GROUPED, SDPA_MASK, SDPA_REPEATED, SDPA_SOFTMAX
-from regard.bench.peers.xformers import XFORMERS
+from regard.bench.peers.mechanisms import FAST_TRANSFORMERS, PERFORMER_PYTORCH, REFORMER
+from regard.bench.peers.patterns import HF_BIG_BIRD, LOCAL_ATTENTION, LONGFORMER, XFORMERS
+from regard.bench.peers.pytorch import BROADCAST, FLEX, SDPA, SDPA_GROUPED, SDPA_MASK, SDPA_REPEATED, SDPA_SOFTMAX
 
 PEERS: dict[str, Contender] = {
     peer.name: peer

@@ -1,23 +1,52 @@
-"""Every candidate beside exact attention of the same call."""
+"""Compares every candidate with exact attention of the same call: errors, memory, and times taken in turns."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from regard.errors import ArgumentError
-from regard.inspection.quality.call import Call, Exact
-from regard.inspection.quality.candidates import Candidate, Given, as_candidate
-from regard.inspection.quality.exact import THIS_CALL, exact_answers, exact_of
+from regard.inspection.quality.call import THIS_CALL, Call, Exact, exact_answers, exact_of
+from regard.inspection.quality.candidates import Candidate, Given, as_candidate, sweep
 from regard.inspection.quality.report import Approximation, LeftOut, Row
-from regard.inspection.quality.sweep import sweep
-from regard.inspection.quality.timing import median_seconds
 from regard.patterns import Pattern, as_pattern
 from regard.patterns.arguments import whole
+
+SHORTEST = 0.002  # seconds; a call that is shorter is repeated within its turn
+
+
+def median_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
+    """The median time of each call over so many rounds, in each of which every call has its turn.
+
+    On the CPU it is the time that the processor worked, over all its threads; on other devices the time that passed.
+    """
+    repeats = [max(1, round(SHORTEST / max(_seconds(call, 1, device), 1e-7))) for call in calls]  # and they are warm
+    samples: list[list[float]] = [[] for _ in calls]
+    for number in range(rounds):
+        for turn in range(len(calls)):
+            at = (number + turn) % len(calls)
+            samples[at].append(_seconds(calls[at], repeats[at], device))
+    return [statistics.median(found) for found in samples]
+
+
+def _seconds(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    _finish(device)
+    began = clock()
+    for _ in range(repeats):
+        call()
+    _finish(device)
+    return (clock() - began) / repeats
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @torch.no_grad()

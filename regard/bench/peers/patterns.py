@@ -1,4 +1,4 @@
-"""The cores of two Hugging Face models, without their projections."""
+"""Packages that compute patterns of softmax attention: local-attention, two Hugging Face models, xFormers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ from importlib import import_module
 import torch
 
 from regard.bench.case import Attend, Contender
-from regard.bench.peers.local_attention import one_side
-from regard.bench.subjects import BIG_BIRD
-from regard.bench.work import Tensors, Work
+from regard.bench.work import BIG_BIRD, Tensors, Work
 from regard.errors import UnsupportedError
+from regard.patterns import Causal, Full, SlidingWindow
+
+
+def one_side(work: Work) -> int:
+    """The keys that a work's window shows on each side."""
+    if not isinstance(work.pattern, SlidingWindow):
+        raise UnsupportedError(f"it computes sliding windows, not {work.pattern}")
+    return work.pattern.size // 2
+
+
+def _local_attention(work: Work, tensors: Tensors) -> Attend:
+    attend = import_module("local_attention").LocalAttention(
+        window_size=one_side(work), look_backward=1, look_forward=1, exact_windowsize=True, autopad=True,
+        use_rotary_pos_emb=False,
+    )  # fmt: skip
+    return lambda: attend(tensors.q, tensors.k, tensors.v)
+
+
+LOCAL_ATTENTION = Contender("local-attention", _local_attention, package="local_attention")
+
 
 MODELS = "transformers.models"
 BLOCK, RANDOM = 64, 3
@@ -84,3 +102,19 @@ def _big_bird_pairs(work: Work, rows: list[int]) -> torch.Tensor:
 
 LONGFORMER = Contender("HF Longformer", _longformer, package="transformers")
 HF_BIG_BIRD = Contender("HF BigBird, its own blocks", _big_bird, package="transformers", own_pattern=_big_bird_pairs)
+
+
+def _xformers(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern not in (Full(), Causal()) or work.q_len != work.k_len or work.group > 1:
+        raise UnsupportedError(f"it computes full and square causal attention without groups, not {work}")
+    ops = import_module("xformers.ops")
+    bias = ops.LowerTriangularMask() if work.pattern == Causal() else None
+    q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
+
+    def attend() -> torch.Tensor:
+        return ops.memory_efficient_attention(q, k, v, attn_bias=bias).transpose(1, 2)
+
+    return attend
+
+
+XFORMERS = Contender("xFormers", _xformers, package="xformers", device="cuda")

@@ -1,24 +1,52 @@
-"""lucidrains' reformer-pytorch: LSHAttention with chunks and rounds as many as ours, and rotations of its own.
-
-What it answers is another estimate than ours, so it is judged on the pairs that it keeps: chunks as it cuts them (also
-over the borders of buckets, and the first chunk of a round looks back at the last one of another), each pair as often
-as it counts it.
-"""
+"""Packages that compute other mechanisms: fast-transformers, performer-pytorch and reformer-pytorch."""
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import elu
 
 from regard.bench.case import Attend, Contender
-from regard.bench.hashed import own_last
+from regard.bench.formulas import own_last
 from regard.bench.work import Tensors, Work, make_tensors
 from regard.errors import UnsupportedError
 from regard.mechanisms import LSH
-from regard.patterns import Full
+from regard.patterns import Causal, Full
+
+ADDED = 1e-6  # its eps
+
+
+def _fast_transformers(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern != Causal() or work.group > 1:
+        raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
+    product = import_module("fast_transformers.causal_product").causal_dot_product
+
+    def attend() -> torch.Tensor:
+        q, k = elu(tensors.q) + 1, elu(tensors.k) + 1
+        whole = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + ADDED
+        return product(q, k, tensors.v) / whole[..., None]
+
+    return attend
+
+
+FAST_TRANSFORMERS = Contender("fast-transformers", _fast_transformers, package="fast_transformers")
+
+
+def _performer(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern != Causal() or work.group > 1:
+        raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of distutils, which it imports
+        attend = import_module("performer_pytorch.performer_pytorch").causal_linear_attention_noncuda
+    return lambda: attend(elu(tensors.q) + 1, elu(tensors.k) + 1, tensors.v)
+
+
+PERFORMER_PYTORCH = Contender("performer-pytorch", _performer, package="performer_pytorch")
+
 
 SEED = 3
 
@@ -30,7 +58,7 @@ def _module(work: Work) -> Any:
     return import_module("reformer_pytorch").LSHAttention(bucket_size=mechanism.chunk, n_hashes=mechanism.rounds)
 
 
-def _prepare(work: Work, tensors: Tensors) -> Attend:
+def _reformer(work: Work, tensors: Tensors) -> Attend:
     module = _module(work)
 
     def attend() -> torch.Tensor:
@@ -59,4 +87,4 @@ def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
     return torch.from_numpy(counts).unflatten(0, q.shape[:2])
 
 
-REFORMER = Contender("reformer-pytorch", _prepare, package="reformer_pytorch", own_pattern=_pairs)
+REFORMER = Contender("reformer-pytorch", _reformer, package="reformer_pytorch", own_pattern=_pairs)

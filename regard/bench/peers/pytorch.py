@@ -1,16 +1,17 @@
-"""PyTorch's own scaled_dot_product_attention: without a mask where it can, and with one."""
+"""PyTorch's own ways: scaled_dot_product_attention, FlexAttention, and Bahdanau's score as a broadcast sum."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.bench.case import Attend, Contender
-from regard.bench.work import Tensors, Work
+from regard.bench.work import Tensors, Work, formula
 from regard.errors import UnsupportedError
 from regard.patterns import Causal, Full
 
@@ -65,3 +66,45 @@ SDPA_GROUPED = Contender("SDPA enable_gqa", _best)
 SDPA_REPEATED = Contender("SDPA repeat_interleave", _repeated)
 SDPA_SOFTMAX = Contender("SDPA, softmax", _best, works_on=lambda work: replace(work, mechanism=None))
 SDPA_MASK = Contender("SDPA bool mask", _masked)
+
+
+def _flex(work: Work, tensors: Tensors) -> Attend:
+    attend, block_mask = _compiled(), _block_mask(work)
+    return lambda: attend(tensors.q, tensors.k, tensors.v, block_mask=block_mask, enable_gqa=work.group > 1)
+
+
+def _compiled() -> Callable[..., Any]:
+    """Compiled anew for each work: beyond a number of recompilations it would silently run uncompiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch.compiler.reset()
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def _block_mask(work: Work) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rule = formula(work.pattern, work.k_len)
+    return create_block_mask(
+        lambda batch, head, i, j: rule(i, j), None, None, work.q_len, work.k_len, device=work.device
+    )
+
+
+FLEX = Contender("FlexAttention", _flex, compiles=True)
+
+
+def _broadcast(work: Work, tensors: Tensors) -> Attend:
+    learned = tensors.parameters
+    if set(learned) != {"query_weight", "key_weight", "energy"} or work.pattern != Full() or work.group > 1:
+        raise UnsupportedError(f"it computes full additive attention without groups, not {work}")
+
+    def attend() -> torch.Tensor:
+        q, k = tensors.q @ learned["query_weight"].mT, tensors.k @ learned["key_weight"].mT
+        pairs = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, k_len, hidden)
+        return torch.einsum("bhqkd,hd->bhqk", pairs, learned["energy"]).softmax(-1) @ tensors.v
+
+    return attend
+
+
+BROADCAST = Contender("tanh of a broadcast sum", _broadcast, judged_at=256)
