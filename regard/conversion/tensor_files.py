@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import torch
 
 from regard.errors import CheckpointError
-from regard.storage.header import DTYPES, HEADER_LIMIT, Entry
 from regard.storage.sealed_json import parse_json
+from regard.storage.tensors import DTYPES, HEADER_LIMIT, Entry
 
 
 class TensorFile:

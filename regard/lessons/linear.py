@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.caches import RecurrentState
 from regard.functional import attention
+from regard.layers.caches import RecurrentState
 from regard.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
 from regard.lessons.table import LESSONS
 from regard.lessons.taught import Claim, Settings, Table, Taught

@@ -8,11 +8,10 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.layers import Projection, project
-from regard.models.ids import check_step
+from regard.models.base import check_step
 from regard.models.language.config import LanguageConfig
-from regard.models.language.prompts import by_length, end_together, may_begin_at
 from regard.models.language.stack import Stack
-from regard.models.language.state import LanguageState, Texts, joined
+from regard.models.language.state import LanguageState, Texts, by_length, end_together, joined, may_begin_at
 from regard.models.padding import align
 from regard.models.state import LayerCaches, frugal_kind
 
@@ -72,7 +71,7 @@ class LanguageModel(Stack):
                 layer looks back by default) or "state" (sums, for mechanisms that have them); by default what is
                 exact in the least memory, for each layer by itself.
             capacity: positions there is room for, prompt included, in the kinds that have an end.
-            dtype: how keys and values are kept, as for `regard.caches.Cache`; that of the weights by default.
+            dtype: how keys and values are kept, as for `regard.layers.caches.Cache`; that of the weights by default.
 
         Raises:
             ArgumentError: a prompt without ids, or a cache that cannot be.

@@ -11,10 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from regard.bias import ALiBi
 from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention
-from regard.models.block import Block, new_norm
-from regard.models.ids import check_ids
+from regard.models.base import Storable, check_ids
 from regard.models.language.config import LanguageConfig
-from regard.models.storable import Storable
+from regard.models.layers import Block, new_norm
 from regard.patterns import KeySpan
 from regard.positions import Learned, Rotary, Sinusoidal
 
