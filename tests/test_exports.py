@@ -14,8 +14,8 @@ import regard
 ROOT = Path(regard.__file__).parent
 CORE = ("patterns", "mechanisms", "bias", "positions", "layers", "layers.caches", "testing")
 ROOMS = sorted(
-    ".".join(("regard", *path.parent.relative_to(ROOT).parts))
-    for path in ROOT.rglob("__init__.py")
+    ".".join(("regard", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    for path in (*ROOT.rglob("__init__.py"), *ROOT.glob("[!_]*.py"))
     if "__all__" in path.read_text(encoding="utf-8")
 )
 
@@ -36,8 +36,8 @@ INSIDE = {
     "positions": {"frequencies", "check_positions", "checked_base"},
     "bias": {"series"},
     "layers.caches": {
-        "Held", "Positions", "Summed", "add", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write",
-        "check_rows", "checked_device", "checked_path",
+        "Held", "Positions", "Summed", "whole_number", "add", "check_numbers", "checked_dtype", "kept", "read",
+        "read_kind", "write", "check_rows", "checked_device", "checked_path",
     },
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",

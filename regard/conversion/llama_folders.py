@@ -16,11 +16,11 @@ import torch.nn.functional as F
 
 from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
 from regard.conversion.llama_layout import CONFIG_FILE, INDEX_FILE, LlamaFolder, is_resized
-from regard.conversion.tensor_files import TensorFile, raw_bytes, write_tensors
+from regard.conversion.tensor_files import TensorFile, write_tensors
 from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.functional import attention
 from regard.storage.files import write_folder
-from regard.storage.tensors import DTYPES, Entry
+from regard.storage.tensors import DTYPES, Entry, raw_bytes
 
 PLACES = 5  # positions on which each layer is compared
 

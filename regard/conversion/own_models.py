@@ -13,7 +13,6 @@ import torch
 
 from regard.arguments import whole
 from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
-from regard.conversion.tensor_files import raw_bytes
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.kinds import of_kind
 from regard.layers import MultiHeadAttention, ProjectedContext
@@ -21,6 +20,7 @@ from regard.layers.caches import Cache
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel
 from regard.models.translation_transformer import KIND as TRANSLATION
+from regard.storage.tensors import raw_bytes
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
 

@@ -1,19 +1,22 @@
-"""What all models share: configs with checked values, saving and loading, and the checks of ids."""
+"""What all models share: configs with checked values, checks of ids, saving and loading, embedding and scoring."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.kinds import of_kind, shown
+from regard.layers import project
 from regard.models.storage import SavedModel, load_model, save_model
+from regard.positions import Learned, Sinusoidal
 
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
@@ -140,3 +143,53 @@ class Storable(nn.Module):
         except (ArgumentError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{where} holds weights that are not those of its config: {error}") from error
         return model.requires_grad_(True).eval()
+
+
+class TextModel(Storable):
+    """A model over one vocabulary: it embeds ids, runs its layers and scores every id of the vocabulary."""
+
+    embedding: nn.Embedding
+    positions: nn.Module | None
+    dropout: nn.Dropout
+    to_vocabulary: nn.Module | None
+
+    def _embed(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor | None = None,
+        *,
+        table: nn.Module | None = None,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
+
+        Args:
+            ids: ids of the vocabulary.
+            places: position of each id; None adds no positions.
+            table: embeddings to read; the model's own by default.
+            factor: multiplies the embeddings.
+        """
+        check_ids(ids, self.config.vocab_size)
+        x = (self.embedding if table is None else table)(ids)
+        if factor != 1.0:
+            x = x * factor
+        if places is not None and self.positions is not None:
+            x = x + self.positions(places).to(x.dtype)
+        return self.dropout(x)
+
+    def _through(self, layer: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
+        """The output of a layer; with gradient_checkpointing, its inside is computed again in the backward pass."""
+        if self.config.gradient_checkpointing and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
+    def _score(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
+        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+
+
+def new_positions(kind: str, dim: int, max_length: int) -> nn.Module | None:
+    """The module whose vectors are added to embeddings: "sinusoidal" or "learned"; None for any other kind."""
+    if kind == "sinusoidal":
+        return Sinusoidal(dim)
+    return Learned(max_length, dim) if kind == "learned" else None

@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.combination import check_combination
 from regard.errors import ArgumentError, ShapeError
 from regard.kinds import shown
-from regard.mechanisms import Mechanism
 from regard.models.language.config import EACH, LanguageConfig, in_turn
 from regard.models.language.stack import Stack
 from regard.models.layers import new_norm
@@ -74,13 +72,8 @@ class EncoderConfig(LanguageConfig):
         """Does who looks at whom depend on how long a text is?"""
         return any(self.pattern_of(layer).by_length for layer in range(self.layers))
 
-    def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
-        """What cannot be, or not these two together."""
-        pattern.check(1, self.heads, 1, 1)
-        options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
-        check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
-        if mechanism.shares_keys and self.kv_heads != self.heads:
-            raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
+    def _check_continued(self, pattern: Pattern) -> None:
+        """An encoder reads whole texts, so every pattern is allowed."""
 
 
 class WordsHead(nn.Module):
@@ -232,7 +225,7 @@ class TextEncoder(Stack):
         return x
 
     def _stacked(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
-        x = self._embed(ids, torch.arange(ids.shape[1], device=ids.device))
+        x = self._embed_texts(ids, torch.arange(ids.shape[1], device=ids.device))
         for block in self._blocks():
             x = self._through(block, x, live)  # (batch, length, dim)
         return self.norm(x)

@@ -13,6 +13,29 @@ from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Pattern
 
 NORMS = ("rms", "layer")
+NORM_PLACES = ("pre", "post")  # before each part, or after it
+Part = Callable[[torch.Tensor], torch.Tensor]
+
+
+def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Module:
+    """A norm over vectors of `dim` numbers.
+
+    Source: "layer", Ba et al. 2016; "rms", Root Mean Square Layer Normalization, Zhang and Sennrich 2019.
+    """
+    return nn.RMSNorm(dim, epsilon) if kind == "rms" else nn.LayerNorm(dim, epsilon, bias=bias)
+
+
+def residual(
+    x: torch.Tensor, part: Part, norm: nn.Module, dropout: nn.Dropout, *, norm_first: bool = True
+) -> torch.Tensor:
+    """`x + part(norm(x))`, or without `norm_first` `norm(x + part(x))`; dropout applies to what the part returns.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.1 (norm last); On Layer Normalization in the
+    Transformer Architecture, Xiong et al. 2020 (norm first).
+    """
+    added = part(norm(x) if norm_first else x)
+    x = x + (dropout(added) if dropout.training else added)
+    return x if norm_first else norm(x)
 
 
 class Block(nn.Module):
@@ -50,21 +73,13 @@ class Block(nn.Module):
         self, x: torch.Tensor, live: Pattern | None = None, cache: Cache | RecurrentState | None = None
     ) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim); live: the keys that are no padding."""
-        seen = self.attention(self.attention_norm(x), pattern=live, bias=self.bias, cache=cache)
-        x = x + self.dropout(seen)
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-
-
-def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Module:
-    """A norm over vectors of `dim` numbers.
-
-    Source: "layer", Ba et al. 2016; "rms", Root Mean Square Layer Normalization, Zhang and Sennrich 2019.
-    """
-    return nn.RMSNorm(dim, epsilon) if kind == "rms" else nn.LayerNorm(dim, epsilon, bias=bias)
-
-
-NORM_PLACES = ("pre", "post")
-Part = Callable[[torch.Tensor], torch.Tensor]
+        x = residual(
+            x,
+            lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache),
+            self.attention_norm,
+            self.dropout,
+        )
+        return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout)
 
 
 class Residual(nn.Module):
@@ -78,13 +93,11 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
-        self.first = norm == "pre"
+        self.norm_first = norm == "pre"
 
     def forward(self, x: torch.Tensor, part: Part) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
-        made = part(self.norm(x) if self.first else x)
-        x = x + (self.dropout(made) if self.training else made)
-        return x if self.first else self.norm(x)
+        return residual(x, part, self.norm, self.dropout, norm_first=self.norm_first)
 
 
 class EncoderLayer(nn.Module):

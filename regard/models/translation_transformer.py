@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ArgumentError
 from regard.kinds import of_kind
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection, project
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.caches.base import check_rows
 from regard.layers.feed_forward import ACTIVATIONS
-from regard.models.base import Settings, Storable, check_ids, check_step
+from regard.models.base import Settings, TextModel, check_step, new_positions
 from regard.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard.models.padding import align
 from regard.models.state import Sources
 from regard.patterns import Causal, KeySpan, Pattern, parse
-from regard.positions import Learned, Rotary, Sinusoidal
+from regard.positions import Rotary
 
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
@@ -142,7 +140,7 @@ class TranslationState:
         self.sources.reorder(index)
 
 
-class TranslationTransformer(Storable):
+class TranslationTransformer(TextModel):
     """Encoder and decoder of any depth over one vocabulary; any pattern and number of key/value heads in each.
 
     A step of few texts takes the time of reading the weights; on a CPU `model.bfloat16()` halves that, and rounds.
@@ -165,11 +163,7 @@ class TranslationTransformer(Storable):
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.dim)
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.dim)
+        self.positions = new_positions(config.positions, config.dim, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
@@ -190,7 +184,7 @@ class TranslationTransformer(Storable):
         """
         context, source_live = self.encode(source)
         aligned = align(target)
-        x = self._embed(aligned.ids, 0, self.target_embedding)
+        x = self._embed_from(0, aligned.ids, self.target_embedding)
         looks = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **looks), x, context)  # (batch, target_length, dim)
@@ -199,7 +193,7 @@ class TranslationTransformer(Storable):
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
         """The source as the decoder reads it, (batch, source_length, dim), padding on the right, and what lives."""
         aligned = align(source)
-        x = self._embed(aligned.ids, 0, None)
+        x = self._embed_from(0, aligned.ids)
         for layer in self.encoder:
             x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
@@ -218,27 +212,18 @@ class TranslationTransformer(Storable):
             raise ArgumentError(f"ids are {len(ids)} for {state.sources.rows} texts; give one for each text")
         place, sources = state.length, state.sources
         looks = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
-        x = self._embed(ids[:, None], place, self.target_embedding)[:, 0]
+        x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), sources.contexts, state.caches, strict=True):
             x = layer.step(x, context, cache, **looks)  # (batch, dim)
         return self._score(x)
 
-    def _through(self, layer: Callable[..., torch.Tensor], *inputs: torch.Tensor | KeySpan | None) -> torch.Tensor:
-        if self.config.gradient_checkpointing and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
-
-    def _embed(self, ids: torch.Tensor, start: int, table: nn.Module | None) -> torch.Tensor:
-        check_ids(ids, self.config.vocab_size)
-        table = self.embedding if table is None else table
-        x = table(ids) * math.sqrt(self.config.dim)  # (batch, length, dim)
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
-        return self.dropout(x)
+    def _embed_from(self, start: int, ids: torch.Tensor, table: nn.Module | None = None) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids, the first at position `start`."""
+        places = torch.arange(start, start + ids.shape[1], device=ids.device)
+        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim))
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.decoder_norm(x)
-        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return super()._score(self.decoder_norm(x))
 
     def _cross_start(self, place: int) -> int | None:
         """Where the target stands among the source's places, for a cross pattern that compares the two."""

@@ -185,7 +185,7 @@ def save_tensors(
         file.write(bytes(len(header)))
         hashes = {}
         for name, entry in entries.items():
-            data = _to_bytes(stored[name])
+            data = raw_bytes(stored[name])
             hashes[name] = _hash_tensor(entry, data)
             file.write(data)
         header, seal = render_header(entries, hashes, tied, metadata)
@@ -296,7 +296,8 @@ def _hash_tensor(entry: Entry, data: bytearray) -> str:
     return digest.hexdigest()
 
 
-def _to_bytes(tensor: torch.Tensor) -> bytearray:
+def raw_bytes(tensor: torch.Tensor) -> bytearray:
+    """The numbers of a tensor as they lie in memory, without need of NumPy."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().reshape(-1).contiguous().view(torch.uint8)
     data = bytearray(flat.numel())
     if data:

@@ -199,8 +199,8 @@ def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tu
     """
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
-    first = _number(path, words, "first")
-    capacity = _number(path, words, "capacity") if bounded else None
+    first = whole_number(path, words, "first")
+    capacity = whole_number(path, words, "capacity") if bounded else None
     if not _fit_together(planes):
         found = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
         raise CheckpointError(f"{path} holds {found}, which are not the keys and values of a cache")
@@ -211,7 +211,12 @@ def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tu
     return capacity, Held(planes, 0, entries, first)
 
 
-def _number(path: Path, words: dict[str, str], name: str) -> int:
+def whole_number(path: Path, words: dict[str, str], name: str) -> int:
+    """A whole number among the words of a file.
+
+    Raises:
+        CheckpointError: anything else.
+    """
     text = words.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < LARGEST):
         raise CheckpointError(f"{path}: {name} is {text[:40]!r}, not a whole number")

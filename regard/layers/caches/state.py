@@ -17,6 +17,7 @@ from regard.kernels.linear.sight import shown as live_parameters
 from regard.kernels.linear.walk import Walk, shares
 from regard.kinds import shown
 from regard.layers.caches.base import check_rows, checked_device, checked_path
+from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid, KeySpan, Pattern
@@ -118,7 +119,7 @@ def read(path: Path, mechanism: Kernelised) -> tuple[dict[str, int], Summed | No
             f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; asked for was one of "
             f"{str(mechanism)!r} in format {FORMAT}"
         )
-    sizes = {name: _number(path, words, name) for name in SIZES}
+    sizes = {name: whole_number(path, words, name) for name in SIZES}
     summed = Summed(**tensors) if tensors and tensors.keys() <= {one.name for one in fields(Summed)} else None
     if bool(sizes["length"]) != bool(tensors) or (tensors and (summed is None or not _fits(summed, mechanism, sizes))):
         found = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
@@ -137,13 +138,6 @@ def _fits(summed: Summed, mechanism: Kernelised, sizes: Mapping[str, int]) -> bo
     }
     fitting = all((x.dtype, tuple(x.shape)) == shapes[name] for name, x in summed.tensors.items())
     return fitting and dtype in (torch.float32, torch.float64)
-
-
-def _number(path: Path, words: Mapping[str, str], name: str) -> int:
-    text = words.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) < 18):
-        raise CheckpointError(f"{path}: {name} is {text[:40]!r}, not a whole number")
-    return int(text)
 
 
 class RecurrentState:

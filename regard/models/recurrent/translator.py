@@ -11,10 +11,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import ArgumentError
 from regard.kinds import of_kind
-from regard.layers import Projection, project
+from regard.layers import Projection
 from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
-from regard.models.base import Settings, Storable, check_step
+from regard.models.base import Settings, TextModel, check_step
 from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
 from regard.models.recurrent.memory import Memory, MemoryAttention
@@ -144,7 +144,7 @@ class RecurrentTranslationState:
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 
-class RecurrentTranslator(Storable):
+class RecurrentTranslator(TextModel):
     """A bidirectional encoder, and a decoder that attends to it as Bahdanau's or Luong's does, or not at all.
 
     The first state is s_0 = tanh(W_s [last forward state; last backward state]), an LSTM's memory likewise. With
@@ -192,14 +192,14 @@ class RecurrentTranslator(Storable):
         aligned = align(target)
         if len(target) != len(source):
             raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; they are as many")
-        x = self._embed(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
+        x = self._embed_words(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
-        return aligned.put_back(self._score(outputs, x))
+        return aligned.put_back(self._read_out(outputs, x))
 
     def start(self, source: torch.Tensor) -> RecurrentTranslationState:
         """The state from which sources (batch, source_length) are translated step by step."""
         aligned = align(source)
-        states, last = self.encoder(self._embed(aligned.ids, None), aligned.span)  # last: (batch, hidden)
+        states, last = self.encoder(self._embed_words(aligned.ids, None), aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
         else:
@@ -211,29 +211,22 @@ class RecurrentTranslator(Storable):
         check_step(ids, state, RecurrentTranslationState)
         if len(ids) != len(state.memory.values):
             raise ArgumentError(f"ids are {len(ids)} for {len(state.memory.values)} texts; give one for each text")
-        x = self._embed(ids, self.target_embedding)  # (batch, dim)
+        x = self._embed_words(ids, self.target_embedding)  # (batch, dim)
         output, state.cell = self.cell(x, state.cell, state.memory)
-        return self._score(output, x)
+        return self._read_out(output, x)
 
     def _first_state(self, last: torch.Tensor) -> Recurrent:
         first = torch.tanh(self.to_first_state(last))
         parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
         return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
 
-    def _embed(self, ids: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.config.vocab_size):
-            raise ArgumentError(
-                f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to "
-                f"{self.config.vocab_size - 1}"
-            )
-        table = self.embedding if table is None else table
-        return self.dropout(table(ids) * math.sqrt(self.config.dim))
+    def _embed_words(self, ids: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
+        return self._embed(ids, table=table, factor=math.sqrt(self.config.dim))
 
-    def _score(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
             outputs = self.readout(torch.cat([outputs, x], -1))
-        outputs = self.dropout(outputs)
-        return project(outputs, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(outputs)
+        return self._score(self.dropout(outputs))
 
     def _initialise(self) -> None:
         """Recurrent matrices orthogonal (Bahdanau et al. 2015, appendix B.1), others as Glorot and Bengio 2010 draw
