@@ -10,8 +10,7 @@ import torch
 
 from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.inspection.merging import Span, merge
-from regard.inspection.watching import layer_weights, recorded_weights, watched
+from regard.inspection.watching import Span, layer_weights, merge, recorded_weights, watched
 from regard.kinds import a_list, each, of_kind, shown
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator

@@ -14,10 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.functional import attention
 from regard.layers.caches import RecurrentState
 from regard.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
-from regard.lessons.timing import milliseconds
-from regard.lessons.words import embedded, largest, normal, words_of
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard.lessons.words import embedded, largest, milliseconds, normal, words_of
 from regard.mechanisms import LinearTransformer
 from regard.patterns import Causal
 

@@ -12,9 +12,8 @@ from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms.scores import ScaledDot, Score
 from regard.patterns import Causal, Full
-from regard.walkthrough.scores import DOT, LETTERS, LINES, ScoreLines, score_of
-from regard.walkthrough.steps import Axis
-from regard.walkthrough.walker import Walker
+from regard.walkthrough.layer import DOT, LETTERS, LINES, ScoreLines, score_of
+from regard.walkthrough.steps import Axis, Walker
 
 
 @dataclass(frozen=True)

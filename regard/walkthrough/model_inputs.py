@@ -7,8 +7,7 @@ from regard.models import TranslationTransformer
 from regard.models.language.stack import Stack
 from regard.models.layers import Block, DecoderLayer, EncoderLayer
 from regard.text import Tokeniser
-from regard.walkthrough.steps import Axis, numbered
-from regard.walkthrough.walker import Walker
+from regard.walkthrough.steps import Axis, Walker, numbered
 from regard.walkthrough.words import check_words, find_word
 
 
