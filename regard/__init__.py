@@ -14,7 +14,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regard import mechanisms, patterns, positions
-    from regard.caches import GrowingCache
     from regard.detail import AttentionDetail
     from regard.errors import (
         ArgumentError,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     )
     from regard.functional import attention, attention_detail, merge_attention, plan_attention
     from regard.layers import MultiHeadAttention, record_attention
+    from regard.layers.caches import GrowingCache
     from regard.plan import Plan
     from regard.statistics import top_keys
 
@@ -37,7 +37,7 @@ _HOMES = {
     "regard.detail": ("AttentionDetail",),
     "regard.plan": ("Plan",),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
-    "regard.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
+    "regard.layers.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
     "regard.errors": (
         "RegardError",
         "ArgumentError",
@@ -53,7 +53,6 @@ _ROOMS = (
     "mechanisms",
     "bias",
     "positions",
-    "caches",
     "layers",
     "models",
     "text",

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from regard import caches, models, patterns
+from regard import models, patterns
 from regard.bench import Results, Work
 from regard.comparison import Footprint, Measures, Spent
 from regard.conversion import Change, Conversion, load_converted
 from regard.decoding import Generator, Sampling, TextStream, Translator
 from regard.decoding.loading import TOKENISER_FILE
 from regard.inspection import AttentionMaps, HeadChoice, approximation
+from regard.layers import caches
 from regard.lessons import find_lesson
-from regard.models.translation_config import TranslationConfig
+from regard.models.translation_transformer import TranslationConfig
 from regard.patterns import Grid
 from regard.testing import Budget, make_qkv
 from regard.text import Pair, PairFile, TokenBatches, Tokeniser

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import regard as rg
 from regard import bias as b
-from regard import caches
+from regard.layers import caches
 from regard.positions import Rotary
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64

@@ -12,10 +12,10 @@ import pytest
 import regard
 
 ROOT = Path(regard.__file__).parent
-CORE = ("patterns", "mechanisms", "bias", "positions", "caches", "layers", "testing")
+CORE = ("patterns", "mechanisms", "bias", "positions", "layers", "layers.caches", "testing")
 ROOMS = sorted(
-    ".".join(("regard", *path.parent.relative_to(ROOT).parts))
-    for path in ROOT.rglob("__init__.py")
+    ".".join(("regard", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    for path in (*ROOT.rglob("__init__.py"), *ROOT.glob("[!_]*.py"))
     if "__all__" in path.read_text(encoding="utf-8")
 )
 
@@ -35,9 +35,9 @@ INSIDE = {
     "testing": {"numbers"},
     "positions": {"frequencies", "check_positions", "checked_base"},
     "bias": {"series"},
-    "caches": {
-        "Held", "Positions", "Summed", "add", "check_numbers", "checked_dtype", "kept", "read", "read_kind", "write",
-        "check_rows", "checked_device", "checked_path",
+    "layers.caches": {
+        "Held", "Positions", "Summed", "whole_number", "add", "check_numbers", "checked_dtype", "kept", "read",
+        "read_kind", "write", "check_rows", "checked_device", "checked_path",
     },
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",
@@ -63,9 +63,15 @@ def test_a_room_opens_with_at_most_five_lines(room):
     assert 1 <= len(lines) <= 5, f"{room} opens with {len(lines)} lines"
 
 
+def files_of(room: str) -> list[Path]:
+    """The files of a package, or the one file of a module."""
+    place = ROOT.joinpath(*room.split("."))
+    return sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+
+
 @pytest.mark.parametrize("room", CORE)
 def test_everything_public_is_exported_or_known_to_be_inside(room):
-    defined = {name for path in (ROOT / room).glob("*.py") for name in public_names(path)}
+    defined = {name for path in files_of(room) for name in public_names(path)}
     shown = set(importlib.import_module(f"regard.{room}").__all__)
     inside = INSIDE.get(room, set())
     assert defined - shown == inside, "export it from the room, name it with an underscore, or list it in INSIDE"

@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("compiled",),
     ("transforms",),
     ("functional",),
-    ("caches", "layers"),
+    ("layers",),
     ("text", "models"),
     ("decoding", "training", "conversion", "inspection", "bench"),
     ("comparison", "lessons", "walkthrough"),

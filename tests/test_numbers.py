@@ -12,13 +12,13 @@ import torch
 
 import regard as rg
 from regard import bias as b
-from regard import caches
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
 from regard.arguments import plain, real, whole
-from regard.decoding.opening import SpecialIds
+from regard.decoding.search import SpecialIds
 from regard.kinds import LONGEST, a_list, of_kind, shown
+from regard.layers import caches
 from regard.models import LanguageConfig
 from regard.statistics import top_keys, weights_of
 from regard.testing import make_qkv

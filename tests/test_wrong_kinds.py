@@ -12,9 +12,10 @@ import torch
 
 import regard as rg
 from regard import bias as b
-from regard import caches, layers
+from regard import layers
 from regard import mechanisms as m
 from regard import positions as pos
+from regard.layers import caches
 from regard.patterns import Causal
 from regard.statistics import top_keys, weights_of
 from regard.stored import Stored

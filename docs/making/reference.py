@@ -19,7 +19,7 @@ ROOMS = {
     "regard.bias": "what is added to scores by distance",
     "regard.positions": "rotary, sinusoidal, learned",
     "regard.layers": "modules around the call",
-    "regard.caches": "the keys of a text so far",
+    "regard.layers.caches": "the keys of a text so far",
     "regard.models": "translators, a language model, an encoder",
     "regard.text": "readers, tokenisers, batches",
     "regard.decoding": "search, sampling, scores",

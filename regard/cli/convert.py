@@ -17,8 +17,8 @@ from regard.cli.train_language import read_running_text
 from regard.cli.training_runs import share_of_work
 from regard.conversion import Conversion, Converted, convert_kv_heads, load_converted
 from regard.conversion.folders import check_apart, check_out, is_hugging_face
-from regard.conversion.measures import Model
-from regard.conversion.report import row
+from regard.conversion.heads import row
+from regard.conversion.own_models import Model
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer

@@ -15,10 +15,10 @@ from regard.cli.progress import training_progress
 from regard.cli.run_settings import RunSettings
 from regard.cli.runs import write_run
 from regard.cli.samples import Samples, write_samples
-from regard.decoding.translator import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.models.storable import Storable
+from regard.models.base import Storable
 from regard.text import Pair, Tokeniser
 from regard.training import Task, TrainingResult, draw_curves, train
 

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
-from regard.models.translation_config import TranslationConfig
+from regard.models.translation_transformer import TranslationConfig
 
 RECURRENT: dict[str, Any] = {"dim": 128, "layers": 1, "learning_rate": 2e-3, "warmup_steps": 200}
 # A dot product has no matrix that could learn to compare: the state has to hear what was looked at.

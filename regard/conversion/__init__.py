@@ -5,9 +5,8 @@ conversion is held against its oracle: with its heads repeated, the new model sa
 """
 
 from regard.conversion.folders import convert_kv_heads
-from regard.conversion.heads import METHODS, resized
+from regard.conversion.heads import METHODS, Change, Conversion, resized
 from regard.conversion.own_models import Converted, load_converted, with_kv_heads
-from regard.conversion.report import Change, Conversion
 
 __all__ = [
     "convert_kv_heads",

@@ -1,6 +1,9 @@
-"""The formula of the conversion: what a group of key/value heads becomes."""
+"""How a group of key/value heads is pooled into one, and the report of what a conversion changed."""
 
 from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,6 +12,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.shapes import check_tensor
 
 METHODS = ("mean", "first")
+TOLERANCE = 1e-6  # of a conversion beside its oracle, in float64, of an output of size 1
 
 
 def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean") -> torch.Tensor:
@@ -40,7 +44,7 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
     """
     check_tensor("tensor", tensor)
     before = whole("before", before, 1)
-    after = check(before, after, method)
+    after = check_heads(before, after, method)
     if tensor.dim() < 1 or tensor.shape[0] % before:
         raise ShapeError(
             f"tensor has shape {tuple(tensor.shape)}, whose first axis does not divide into {before} key/value heads; "
@@ -54,7 +58,7 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
     return pooled.flatten(0, 1).contiguous()  # (after · size, ...)
 
 
-def check(before: int, after: int, method: str) -> int:
+def check_heads(before: int, after: int, method: str) -> int:
     """The key/value heads after the conversion; an ArgumentError for one that cannot be."""
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
@@ -65,3 +69,75 @@ def check(before: int, after: int, method: str) -> int:
             f"a multiple of the other"
         )
     return whole("the number of key/value heads", after)
+
+
+class Change(NamedTuple):
+    """A number before and after."""
+
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.before:,} -> {self.after:,}"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion did; `str` makes a table of it.
+
+    Args:
+        kind: of model, such as "language-model" or "llama".
+        method: how a group's heads became one: "mean", "first", or "repeat" where there are more heads now.
+        heads: query heads, which stay.
+        kv_heads: by setting, such as `decoder_kv_heads`.
+        parameters: numbers of the model.
+        kv_bytes: bytes that a "token" takes in the caches of all layers; a translator's "source token" and "target
+            token"; the "state" of mechanisms that keep sums. Empty for a model that keeps nothing.
+        measured: were the bytes counted on the tensors of a real cache? Otherwise they follow from the sizes.
+        difference: the largest between what the new model says and what it says with its heads repeated, in float64;
+            None where it was not asked for.
+
+    >>> Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)}).removed
+    150
+    """
+
+    kind: str
+    method: str
+    heads: int
+    kv_heads: dict[str, Change]
+    parameters: Change
+    kv_bytes: dict[str, Change]
+    measured: bool = False
+    difference: float | None = None
+
+    @property
+    def removed(self) -> int:
+        """Numbers that the model no longer has; below 0 where heads were repeated."""
+        return self.parameters.before - self.parameters.after
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        changes = {name: {key: change._asdict() for key, change in getattr(self, name).items()} for name in
+                   ("kv_heads", "kv_bytes")}  # fmt: skip
+        return {**asdict(self), **changes, "parameters": self.parameters._asdict(), "parameters_removed": self.removed}
+
+    def __str__(self) -> str:
+        lines = [row("", "before", "after")]
+        for name, (before, after) in self._changes():
+            fewer = after and before > after and before % after == 0
+            lines.append(row(name, f"{before:,}", f"{after:,}", f"{before // after} times fewer" if fewer else ""))
+        removed = f"{self.removed:,} removed" if self.removed > 0 else ""
+        return "\n".join([*lines, row("parameters", *(f"{count:,}" for count in self.parameters), removed)])
+
+    def _changes(self) -> list[tuple[str, Change]]:
+        heads = [(name.replace("_", " "), change) for name, change in self.kv_heads.items()]
+        return heads + [(f"KV bytes a {name}", change) for name, change in self.kv_bytes.items()]
+
+
+def row(name: str, before: str, after: str, remark: str = "") -> str:
+    """A line of the table.
+
+    >>> row("parameters", "900", "750", "150 removed")
+    'parameters                        900             750   150 removed'
+    """
+    return f"{name:25} {before:>11} {after:>15}   {remark}".rstrip()

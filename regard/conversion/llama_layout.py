@@ -9,7 +9,6 @@ Llama, Mistral, Qwen2 (with biases) and Qwen3 (with norms of queries and keys, o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import torch
 from regard.conversion.tensor_files import TensorFile
 from regard.errors import CheckpointError, UnsupportedError
 from regard.storage.files import TEXT_LIMIT, check_name
-from regard.storage.header import DTYPES, Entry
 from regard.storage.sealed_json import parse_json
+from regard.storage.tensors import DTYPES, Entry
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -73,10 +72,6 @@ class LlamaFolder:
     def read(self, name: str) -> torch.Tensor | None:
         """One tensor; None where there is none of that name."""
         return self._shard_of[name].read(name) if name in self._shard_of else None
-
-    def resized_names(self) -> Iterator[str]:
-        """Tensors that have a part for each key/value head."""
-        return (name for name in self._shard_of if is_resized(name))
 
     def attention_names(self) -> list[str]:
         """The beginning of the names of each layer's attention, from the first layer to the last."""

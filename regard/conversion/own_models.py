@@ -1,4 +1,4 @@
-"""Our own models with another number of key/value heads."""
+"""Conversion of models saved by regard to another number of key/value heads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,55 @@ from typing import Any, TypeVar
 import torch
 
 from regard.arguments import whole
-from regard.conversion.heads import check as check_heads
-from regard.conversion.heads import resized
-from regard.conversion.measures import TOLERANCE, Model, difference, kept_of_one
-from regard.conversion.report import Change, Conversion
-from regard.conversion.tensor_files import raw_bytes
+from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.kinds import of_kind
-from regard.layers import MultiHeadAttention
+from regard.layers import MultiHeadAttention, ProjectedContext
+from regard.layers.caches import Cache
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel
 from regard.models.translation_transformer import KIND as TRANSLATION
+from regard.storage.tensors import raw_bytes
+
+Model = LanguageModel | TextEncoder | TranslationTransformer
+
+
+@torch.no_grad()
+def difference(model: Model, other: Model) -> float:
+    """The largest difference between what two models say of the same ids, in float64, against outputs of size 1."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(11, model.config.max_length)
+    ids = torch.randint(1, model.config.vocab_size, (2, 3, length), generator=generator)
+    inputs = tuple(ids) if isinstance(model, TranslationTransformer) else (ids[0],)
+    said, expected = (deepcopy(each).double().eval()(*inputs) for each in (model, other))
+    return float((said - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+@torch.no_grad()
+def kept_of_one(model: Model) -> dict[str, int]:
+    """Bytes that one id takes in the model's own caches, counted on their tensors: by what is kept.
+
+    A "token"; of a translator a "source token" and a "target token"; the "state" of mechanisms that keep sums. An
+    encoder keeps nothing.
+    """
+    if isinstance(model, TextEncoder):
+        return {}
+    one = torch.ones(1, 1, dtype=torch.int64)
+    state: Any = model.start(one)
+    if isinstance(model, TranslationTransformer):
+        model.step(one[0], state)
+        return {"source token": _bytes(state.contexts), "target token": _bytes(state.caches)}
+    caches = [cache for texts in state.groups for cache in texts.caches.each]
+    growing = [cache for cache in caches if isinstance(cache, Cache)]
+    found = {"token": _bytes(growing), "state": sum(cache.nbytes for cache in caches if cache not in growing)}
+    return {name: count for name, count in found.items() if count}
+
+
+def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
+    """Of the keys and values that are held, room for more left out."""
+    held = [x for part in parts for x in (part.keys, part.values)]
+    return sum(x.numel() * x.element_size() for x in held if isinstance(x, torch.Tensor))  # all are: one id, no int8
+
 
 ModelT = TypeVar("ModelT", LanguageModel, TextEncoder, TranslationTransformer)
 

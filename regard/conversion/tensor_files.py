@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import torch
 
 from regard.errors import CheckpointError
-from regard.storage.header import DTYPES, HEADER_LIMIT, Entry
 from regard.storage.sealed_json import parse_json
+from regard.storage.tensors import DTYPES, HEADER_LIMIT, Entry, raw_bytes
 
 
 class TensorFile:
@@ -87,15 +87,6 @@ def write_tensors(
         assert list(tensor.shape) == shape, name
         assert tensor.dtype == DTYPES[code], name
         file.write(raw_bytes(tensor))
-
-
-def raw_bytes(tensor: torch.Tensor) -> bytearray:
-    """A tensor's numbers as they lie in memory, without need of NumPy."""
-    flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
-    data = bytearray(flat.numel())
-    if data:
-        torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
-    return data
 
 
 def _entry(name: str, item: dict[str, Any], path: Path) -> Entry:

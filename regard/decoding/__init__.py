@@ -5,16 +5,11 @@ join a model and its tokeniser, and `evaluate` scores translations.
 """
 
 from regard.decoding.beam import beam_search
-from regard.decoding.evaluation import Evaluation, evaluate, perplexity
-from regard.decoding.filters import filtered_probabilities
-from regard.decoding.generate import generate
-from regard.decoding.generator import Generation, Generator
-from regard.decoding.hypothesis import NORMALISATIONS, Hypothesis, normalised
-from regard.decoding.opening import SpecialIds
-from regard.decoding.sampling import Sampling
-from regard.decoding.stops import TextStream
-from regard.decoding.translator import Translation, Translator
-from regard.decoding.writing import greedy_search
+from regard.decoding.generate import generate, greedy_search
+from regard.decoding.generator import Generation, Generator, TextStream
+from regard.decoding.sampling import Sampling, filtered_probabilities
+from regard.decoding.search import NORMALISATIONS, Hypothesis, SpecialIds, normalised
+from regard.decoding.translator import Evaluation, Translation, Translator, evaluate, perplexity
 
 __all__ = [
     # text to text

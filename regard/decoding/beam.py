@@ -8,9 +8,19 @@ from typing import Any
 import torch
 
 from regard.arguments import whole
-from regard.decoding.hypothesis import Hypothesis, check_normalisation, normalised
-from regard.decoding.likeliest import likeliest
-from regard.decoding.opening import OURS, Over, SpecialIds, admitted, check_search, length_limits, open_texts
+from regard.decoding.search import (
+    OURS,
+    Hypothesis,
+    Over,
+    SpecialIds,
+    admitted,
+    check_normalisation,
+    check_search,
+    length_limits,
+    likeliest,
+    normalised,
+    open_texts,
+)
 from regard.errors import ArgumentError
 from regard.models.state import Writer
 

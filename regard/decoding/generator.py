@@ -1,7 +1,8 @@
-"""A language model and its tokeniser: prompts in, texts out."""
+"""A language model with its tokeniser: prompts in, texts out, streamed while they are written."""
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +10,117 @@ from typing import Any
 
 from regard.arguments import whole
 from regard.decoding.generate import generate
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.listening import Listener
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
-from regard.decoding.stops import TextStream
+from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
-from regard.kinds import a_list, shown
+from regard.kinds import a_list, of_kind, shown
 from regard.models import LanguageModel
 from regard.text import BEGIN, Tokeniser, pad
+
+
+class TextStream:
+    """Bytes in, text out: never half a character, nothing of a stop, and nothing after it.
+
+    Text is held back while it may be the beginning of a stop. Where several are met, the one that is complete first
+    counts, so that it does not matter how the bytes are cut.
+
+    Args:
+        stops: texts that end the stream.
+        begins: does a text begin here, whose first word has the tokeniser's space before it?
+
+    Raises:
+        ArgumentError: an empty stop.
+
+    >>> stream = TextStream(stops=["END"])
+    >>> [stream.feed(part) for part in (b"caf\\xc3", b"\\xa9 E", b"NE", b"ND, and more")]
+    ['caf', 'é ', 'EN', '']
+    >>> stream.stopped
+    True
+    """
+
+    def __init__(self, stops: Sequence[str] = (), begins: bool = False) -> None:
+        if "" in (stops := a_list("stops", stops, str, "a list of texts")):
+            raise ArgumentError(f"stops are {shown(stops)}; give a list of texts of one character or more")
+        self.stopped = False
+        self._stops = tuple(stops)
+        self._begins = begins
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def feed(self, raw: bytes) -> str:
+        """What may be shown now that these bytes have come."""
+        return self._take(self._decoder.decode(of_kind("raw", raw, bytes, "the bytes of a piece of text")))
+
+    def close(self) -> str:
+        """What was held back and is certain now that nothing follows."""
+        shown = self._take(self._decoder.decode(b"", final=True))
+        shown, self._held = shown + self._held, ""
+        return shown
+
+    def _take(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        if self._begins and text:
+            text, self._begins = text.removeprefix(" "), False
+        text = self._held + text
+        complete = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if complete:
+            self.stopped, self._held = True, ""
+            return text[: min(complete)[1]]
+        waiting = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - waiting :]
+        return text[: len(text) - waiting]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last characters of a text may be the beginning of a stop."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+class Listener:
+    """Reads the ids of texts as they come, tells what is certain of each text, and says when a stop has ended it.
+
+    Args:
+        bytes_of: what an id stands for.
+        stop: texts that end a text.
+        begins: for each prompt, whether it is empty, so that the text begins there.
+        count: texts for each prompt.
+        whole: read each text from its beginning, as the hypotheses of a beam must be, which take turns.
+    """
+
+    def __init__(
+        self, bytes_of: Callable[[int], bytes], stop: Sequence[str], begins: Sequence[bool], count: int, whole: bool
+    ) -> None:
+        self.bytes_of, self.stop, self.begins, self.count, self.whole = bytes_of, stop, begins, count, whole
+        self.streams = [TextStream(stop, first) for first in begins for _ in range(count)]
+        self.tell: Callable[[int, int, str], None] | None = None  # number of the prompt, of its text, more of it
+
+    def __call__(self, text: int, ids: Sequence[int]) -> bool:
+        """Is the text, with the last of these ids, over?"""
+        if self.whole:
+            return bool(self.stop) and self.read(text, ids)[1]
+        stream = self.streams[text]
+        self._tell(*divmod(text, self.count), stream.feed(self.bytes_of(ids[-1])))
+        return stream.stopped
+
+    def read(self, prompt: int, ids: Sequence[int]) -> tuple[str, bool]:
+        """The text of all these ids after a prompt, and whether a stop ended it."""
+        stream = TextStream(self.stop, self.begins[prompt])
+        shown = "".join(stream.feed(self.bytes_of(identifier)) for identifier in ids) + stream.close()
+        return shown, stream.stopped
+
+    def close(self, found: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Tell what was held back; of a beam, everything: the ids of each prompt's texts."""
+        for prompt, texts in enumerate(found):
+            for number, ids in enumerate(texts):
+                stream = self.streams[prompt * self.count + number]
+                self._tell(prompt, number, self.read(prompt, ids)[0] if self.whole else stream.close())
+
+    def _tell(self, prompt: int, number: int, more: str) -> None:
+        if more and self.tell is not None:
+            self.tell(prompt, number, more)
+
 
 OnText = Callable[[int, int, str], None]  # the number of a prompt, the number of its text, and more of that text
 

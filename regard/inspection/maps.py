@@ -17,7 +17,7 @@ from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel
 from regard.text import BEGIN, END, PAD, Tokeniser
-from regard.text.translation_batches import batches_in_order
+from regard.text.batches import batches_in_order
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -3,10 +3,8 @@
 `MultiHeadAttention` is self- and cross-attention with any pattern; `record_attention` looks at it while it works.
 """
 
-from regard.layers.context import ProjectedContext
-from regard.layers.feed_forward import FeedForward
-from regard.layers.multi_head import MultiHeadAttention
-from regard.layers.projection import Projection, project
+from regard.layers.feed_forward import FeedForward, Projection, project
+from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
 from regard.layers.recording import Recording, record_attention
 
 __all__ = [

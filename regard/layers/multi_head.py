@@ -1,20 +1,21 @@
-"""Multi-head attention: projections around the one call."""
+"""Multi-head attention: projections around `regard.attention`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from regard.arguments import real, yes_or_no
 from regard.bias import Bias
-from regard.caches import Cache, RecurrentState, new_cache
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.kernels import BACKENDS
-from regard.layers.context import ProjectedContext
+from regard.kinds import shown
+from regard.layers.caches import Cache, RecurrentState, new_cache
+from regard.layers.feed_forward import Projection
 from regard.layers.mechanism import LayerMechanism
-from regard.layers.projection import Projection
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.refusing import (
     check_cache,
@@ -32,6 +33,43 @@ from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary
 from regard.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.stored import Stored
+
+
+@dataclass(frozen=True)
+class ProjectedContext:
+    """Keys (batch, kv_heads, context_length, head_dim) and values (…, v_dim) of a context, for one layer.
+
+    Made by `MultiHeadAttention.project_context`; handed to the layer as its context at every step of a decoding.
+    `gate` (batch, kv_heads, context_length) belongs to mechanisms that have one.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    gate: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, axes in (("keys", 4), ("values", 4), ("gate", 3)):
+            one = getattr(self, name)
+            if not (name == "gate" and one is None) and (not isinstance(one, torch.Tensor) or one.dim() != axes):
+                raise ShapeError(f"a context's {name} is {shown(one)}; it needs a tensor of {axes} axes")
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.gate) if x is not None)
+
+    def without(self, hidden: torch.Tensor) -> ProjectedContext:
+        """The same with zeros where a vector is hidden, (batch, context_length): whatever it held shows nowhere."""
+        hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
+        return ProjectedContext(self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate)
+
+    def reorder(self, index: torch.Tensor) -> ProjectedContext:
+        """Row i is what row `index[i]` was here."""
+        gate = None if self.gate is None else self.gate.index_select(0, index)
+        return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
 
 
 class MultiHeadAttention(RecordedLayer):

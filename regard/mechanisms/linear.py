@@ -21,7 +21,8 @@ class LinearTransformer(Kernelised):
 
         output_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i) Σ_j φ(k_j)
 
-    Time and memory are linear in the length; a text is continued in constant memory (`regard.caches.RecurrentState`).
+    Time and memory are linear in the length; a text is continued in constant memory (see
+    `regard.layers.caches.RecurrentState`).
 
     Args:
         feature_map: φ, a FeatureMap: EluPlusOne() unless given.

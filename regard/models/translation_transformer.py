@@ -1,29 +1,110 @@
-"""The Transformer of the paper: an encoder that reads, a decoder that writes."""
+"""The Transformer that translates: an encoder reads the source, a decoder writes the target."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from regard.caches import Cache, RecurrentState
-from regard.caches.given import check_rows
 from regard.errors import ArgumentError
 from regard.kinds import of_kind
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection, project
-from regard.models.ids import check_ids, check_step
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
+from regard.layers.caches import Cache, RecurrentState
+from regard.layers.caches.base import check_rows
+from regard.layers.feed_forward import ACTIVATIONS
+from regard.models.base import Settings, TextModel, check_step, new_positions
+from regard.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard.models.padding import align
-from regard.models.sources import Sources
-from regard.models.storable import Storable
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
-from regard.models.translation_config import TranslationConfig
+from regard.models.state import Sources
 from regard.patterns import Causal, KeySpan, Pattern, parse
-from regard.positions import Learned, Rotary, Sinusoidal
+from regard.positions import Rotary
+
+POSITIONS = ("sinusoidal", "learned", "rotary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig(Settings):
+    """Sizes and choices of a Transformer that translates.
+
+    Args:
+        vocab_size: ids of the vocabulary that source and target share.
+        dim: size of the vectors; heads: query heads; hidden_dim: inside the feed-forward, 4 · dim by default.
+        encoder_layers, decoder_layers: depth of each side.
+        encoder_kv_heads, decoder_kv_heads, cross_kv_heads: key/value heads; as many as `heads` by default.
+        encoder_pattern, decoder_pattern, cross_pattern: who may look at whom, as text; the decoder's is ANDed
+            with causal, and the cross pattern compares the target's positions with the source's.
+        positions: "sinusoidal", "learned" (up to max_length) or "rotary".
+        norm: "pre" or "post".
+        tied: one matrix for source, target and output vocabulary.
+        dropout: after embeddings and in residuals; attention_dropout: of the weights.
+        activation: of the feed-forward.
+        gradient_checkpointing: in training, keep a layer's input alone and compute the rest again in the backward pass.
+
+    Raises:
+        ArgumentError: sizes or choices that cannot be.
+
+    >>> TranslationConfig(vocab_size=100, dim=32, heads=4).hidden_dim
+    128
+    """
+
+    vocab_size: int
+    dim: int = 128
+    heads: int = 4
+    hidden_dim: int = 0
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    encoder_kv_heads: int | None = None
+    decoder_kv_heads: int | None = None
+    cross_kv_heads: int | None = None
+    encoder_pattern: str = "full"
+    decoder_pattern: str = "causal"
+    cross_pattern: str = "full"
+    positions: str = "sinusoidal"
+    max_length: int = 512
+    norm: str = "pre"
+    tied: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: str = "relu"
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hidden_dim == 0 and isinstance(self.dim, int):
+            object.__setattr__(self, "hidden_dim", 4 * self.dim)
+        self.check_sizes("vocab_size", "dim", "heads", "hidden_dim", "encoder_layers", "decoder_layers", "max_length")
+        for name in ("encoder_kv_heads", "decoder_kv_heads", "cross_kv_heads"):
+            if getattr(self, name) is not None:
+                self.check_sizes(name)
+                if self.heads % getattr(self, name):
+                    raise ArgumentError(f"{name} is {getattr(self, name)}; heads {self.heads} must be a multiple of it")
+        if self.dim % self.heads or self.dim % 2:
+            raise ArgumentError(f"dim is {self.dim}; it needs to be even and a multiple of heads, {self.heads}")
+        if self.positions == "rotary" and self.dim // self.heads % 2:
+            raise ArgumentError(f"rotary turns pairs, and dim / heads is {self.dim // self.heads}; it needs to be even")
+        for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
+            self._check_pattern(name)
+        for name, choices in (("positions", POSITIONS), ("norm", NORM_PLACES), ("activation", ACTIVATIONS)):
+            self.check_choice(name, choices)
+        self.check_shares("dropout", "attention_dropout")
+        self.check_flags("tied", "gradient_checkpointing")
+
+    def _check_pattern(self, name: str) -> None:
+        """A text whose pattern means the same for a sentence alone, in a padded batch, and written id by id."""
+        if (pattern := parse(getattr(self, name))).by_length:
+            raise ArgumentError(
+                f"{name} {pattern} depends on how many keys there are, so that a sentence would be translated "
+                f"otherwise beside a longer one, and its target otherwise id by id; let it draw among the past alone, "
+                f"such as random_blocks(3, block=64, seed=0, past=true)"
+            )
+
+    @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * 2 * self.dim * self.hidden_dim
+
 
 KIND = "translation-transformer"
 
@@ -59,7 +140,7 @@ class TranslationState:
         self.sources.reorder(index)
 
 
-class TranslationTransformer(Storable):
+class TranslationTransformer(TextModel):
     """Encoder and decoder of any depth over one vocabulary; any pattern and number of key/value heads in each.
 
     A step of few texts takes the time of reading the weights; on a CPU `model.bfloat16()` halves that, and rounds.
@@ -82,11 +163,7 @@ class TranslationTransformer(Storable):
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.dim)
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.dim)
+        self.positions = new_positions(config.positions, config.dim, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
@@ -107,7 +184,7 @@ class TranslationTransformer(Storable):
         """
         context, source_live = self.encode(source)
         aligned = align(target)
-        x = self._embed(aligned.ids, 0, self.target_embedding)
+        x = self._embed_from(0, aligned.ids, self.target_embedding)
         looks = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **looks), x, context)  # (batch, target_length, dim)
@@ -116,7 +193,7 @@ class TranslationTransformer(Storable):
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
         """The source as the decoder reads it, (batch, source_length, dim), padding on the right, and what lives."""
         aligned = align(source)
-        x = self._embed(aligned.ids, 0, None)
+        x = self._embed_from(0, aligned.ids)
         for layer in self.encoder:
             x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
@@ -135,27 +212,18 @@ class TranslationTransformer(Storable):
             raise ArgumentError(f"ids are {len(ids)} for {state.sources.rows} texts; give one for each text")
         place, sources = state.length, state.sources
         looks = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
-        x = self._embed(ids[:, None], place, self.target_embedding)[:, 0]
+        x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), sources.contexts, state.caches, strict=True):
             x = layer.step(x, context, cache, **looks)  # (batch, dim)
         return self._score(x)
 
-    def _through(self, layer: Callable[..., torch.Tensor], *inputs: torch.Tensor | KeySpan | None) -> torch.Tensor:
-        if self.config.gradient_checkpointing and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
-
-    def _embed(self, ids: torch.Tensor, start: int, table: nn.Module | None) -> torch.Tensor:
-        check_ids(ids, self.config.vocab_size)
-        table = self.embedding if table is None else table
-        x = table(ids) * math.sqrt(self.config.dim)  # (batch, length, dim)
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
-        return self.dropout(x)
+    def _embed_from(self, start: int, ids: torch.Tensor, table: nn.Module | None = None) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids, the first at position `start`."""
+        places = torch.arange(start, start + ids.shape[1], device=ids.device)
+        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim))
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.decoder_norm(x)
-        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return super()._score(self.decoder_norm(x))
 
     def _cross_start(self, place: int) -> int | None:
         """Where the target stands among the source's places, for a cross pattern that compares the two."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from regard.errors import CheckpointError, RegardError
-from regard.storage.leftovers import remove_leftovers, unfinished
+from regard.storage.ownership import remove_leftovers, unfinished
 
 TEXT_LIMIT = 64 * 2**20  # bytes; a tokeniser of 250,000 words needs about 20 MiB
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -4,8 +4,7 @@
 `cases` makes tensors whose sizes cannot be confused, `budget` says how far rounding may take an answer.
 """
 
-from regard.testing.asked import answer, kept_weights
-from regard.testing.budget import Budget
+from regard.testing.answers import Budget, answer, kept_weights
 from regard.testing.cases import LAYOUTS, make_qkv
 from regard.testing.oracle import Answer
 

@@ -6,11 +6,9 @@ Heavy packages load on first use: torch with the batches, tokenizers and sacrebl
 
 from typing import TYPE_CHECKING, Any
 
-from regard.text.characters import normalise, tidy
-from regard.text.pairs import Pair
-from regard.text.readers import PairFile, read_lines, read_pairs
+from regard.text.lines import normalise, read_lines, tidy
+from regard.text.pairs import Pair, PairFile, Splits, read_pairs, split_by_hash
 from regard.text.scores import Scores, score
-from regard.text.splits import Splits, split_by_hash
 from regard.text.tokenisers import BEGIN, END, PAD, UNKNOWN, Tokeniser
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regard.errors import DataError
-from regard.text.characters import LONE_SURROGATES, tidy
-from regard.text.lines import PathLike, numbered_lines
-from regard.text.pairs import Pair
-from regard.text.readers import read_pairs
+from regard.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
+from regard.text.pairs import Pair, read_pairs
 
 MANY = 20  # documents
 MOST_CLASSES = 1000

@@ -1,12 +1,43 @@
-"""Lines of a file and their numbers: UTF-8, ended by line feeds alone, from anything a user may hand over."""
+"""Numbered lines of UTF-8 files, and the normalisation of text."""
 
 import os
+import re
+import unicodedata
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import IO
 
 from regard.errors import DataError
-from regard.kinds import a_path, each, of_kind
+from regard.kinds import a_path, a_string, each, of_kind
+
+# Typographic apostrophes; articles and word processors write them, keyboards do not.
+APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
+LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def tidy(text: str) -> str:
+    r"""The text in Unicode form NFC, stripped, each run of white space as one space.
+
+    White space is Python's: tabs, no-break spaces, lone carriage returns, form feeds and U+2028 included.
+
+    >>> tidy("\u00a0cafe\u0301 \t au\u2028lait\r")
+    'café au lait'
+    """
+    return " ".join(unicodedata.normalize("NFC", a_string("text", text)).split())
+
+
+def normalise(text: str) -> str:
+    """The text as a tokeniser reads it: `tidy`, with typographic apostrophes as "'".
+
+    Lone surrogates, which no UTF-8 can hold, become U+FFFD.
+
+    >>> normalise("The animal didn’t  cross the street.")
+    "The animal didn't cross the street."
+    """
+    if not a_string("text", text).isascii():
+        text = LONE_SURROGATES.sub("\ufffd", text).translate(APOSTROPHES)
+    return tidy(text)
+
 
 BINARY_SNIFF = 4096  # bytes looked at before a file is taken for text
 UNDECODABLE_SHARE = 0.2  # above it, a file is in another encoding rather than damaged in places

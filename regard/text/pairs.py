@@ -1,6 +1,16 @@
-"""The one record of translation data: a sentence and its translation."""
+"""Sentence pairs: read from tables and parallel files, cleaned, and split by a hash of the source."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import ArgumentError, DataError
+from regard.kinds import a_list, a_path, of_kind
+from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
 
 
 @dataclass(frozen=True)
@@ -13,3 +23,281 @@ class Pair:
 
     source: str
     target: str
+
+
+EMPTY_LINE = "empty line"
+NOT_UTF8 = "not valid UTF-8"
+NOT_TWO_COLUMNS = "not exactly two columns"
+BROKEN_JSON = "broken JSON"
+WRONG_KEYS = "without source and target strings"
+NOT_UNICODE = "not valid Unicode"
+
+FORMATS = 'a .tsv (source TAB target), a .jsonl (objects with "source" and "target"), or two parallel plain files'
+
+
+class Row(NamedTuple):
+    """The two sides as they stand in the file, or in the two files."""
+
+    number: int  # of the line, from 1
+    files: tuple[str, str]
+    sides: tuple[str, str]
+
+
+class Fault(NamedTuple):
+    """Why a line gives no pair."""
+
+    reason: str
+    file: str
+    number: int
+
+
+def rows(paths: tuple[PathLike, ...]) -> Iterator[Row | Fault]:
+    """The rows of whichever format the paths name.
+
+    Raises:
+        ArgumentError: neither one path nor two.
+        DataError: a format that the names do not tell, or one of the files cannot be read.
+    """
+    tables = [path for path in paths if Path(path).suffix.lower() in PARSERS]
+    if len(paths) not in (1, 2):
+        raise ArgumentError(f"{len(paths)} paths were given; pairs are read from {FORMATS}")
+    if len(paths) == 2 and tables:
+        raise DataError(f"two paths are read as parallel plain files, but {tables[0]} is a table; read it alone")
+    if len(paths) == 2:
+        return _parallel_rows(*paths)
+    if not tables and Path(paths[0]).is_dir():
+        raise DataError(f"{paths[0]} is a folder; name a file inside it")
+    if not tables:
+        raise DataError(f"{paths[0]} has a name that tells no format; pairs are read from {FORMATS}")
+    return _table_rows(paths[0])
+
+
+def _table_rows(path: PathLike) -> Iterator[Row | Fault]:
+    file, parse = str(path), PARSERS[Path(path).suffix.lower()]
+    for number, text in numbered_lines(path):
+        if text is None:
+            yield Fault(NOT_UTF8, file, number)
+        elif not text.strip():
+            yield Fault(EMPTY_LINE, file, number)
+        else:
+            found = parse(text)
+            yield Fault(found, file, number) if isinstance(found, str) else Row(number, (file, file), found)
+
+
+def _columns(text: str) -> tuple[str, str] | str:
+    source, tab, target = text.partition("\t")
+    return (source, target) if tab and "\t" not in target else NOT_TWO_COLUMNS
+
+
+def _json_object(text: str) -> tuple[str, str] | str:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: brackets nested without end
+        return BROKEN_JSON
+    source, target = (record.get("source"), record.get("target")) if isinstance(record, dict) else (None, None)
+    if not isinstance(source, str) or not isinstance(target, str):
+        return WRONG_KEYS
+    if LONE_SURROGATES.search(source + target):  # escapes such as \ud800 can spell them
+        return NOT_UNICODE
+    return source, target
+
+
+PARSERS = {".tsv": _columns, ".jsonl": _json_object}
+
+
+def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
+    files = (str(source), str(target))
+    ended = (0, "")  # stands for the lines that the shorter file lacks
+    source_lines = target_lines = 0
+    for (i, left), (j, right) in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
+        source_lines, target_lines = max(source_lines, i), max(target_lines, j)
+        if i != j:
+            continue  # only the lengths still matter
+        if left is None or right is None:
+            yield Fault(NOT_UTF8, files[left is not None], i)
+        elif not left.strip() and not right.strip():
+            yield Fault(EMPTY_LINE, files[0], i)
+        else:
+            yield Row(i, files, (left, right))
+    if source_lines != target_lines:
+        raise DataError(
+            f"{source} has {source_lines} lines but {target} has {target_lines}; line i of one must translate "
+            f"line i of the other, so the numbers must be equal"
+        )
+
+
+NUL = "with a NUL character"
+EMPTY_SIDE = "empty side"
+TOO_LONG = "too long"
+DUPLICATE = "duplicate"
+
+LETTERS_PER_WORD = 40  # characters count too: one "word" may be a megabyte
+
+
+@dataclass(frozen=True)
+class PairFile:
+    """What was read: the pairs, and for every dropped line the reason.
+
+    `dropped` counts lines by reason; `first_lines` names the first (file, line number) of each reason.
+    """
+
+    files: tuple[str, ...]
+    pairs: list[Pair]
+    dropped: dict[str, int] = field(default_factory=dict)
+    first_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """The number of pairs kept."""
+        return len(self.pairs)
+
+    @property
+    def lines(self) -> int:
+        """The number of lines seen, kept and dropped."""
+        return self.kept + sum(self.dropped.values())
+
+    def report(self) -> str:
+        """One sentence: how many pairs were kept, how many lines dropped and why.
+
+        >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
+        'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
+        """
+        said = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.lines:,} lines"
+        return f"{said}; dropped {self.lines - self.kept:,} ({self.reasons()})" if self.dropped else said
+
+    def reasons(self) -> str:
+        """The reasons with their counts and first lines, the commonest first."""
+        ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
+        places = {reason: "{} line {}".format(*self.first_lines[reason]) for reason in ordered}
+        return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
+
+
+def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
+    """Translation pairs from one table or two parallel files.
+
+    Formats, by suffix: `.tsv` (source TAB target; any other number of columns drops the line), `.jsonl`
+    (objects with the strings "source" and "target", other keys ignored), or two plain files of any other
+    suffix with as many lines. Each side becomes `tidy` text (NFC, runs of white space as one space).
+    Dropped and counted: empty lines, an empty side, damaged UTF-8 or JSON, a NUL, a repeated pair, and a side
+    with more than `max_words` words or 40 * `max_words` characters.
+
+    Args:
+        paths: one .tsv or .jsonl, or a source file and its target file.
+        max_words: the longest side that is kept, in words between white space.
+
+    Returns:
+        The pairs in file order, and what was dropped; print its `report()`.
+
+    Raises:
+        ArgumentError: neither one path nor two, or max_words below 1.
+        DataError: a file is missing, empty, binary, in another encoding or of an unknown format, parallel
+            files differ in length, or no line gives a pair.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "few.tsv")
+    ...     _ = path.write_text("A bird sang.\\tEin Vogel sang.\\nno tab here\\n", encoding="utf-8")
+    ...     read = read_pairs(path)
+    >>> read.pairs, read.dropped
+    ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
+    """
+    paths = tuple(a_path("path", path) for path in paths)
+    max_words = of_kind("max_words", max_words, int, "a whole number, 1 or more")
+    if max_words < 1:
+        raise ArgumentError(f"max_words is {max_words}; it must be at least 1, or every line would be dropped")
+    kept: dict[Pair, None] = {}  # in order, and a repeated pair is found at once
+    read = PairFile(tuple(str(path) for path in paths), [])
+    for row in rows(paths):
+        found = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
+        if isinstance(found, Pair):
+            kept[found] = None
+        else:
+            read.dropped[found.reason] = read.dropped.get(found.reason, 0) + 1
+            read.first_lines.setdefault(found.reason, (found.file, found.number))
+    read.pairs.extend(kept)
+    if not read.pairs:
+        raise DataError(_why_useless(read))
+    return read
+
+
+def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
+    pair = Pair(*map(tidy, row.sides))
+    for file, side in zip(row.files, (pair.source, pair.target), strict=True):
+        if "\0" in side:
+            return Fault(NUL, file, row.number)
+        if not side:
+            return Fault(EMPTY_SIDE, file, row.number)
+        if side.count(" ") >= max_words or len(side) > LETTERS_PER_WORD * max_words:
+            return Fault(TOO_LONG, file, row.number)
+    return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
+
+
+def _why_useless(read: PairFile) -> str:
+    files = " + ".join(read.files)
+    if not read.lines:
+        return f"{files} is empty; pairs are read from {FORMATS}"
+    return f"{files}: none of {read.lines:,} lines gives a pair ({read.reasons()}); pairs are read from {FORMATS}"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Three parts of the pairs, each in the order of the original."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05) -> Splits:
+    """Split by the SHA-256 of each source text, the same on every run and machine.
+
+    The hash, read as a fraction in [0, 1), puts a source below `test` into the test part, below `test + valid`
+    into the validation part, else into the training part; pairs that share a source (up to `normalise`) stay
+    together. Where a small file would leave a part empty, the sources with the nearest fractions move over.
+
+    Args:
+        pairs: what to split.
+        valid: share of the sources for validation; 0 leaves that part empty.
+        test: share of the sources for the test; 0 leaves that part empty.
+
+    Raises:
+        ArgumentError: a share below 0, or nothing left to train on.
+        DataError: fewer distinct sources than parts.
+
+    >>> parts = split_by_hash([Pair(f"sentence {i}", "Satz") for i in range(100)])
+    >>> len(parts.train), len(parts.valid), len(parts.test)
+    (91, 2, 7)
+    """
+    needs = "a share of the sources, such as 0.05"
+    valid, test = of_kind("valid", valid, (int, float), needs), of_kind("test", test, (int, float), needs)
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+    if not (valid >= 0 and test >= 0 and valid + test < 1):
+        raise ArgumentError(
+            f"the shares are valid={valid} and test={test}; neither may be below 0, and their sum must stay "
+            f"below 1 to leave pairs to train on"
+        )
+    placed = [_fraction(pair.source) for pair in pairs]
+    sources = sorted(set(placed))
+    parts = 1 + (valid > 0) + (test > 0)
+    if len(sources) < parts:
+        raise DataError(
+            f"{len(pairs)} pairs hold {len(sources)} distinct source sentences, but {parts} parts need at least "
+            f"{parts}; add pairs, or give the validation pairs in a file of their own"
+        )
+    test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
+    valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)
+    first_valid, first_train = sources[test_count], sources[test_count + valid_count]
+    splits = Splits([], [], [])
+    for pair, fraction in zip(pairs, placed, strict=True):
+        held_out = splits.test if fraction < first_valid else splits.valid
+        (held_out if fraction < first_train else splits.train).append(pair)
+    return splits
+
+
+def _fraction(source: str) -> float:
+    digest = hashlib.sha256(normalise(source).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _clamp(count: int, least: int, most: int) -> int:
+    return max(least, min(count, most))

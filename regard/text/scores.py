@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from regard.errors import ArgumentError
 from regard.kinds import a_list
-from regard.text.characters import normalise
+from regard.text.lines import normalise
 from regard.text.packages import needed
 
 

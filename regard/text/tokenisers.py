@@ -8,7 +8,7 @@ from operator import index
 
 from regard.errors import ArgumentError, DataError
 from regard.kinds import each, of_kind, shown
-from regard.text.characters import LONE_SURROGATES, normalise
+from regard.text.lines import LONE_SURROGATES, normalise
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import DataError
-from regard.text.pairs import Pair
+from regard.text.pairs import Pair, read_pairs, split_by_hash
 from regard.text.pronouns import make_split
-from regard.text.readers import read_pairs
-from regard.text.splits import split_by_hash
 
 PRONOUNS = "pronouns"  # the name under which the embedded corpus is asked for
 PRONOUN_COUNTS = {"train": 60_000, "valid": 400, "test": 600}

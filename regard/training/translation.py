@@ -11,8 +11,7 @@ import torch.nn.functional as F
 
 from regard.errors import ArgumentError
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
-from regard.text.batches import TokenBatches
-from regard.text.translation_batches import TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.text.batches import TokenBatches, TranslationBatch, batches_in_order, encode_pairs, make_batch
 from regard.training.fingerprint import hash_of
 
 # What a process reads in a step whose sentences the others have: a place that no loss counts, so that gradients meet.

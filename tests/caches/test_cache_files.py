@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.caches import GrowingCache, RingCache, StaticCache, load_cache
+from regard.layers.caches import GrowingCache, RingCache, StaticCache, load_cache
 from regard.storage import load_tensors, save_tensors
 
 

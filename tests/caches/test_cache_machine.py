@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import regard as rg
-from regard.caches import load_cache, new_cache
-from regard.caches.numbers import DTYPES
+from regard.layers.caches import load_cache, new_cache
+from regard.layers.caches.entries import DTYPES
 from regard.stored import Stored
 
 KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5

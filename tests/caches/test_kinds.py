@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.caches import GrowingCache, RingCache, StaticCache, new_cache
+from regard.layers.caches import GrowingCache, RingCache, StaticCache, new_cache
 from regard.stored import Stored
 
 

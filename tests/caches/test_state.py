@@ -10,7 +10,7 @@ import torch
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.caches import RecurrentState
+from regard.layers.caches import RecurrentState
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MECHANISMS = [

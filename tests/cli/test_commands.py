@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from regard.cli import main
-from regard.decoding.translator import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE
 from regard.models import TranslationTransformer
 from regard.text import Tokeniser
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.decoding.likeliest import likeliest, log_total
+from regard.decoding.search import likeliest, log_total
 
 
 @pytest.mark.parametrize("vocab", [1, 7, 127, 383, 1000, 2111, 12 * 128])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.decoding import Translator, evaluate, perplexity
-from regard.decoding.translator import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, CheckpointError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import END, Pair, Tokeniser

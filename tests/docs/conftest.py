@@ -9,7 +9,7 @@ import torch
 
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageConfig, LanguageModel, TranslationTransformer
-from regard.models.translation_config import TranslationConfig
+from regard.models.translation_transformer import TranslationConfig
 from regard.text import Tokeniser
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]

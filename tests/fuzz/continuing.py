@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import regard as rg
-from regard.caches import new_cache
+from regard.layers.caches import new_cache
 
 from .cases import Case, draw_case
 from .judging import Verdict, compared

@@ -15,7 +15,7 @@ import torch
 
 import regard as rg
 from regard import mechanisms as m
-from regard.caches import RecurrentState
+from regard.layers.caches import RecurrentState
 from regard.mechanisms.draws import directions
 
 from .cases import DTYPES

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard import plan, problem
-from regard.bias import alibi
+from regard import bias, plan, problem
 from regard.kernels import dropout
 from regard.kernels.statistics import observe
 from regard.kernels.streamed import function as streamed
@@ -79,7 +78,7 @@ def plant_dropout(patch: pytest.MonkeyPatch) -> None:
 
 def plant_slopes(patch: pytest.MonkeyPatch) -> None:
     """ALiBi's slopes are those of the next power of two where the number of heads is none."""
-    patch.setattr(alibi, "series", lambda heads: tuple(2.0 ** (-8 * (h + 1) / max(1, heads)) for h in range(heads)))
+    patch.setattr(bias, "series", lambda heads: tuple(2.0 ** (-8 * (h + 1) / max(1, heads)) for h in range(heads)))
 
 
 def plant_span(patch: pytest.MonkeyPatch) -> None:

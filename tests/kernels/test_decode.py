@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import patterns as p
-from regard.caches.numbers import kept
 from regard.kernels import flash
 from regard.kernels.decode import Decode, weigh
+from regard.layers.caches.entries import kept
 from regard.offer import Offer, Refusal
 from regard.plan import make_plan
 from regard.problem import make_problem

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard as rg
-from regard.caches import new_cache
 from regard.layers import MultiHeadAttention
+from regard.layers.caches import new_cache
 from regard.patterns import Causal, Explicit, Full, KeySpan, PerHead, RandomBlocks
 from regard.positions import Rotary
 

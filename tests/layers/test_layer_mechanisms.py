@@ -8,8 +8,8 @@ import torch
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.caches.state import RecurrentState
 from regard.layers import MultiHeadAttention
+from regard.layers.caches.state import RecurrentState
 from regard.positions import Rotary
 
 EXACT = {"rtol": 0, "atol": 1e-11}

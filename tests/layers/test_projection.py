@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.layers import Projection, project
-from regard.layers import projection as module
+from regard.layers import feed_forward as module
 
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.decoding.translator import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE
 from regard.lessons import LESSONS, Settings
 from regard.models import TranslationTransformer
 from regard.text import Tokeniser

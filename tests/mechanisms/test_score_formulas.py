@@ -167,7 +167,9 @@ def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
     asked = score.parameter_shapes(rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN))
     parameters = {one: x for one, x in call.parameters.items() if one in asked}
     capacity = {"capacity": K_LEN} if kind == "static" else {}
-    cache = rg.caches.new_cache(kind, BATCH, 3, projected.shape[-1], v_dim=V_DIM, dtype=torch.float64, **capacity)
+    cache = rg.layers.caches.new_cache(
+        kind, BATCH, 3, projected.shape[-1], v_dim=V_DIM, dtype=torch.float64, **capacity
+    )
     parts = []
     with torch.no_grad():
         for start, stop in ((0, 4), (4, 5), (5, 6), (6, K_LEN)):

@@ -174,7 +174,7 @@ def test_gradient_checkpointing_changes_no_gradient(changes):
 
 
 def test_checkpointing_computes_each_layer_again(monkeypatch):
-    from regard.models.transformer_layers import DecoderLayer, EncoderLayer
+    from regard.models.layers import DecoderLayer, EncoderLayer
 
     runs = []
     for kind in (EncoderLayer, DecoderLayer):

@@ -11,7 +11,7 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
-from regard.storage.header import DTYPES
+from regard.storage.tensors import DTYPES
 
 OPENING = '{"__metadata__":{"regard_seal":"'
 

@@ -174,7 +174,6 @@ class Approximation:
             ArgumentError: nothing was compared, or a path that is no PNG or has no folder.
             MissingPackageError: matplotlib is not installed.
         """
-        from regard.inspection.quality.report import draw_errors
 
         draw_errors(self, path)
 

@@ -19,7 +19,7 @@ from regard.problem import Problem
 
 @dataclass(frozen=True)
 class Share:
-    """The batch rows and query heads that one pattern rules, and their programs; `single`: of heads, not of groups."""
+    """The batch rows and query heads that one pattern rules, and their programs."""
 
     rows: slice
     heads: tuple[int, ...] | None

@@ -11,9 +11,9 @@ from regard.errors import ArgumentError
 from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
-from regard.models.block import NORMS
+from regard.models.base import Settings
+from regard.models.layers import NORMS
 from regard.models.mechanism_text import parse_mechanism
-from regard.models.settings import Settings
 from regard.patterns import Causal, Pattern, parse
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
@@ -140,17 +140,21 @@ class LanguageConfig(Settings):
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it needs to be even")
 
     def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
-        """What a text that goes on cannot have, or these two not together."""
+        """Refuse a pattern or mechanism that a model of this config cannot have."""
         pattern.check(1, self.heads, 1, 1)
+        self._check_continued(pattern)
+        options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
+        check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
+        if mechanism.shares_keys and self.kv_heads != self.heads:
+            raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
+
+    def _check_continued(self, pattern: Pattern) -> None:
+        """Refuse a pattern under which continuing a text would change the outputs of its earlier tokens."""
         if pattern.by_length:
             raise ArgumentError(
                 f"pattern {pattern} depends on how long a text is, so that a text that goes on would change what was "
                 f"said before; let it draw among the past alone, such as random_blocks(3, block=64, seed=0, past=true)"
             )
-        options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
-        check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
-        if mechanism.shares_keys and self.kv_heads != self.heads:
-            raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
 
 
 def in_turn(texts: EACH, layer: int) -> str:

@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 
 from regard.errors import ArgumentError
-from regard.layers import Projection, project
-from regard.models.ids import check_step
+from regard.layers import Projection
+from regard.models.base import check_step
 from regard.models.language.config import LanguageConfig
-from regard.models.language.prompts import by_length, end_together, may_begin_at
 from regard.models.language.stack import Stack
-from regard.models.language.state import LanguageState, Texts, joined
+from regard.models.language.state import LanguageState, Texts, by_length, end_together, joined, may_begin_at
 from regard.models.padding import align
 from regard.models.state import LayerCaches, frugal_kind
 
@@ -51,7 +50,7 @@ class LanguageModel(Stack):
             (batch, length, vocab_size): place t scores the id that follows ids[:, t].
         """
         aligned = align(ids)
-        x = self._embed(aligned.ids, torch.arange(ids.shape[1], device=ids.device))
+        x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device))
         for block in self._blocks():
             x = self._through(block, x, aligned.span)  # (batch, length, dim)
         return aligned.put_back(self._score(x))
@@ -72,7 +71,7 @@ class LanguageModel(Stack):
                 layer looks back by default) or "state" (sums, for mechanisms that have them); by default what is
                 exact in the least memory, for each layer by itself.
             capacity: positions there is room for, prompt included, in the kinds that have an end.
-            dtype: how keys and values are kept, as for `regard.caches.Cache`; that of the weights by default.
+            dtype: how keys and values are kept, as for `regard.layers.caches.Cache`; that of the weights by default.
 
         Raises:
             ArgumentError: a prompt without ids, or a cache that cannot be.
@@ -112,7 +111,7 @@ class LanguageModel(Stack):
         return x
 
     def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
-        x = self._embed(ids, texts.places(ids.shape[1], ids.device))
+        x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
         for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
             x = block(x, texts.live, cache)  # (texts, added, dim)
         return x
@@ -130,5 +129,4 @@ class LanguageModel(Stack):
         return LayerCaches(caches)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x)
-        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return super()._score(self.norm(x))

@@ -6,20 +6,17 @@ import math
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from regard.bias import ALiBi
 from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention
-from regard.models.block import Block, new_norm
-from regard.models.ids import check_ids
+from regard.models.base import TextModel, new_positions
 from regard.models.language.config import LanguageConfig
-from regard.models.storable import Storable
-from regard.patterns import KeySpan
-from regard.positions import Learned, Rotary, Sinusoidal
+from regard.models.layers import Block, new_norm
+from regard.positions import Rotary
 
 
-class Stack(Storable):
+class Stack(TextModel):
     """Embeddings with their positions, blocks of attention, and the norm after them; a model adds its head."""
 
     def __init__(self, config: LanguageConfig) -> None:
@@ -27,28 +24,16 @@ class Stack(Storable):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.dim)
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.dim)
+        self.positions = new_positions(config.positions, config.dim, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(new_block(config, layer) for layer in range(config.layers))
         self.norm = new_norm(config.norm, config.dim, config.epsilon, config.biases)
 
-    def _through(self, block: Block, x: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
-        if self.config.gradient_checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x, live, use_reentrant=False)
-        return block(x, live)
-
-    def _embed(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        check_ids(ids, self.config.vocab_size)
-        x = self.embedding(ids)  # (batch, length, dim)
-        if self.config.positions == "sinusoidal":
-            x = x * math.sqrt(self.config.dim)  # as large as the waves: Vaswani et al. 2017, section 3.4
-        if self.positions is not None:
-            x = x + self.positions(places).to(x.dtype)
-        return self.dropout(x)
+    def _embed_texts(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids at their positions."""
+        # Sinusoidal positions have size 1, so embeddings are scaled to match: Vaswani et al. 2017, section 3.4.
+        factor = math.sqrt(self.config.dim) if self.config.positions == "sinusoidal" else 1.0
+        return self._embed(ids, places, factor=factor)
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

@@ -4,10 +4,9 @@
 """
 
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell
-from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.lstmn import LongShortTermMemoryNetwork, Tapes
 from regard.models.recurrent.memory import Memory, MemoryAttention
-from regard.models.recurrent.translator import RecurrentTranslationState, RecurrentTranslator
+from regard.models.recurrent.translator import RecurrentConfig, RecurrentTranslationState, RecurrentTranslator
 
 __all__ = [
     "RecurrentTranslator",

@@ -1,4 +1,4 @@
-"""The translators before the Transformer: a recurrent encoder, and a recurrent decoder that attends to it."""
+"""Recurrent translation models: a bidirectional encoder, and a decoder that attends to it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,119 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.caches.given import check_rows
 from regard.errors import ArgumentError
 from regard.kinds import of_kind
-from regard.layers import Projection, project
+from regard.layers import Projection
+from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
-from regard.models.ids import check_step
+from regard.models.base import Settings, TextModel, check_step
 from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.recurrent.encoder import BidirectionalEncoder, recurrent_layers
 from regard.models.recurrent.memory import Memory, MemoryAttention
-from regard.models.storable import Storable
+from regard.patterns import KeySpan
+
+CELLS = ("gru", "lstm")
+ATTENTIONS = ("bahdanau", "luong-dot", "luong-general", "luong-concat", "none")
+REACHES = ("global", "local-m", "local-p")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Settings):
+    """Sizes and choices of a recurrent network that translates.
+
+    Args:
+        vocab_size: ids of the vocabulary that source and target share.
+        dim: size of the embeddings, and of the vector that scores the vocabulary.
+        hidden: size of the decoder's state, and of what the encoder makes of a word: half of it reads forwards, half
+            backwards, so that a dot product can compare the two.
+        cell: "gru" or "lstm".
+        encoder_layers, decoder_layers: depth of each side.
+        attention: "bahdanau", "luong-dot", "luong-general", "luong-concat", or "none" for a source in one vector.
+        reach: which words Luong's attention looks at: all ("global"), those around the target's own place ("local-m"),
+            or those around a predicted one ("local-p").
+        window: how far from there, on either side; the paper's D.
+        input_feeding: is Luong's attentional vector fed to the next step?
+        tied: one matrix for source, target and output vocabulary.
+        dropout: of embeddings, between layers, and before the output vocabulary.
+
+    Raises:
+        ArgumentError: sizes or choices that cannot be.
+
+    >>> RecurrentConfig(vocab_size=100, attention="luong-general").hidden
+    128
+    """
+
+    vocab_size: int
+    dim: int = 128
+    hidden: int = 128
+    cell: str = "gru"
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    attention: str = "bahdanau"
+    reach: str = "global"
+    window: int = 10
+    input_feeding: bool = False
+    tied: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.check_sizes("vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window")
+        self.check_choice("cell", CELLS)
+        self.check_choice("attention", ATTENTIONS)
+        self.check_choice("reach", REACHES)
+        self.check_flags("input_feeding", "tied")
+        self.check_shares("dropout")
+        if self.hidden % 2:
+            raise ArgumentError(f"hidden is {self.hidden}; half of it reads backwards, so it needs to be even")
+        if not self.is_luong and (self.reach != "global" or self.input_feeding):
+            raise ArgumentError(
+                f"reach={self.reach!r}, input_feeding={self.input_feeding} beside attention={self.attention!r}: only "
+                f"luong-dot, luong-general and luong-concat have another reach than 'global', or feed their output on"
+            )
+
+    @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * self.hidden * self.hidden // 4
+
+    @property
+    def is_luong(self) -> bool:
+        return self.attention.startswith("luong-")
+
+
+def recurrent_layers(
+    cell: str, input_dim: int, hidden: int, layers: int, dropout: float, **options: bool
+) -> nn.RNNBase:
+    """Layers of "gru" or "lstm" cells, batch first."""
+    kind = nn.GRU if cell == "gru" else nn.LSTM
+    between = dropout if layers > 1 else 0.0
+    return kind(input_dim, hidden, layers, batch_first=True, dropout=between, **options)
+
+
+class BidirectionalEncoder(nn.Module):
+    """What each word says in its sentence: h_j = [forward h_j; backward h_j].
+
+    Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, section 3.2.
+    """
+
+    def __init__(self, cell: str, dim: int, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = recurrent_layers(cell, dim, hidden // 2, layers, dropout, bidirectional=True)
+
+    def forward(self, x: torch.Tensor, live: KeySpan | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The states of x (batch, length, dim), padded on the right: of each word, (batch, length, hidden), and the
+        last of both directions, (batch, hidden)."""
+        if live is None:
+            states, last = self.layers(x)
+        else:
+            assert isinstance(live.stop, torch.Tensor)
+            lengths = live.stop.cpu().clamp(min=1)  # a row of nothing but padding is read as one PAD
+            packed, last = self.layers(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+        last = last[0] if isinstance(last, tuple) else last  # (layers * 2, batch, hidden / 2)
+        return states, torch.cat([last[-2], last[-1]], -1)
 
 
 @dataclass
@@ -44,7 +144,7 @@ class RecurrentTranslationState:
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 
-class RecurrentTranslator(Storable):
+class RecurrentTranslator(TextModel):
     """A bidirectional encoder, and a decoder that attends to it as Bahdanau's or Luong's does, or not at all.
 
     The first state is s_0 = tanh(W_s [last forward state; last backward state]), an LSTM's memory likewise. With
@@ -92,14 +192,14 @@ class RecurrentTranslator(Storable):
         aligned = align(target)
         if len(target) != len(source):
             raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; they are as many")
-        x = self._embed(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
+        x = self._embed_words(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
-        return aligned.put_back(self._score(outputs, x))
+        return aligned.put_back(self._read_out(outputs, x))
 
     def start(self, source: torch.Tensor) -> RecurrentTranslationState:
         """The state from which sources (batch, source_length) are translated step by step."""
         aligned = align(source)
-        states, last = self.encoder(self._embed(aligned.ids, None), aligned.span)  # last: (batch, hidden)
+        states, last = self.encoder(self._embed_words(aligned.ids, None), aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
         else:
@@ -111,29 +211,22 @@ class RecurrentTranslator(Storable):
         check_step(ids, state, RecurrentTranslationState)
         if len(ids) != len(state.memory.values):
             raise ArgumentError(f"ids are {len(ids)} for {len(state.memory.values)} texts; give one for each text")
-        x = self._embed(ids, self.target_embedding)  # (batch, dim)
+        x = self._embed_words(ids, self.target_embedding)  # (batch, dim)
         output, state.cell = self.cell(x, state.cell, state.memory)
-        return self._score(output, x)
+        return self._read_out(output, x)
 
     def _first_state(self, last: torch.Tensor) -> Recurrent:
         first = torch.tanh(self.to_first_state(last))
         parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
         return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
 
-    def _embed(self, ids: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.config.vocab_size):
-            raise ArgumentError(
-                f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to "
-                f"{self.config.vocab_size - 1}"
-            )
-        table = self.embedding if table is None else table
-        return self.dropout(table(ids) * math.sqrt(self.config.dim))
+    def _embed_words(self, ids: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
+        return self._embed(ids, table=table, factor=math.sqrt(self.config.dim))
 
-    def _score(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
             outputs = self.readout(torch.cat([outputs, x], -1))
-        outputs = self.dropout(outputs)
-        return project(outputs, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(outputs)
+        return self._score(self.dropout(outputs))
 
     def _initialise(self) -> None:
         """Recurrent matrices orthogonal (Bahdanau et al. 2015, appendix B.1), others as Glorot and Bengio 2010 draw

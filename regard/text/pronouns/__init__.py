@@ -4,20 +4,46 @@ A grammar writes them, so each carries its true referent; the pairs of nouns of 
 training, and contrast pairs change one English word so that the pronoun must change with it.
 """
 
-from regard.text.pronouns.adjectives import ATTRIBUTES, DRAWBACKS, Attribute, Drawback, telling_drawbacks
-from regard.text.pronouns.articles import ARTICLE_SENTENCES
-from regard.text.pronouns.division import SPLITS, Split, split_of_pair
-from regard.text.pronouns.frames import FRAMES, Frame
-from regard.text.pronouns.german import PRONOUNS, Pronoun
-from regard.text.pronouns.links import LINKS, Link
-from regard.text.pronouns.measures import contrast_accuracy, majority_baseline, pronoun_accuracy, pronoun_of
-from regard.text.pronouns.nouns import GENDERS, NOUN_BY_ENGLISH, NOUNS, SENSES, Noun
-from regard.text.pronouns.sampling import WEIGHTS, Weights
-from regard.text.pronouns.sentences import Degree, Derivation, PronounSentence
-from regard.text.pronouns.splits import LARGEST_COUNT, make_contrast_pairs, make_split
-from regard.text.pronouns.swapping import swap_other, swap_referent
-from regard.text.pronouns.times import TIMES, Time
-from regard.text.pronouns.writing import write
+from regard.text.pronouns.frames import FRAMES, LINKS, TIMES, Frame, Link, Time
+from regard.text.pronouns.lexicon import (
+    ATTRIBUTES,
+    DRAWBACKS,
+    GENDERS,
+    NOUN_BY_ENGLISH,
+    NOUNS,
+    SENSES,
+    Attribute,
+    Drawback,
+    Noun,
+    telling_drawbacks,
+)
+from regard.text.pronouns.measures import (
+    contrast_accuracy,
+    majority_baseline,
+    pronoun_accuracy,
+    pronoun_of,
+    swap_other,
+    swap_referent,
+)
+from regard.text.pronouns.sentences import (
+    ARTICLE_SENTENCES,
+    PRONOUNS,
+    Degree,
+    Derivation,
+    Pronoun,
+    PronounSentence,
+    write,
+)
+from regard.text.pronouns.splits import (
+    LARGEST_COUNT,
+    SPLITS,
+    WEIGHTS,
+    Split,
+    Weights,
+    make_contrast_pairs,
+    make_split,
+    split_of_pair,
+)
 
 __all__ = [
     # the corpus

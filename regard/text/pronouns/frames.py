@@ -1,11 +1,67 @@
-"""Sentence frames: who does what to what, said in both languages."""
+"""Sentence frames in both languages, the conjunctions that join their clauses, and the times that open them."""
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
-from regard.text.pronouns.german import Case
-from regard.text.pronouns.links import ALTHOUGH, BECAUSE, LINKS, SINCE, Link
-from regard.text.pronouns.nouns import Sense
+from regard.text.pronouns.lexicon import Sense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Time:
+    """A time at the head of a sentence; a span ("for two weeks") goes with negated clauses only."""
+
+    english: str
+    german: str
+    is_span: bool = False
+
+
+_NUMBERS = {
+    "two": "zwei",
+    "three": "drei",
+    "four": "vier",
+    "five": "fünf",
+    "six": "sechs",
+    "seven": "sieben",
+    "eight": "acht",
+    "nine": "neun",
+    "ten": "zehn",
+}
+
+TIMES: tuple[Time, ...] = (
+    Time(english="yesterday", german="gestern"),
+    Time(english="on Monday", german="am Montag"),
+    Time(english="on Friday", german="am Freitag"),
+    *(Time(english=f"at {number} o'clock", german=f"um {zahl} Uhr") for number, zahl in _NUMBERS.items()),
+    *(Time(english=f"after {number} days", german=f"nach {zahl} Tagen") for number, zahl in _NUMBERS.items()),
+    *(
+        Time(english=f"for {number} weeks", german=f"{zahl} Wochen lang", is_span=True)
+        for number, zahl in _NUMBERS.items()
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A conjunction before "it was ...": a reason, a concession, or an obstacle ("but").
+
+    After an obstacle the German verb stays second ("aber es war müde"), else it goes last ("weil es müde war").
+    """
+
+    english: str
+    german: str
+    relation: Literal["reason", "concession", "obstacle"]
+    weight: float = 1.0
+
+
+BECAUSE = Link(english="because", german="weil", relation="reason", weight=3.0)
+SINCE = Link(english="since", german="da", relation="reason")
+ALTHOUGH = Link(english="although", german="obwohl", relation="concession")
+BUT = Link(english="but", german="aber", relation="obstacle")
+LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
+
+
+Case = Literal["nominative", "accusative", "dative"]
 
 
 @dataclass(frozen=True, kw_only=True)

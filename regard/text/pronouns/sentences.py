@@ -1,14 +1,68 @@
-"""The records of the grammar: a derivation, which is every choice made, and the sentence it became."""
+"""Sentences: the choices behind each one, and how they are written in English and German."""
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
-from regard.text.pronouns.adjectives import Attribute, Drawback
-from regard.text.pronouns.frames import Frame
-from regard.text.pronouns.german import PRONOUN_OF_GENDER, Pronoun
-from regard.text.pronouns.links import Link
-from regard.text.pronouns.nouns import Noun
-from regard.text.pronouns.times import Time
+from regard.text.pronouns.frames import BECAUSE, FRAMES, Case, Frame, Link, Time
+from regard.text.pronouns.lexicon import DRAWBACK_BY_ENGLISH, NOUN_BY_ENGLISH, Attribute, Drawback, Gender, Noun
+
+Pronoun = Literal["es", "er", "sie"]
+
+PRONOUN_OF_GENDER: dict[Gender, Pronoun] = {"neuter": "es", "masculine": "er", "feminine": "sie"}
+PRONOUNS: tuple[Pronoun, ...] = tuple(PRONOUN_OF_GENDER.values())
+
+_ARTICLE: dict[Case, dict[Gender, str]] = {
+    "nominative": {"masculine": "der", "feminine": "die", "neuter": "das"},
+    "accusative": {"masculine": "den", "feminine": "die", "neuter": "das"},
+    "dative": {"masculine": "dem", "feminine": "der", "neuter": "dem"},
+}
+_ENDING_AFTER_ARTICLE: dict[Case, dict[Gender, str]] = {
+    "nominative": {"masculine": "e", "feminine": "e", "neuter": "e"},
+    "accusative": {"masculine": "en", "feminine": "e", "neuter": "e"},
+    "dative": {"masculine": "en", "feminine": "en", "neuter": "en"},
+}
+_NO: dict[Gender, str] = {"masculine": "kein", "feminine": "keine", "neuter": "kein"}
+_ENDING_AFTER_NO: dict[Gender, str] = {"masculine": "er", "feminine": "e", "neuter": "es"}
+_CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
+
+
+def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = "") -> str:
+    """The noun with its definite article, in agreement, after a preposition if there is one.
+
+    Args:
+        noun: the noun, always singular.
+        case: the case that verb or preposition asks for.
+        attribute: an adjective in front of the noun.
+        preposition: written first, and contracted with the article where German does so ("im", "ins", "vom").
+
+    Returns:
+        The phrase in lower case but for the noun.
+
+    Example:
+        >>> from regard.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> noun_phrase(NOUN_BY_ENGLISH["bear"], "accusative", Attribute(english="old", stem="alt"))
+        'den alten Bären'
+        >>> noun_phrase(NOUN_BY_ENGLISH["suitcase"], "dative", preposition="in")
+        'im Koffer'
+    """
+    article = _ARTICLE[case][noun.gender]
+    opening = _CONTRACTED.get((preposition, article), f"{preposition} {article}".strip())
+    described = f" {attribute.stem}{_ENDING_AFTER_ARTICLE[case][noun.gender]}" if attribute else ""
+    return f"{opening}{described} {noun.german if case == 'nominative' else noun.oblique}"
+
+
+def no_noun_phrase(noun: Noun, attribute: Attribute | None = None) -> str:
+    """The noun with "kein" in the nominative, the only case in which the grammar negates a noun.
+
+    Example:
+        >>> from regard.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> no_noun_phrase(NOUN_BY_ENGLISH["animal"], Attribute(english="old", stem="alt"))
+        'kein altes Tier'
+    """
+    described = f" {attribute.stem}{_ENDING_AFTER_NO[noun.gender]}" if attribute else ""
+    return f"{_NO[noun.gender]}{described} {noun.german}"
+
 
 Degree = Literal["", "too", "very", "still"]
 
@@ -80,3 +134,119 @@ class PronounSentence:
     target_pronoun_index: int
     frame: str
     derivation: Derivation = field(repr=False)
+
+
+_DEGREE_IN_GERMAN: dict[Degree, str] = {"": "", "too": "zu", "very": "sehr", "still": "noch"}
+
+
+def write(derivation: Derivation) -> PronounSentence:
+    """Write a derivation out in English and German.
+
+    Args:
+        derivation: the choices to put into words.
+
+    Returns:
+        The sentence with its translation and the positions of *it*, of its referent and of the other noun.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from regard.text.pronouns import ARTICLE_SENTENCES
+        >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
+        'Weil es zu müde war, überquerte das Tier die Straße nicht.'
+    """
+    source = _write_english(derivation)
+    target = _write_german(derivation)
+    english_words = [word.strip(".,").lower() for word in source.split()]
+    return PronounSentence(
+        source=source,
+        target=target,
+        pronoun=derivation.pronoun,
+        referent=derivation.referent.english,
+        other=derivation.other.english,
+        it_index=english_words.index("it"),
+        referent_index=english_words.index(derivation.referent.english),
+        other_index=english_words.index(derivation.other.english),
+        target_pronoun_index=target.split().index(derivation.pronoun),
+        frame=derivation.frame.name,
+        derivation=derivation,
+    )
+
+
+def _write_english(derivation: Derivation) -> str:
+    frame, link = derivation.frame, derivation.link
+    says_not = frame.is_negated(link) and not derivation.subject_has_no
+    verb = frame.negated if says_not else frame.plain
+    if derivation.apostrophe:
+        verb = verb.replace(" not", f"n{derivation.apostrophe}t")
+    subject = _english_noun(derivation.subject, derivation, "no" if derivation.subject_has_no else "the")
+    time = derivation.time.english if derivation.time else ""
+    main = _spaced(time, subject, verb, _english_noun(derivation.object, derivation, "the"))
+    reason = _spaced(link.english, "it was", derivation.degree, derivation.drawback.english)
+    if derivation.link_first:
+        return _finished(f"{reason}, {main}")
+    return _finished(f"{main}, {reason}" if link.relation == "obstacle" else f"{main} {reason}")
+
+
+def _write_german(derivation: Derivation) -> str:
+    frame, link = derivation.frame, derivation.link
+    is_negated = frame.is_negated(link)
+    object_ = noun_phrase(derivation.object, frame.case, derivation.object_attribute, frame.preposition)
+    clause = frame.german.format(
+        object=object_, **{"not": "nicht" if is_negated and not derivation.subject_has_no else ""}
+    )
+    finite, rest = clause.split(maxsplit=1)
+    if derivation.subject_has_no:
+        subject = no_noun_phrase(derivation.subject, derivation.subject_attribute)
+    else:
+        subject = noun_phrase(derivation.subject, "nominative", derivation.subject_attribute)
+    quality = _spaced(_DEGREE_IN_GERMAN[derivation.degree], derivation.drawback.german)
+    if link.relation == "obstacle":
+        reason = _spaced(link.german, derivation.pronoun, "war", quality)
+    else:
+        reason = _spaced(link.german, derivation.pronoun, quality, "war")
+    if derivation.link_first:  # whatever stands first, the finite verb follows it and the subject comes third
+        return _finished(f"{reason}, {_spaced(finite, subject, rest)}")
+    if derivation.time:
+        return _finished(f"{_spaced(derivation.time.german, finite, subject, rest)}, {reason}")
+    return _finished(f"{_spaced(subject, finite, rest)}, {reason}")
+
+
+def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:
+    attribute = derivation.subject_attribute if noun is derivation.subject else derivation.object_attribute
+    return _spaced(determiner, attribute.english if attribute else "", noun.english)
+
+
+def _spaced(*parts: str) -> str:
+    """The parts with one space between them; empty ones leave no trace."""
+    return " ".join(" ".join(parts).split())
+
+
+def _finished(sentence: str) -> str:
+    """The sentence with its capital and its full stop."""
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+_ENDINGS: tuple[tuple[Degree, str], ...] = (("too", "tired"), ("too", "wide"), ("", "congested"))
+
+
+def _article_sentences() -> tuple[PronounSentence, ...]:
+    animal, street = NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]
+    crossed = next(frame for frame in FRAMES if frame.name == "crossed")
+    return tuple(
+        write(
+            Derivation(
+                frame=crossed,
+                subject=animal,
+                object=street,
+                refers_to_subject=DRAWBACK_BY_ENGLISH[drawback].sense == animal.sense,
+                drawback=DRAWBACK_BY_ENGLISH[drawback],
+                degree=degree,
+                link=BECAUSE,
+                apostrophe=apostrophe,
+            )
+        )
+        for apostrophe, (degree, drawback) in product(("'", "’"), _ENDINGS)
+    )
+
+
+ARTICLE_SENTENCES: tuple[PronounSentence, ...] = _article_sentences()

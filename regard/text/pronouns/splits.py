@@ -1,16 +1,188 @@
-"""Training, validation and test sentences and the contrast pairs: pure functions of their arguments."""
+"""Drawing sentences at random, and the training, validation and test splits."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import islice
 from random import Random
+from typing import Literal, TypeVar, get_args
 
 from regard.errors import ArgumentError
-from regard.text.pronouns.adjectives import telling_drawbacks
-from regard.text.pronouns.division import SPLITS, Split
-from regard.text.pronouns.sampling import WEIGHTS, Weights, deal_referents, degrees, draw
-from regard.text.pronouns.sentences import Derivation, PronounSentence
-from regard.text.pronouns.writing import write
+from regard.text.pronouns.frames import FRAMES, TIMES, Frame, Link
+from regard.text.pronouns.lexicon import ATTRIBUTES, NOUNS, Drawback, Noun, telling_drawbacks
+from regard.text.pronouns.sentences import Degree, Derivation, PronounSentence, write
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+VALID_SHARE = 0.04
+TEST_SHARE = 0.06
+
+# Every reader will try the articles' own sentences, so their nouns must never have been trained on together.
+_ARTICLE_PAIR = ("animal", "street")
+
+
+def split_of_pair(first: Noun, second: Noun) -> Split:
+    """The split to which all sentences about two nouns belong, whatever their order.
+
+    Args:
+        first: one noun.
+        second: the other.
+
+    Returns:
+        "train" for about 90 % of all pairs, "valid" for 4 %, "test" for 6 %, the same on every machine.
+
+    Example:
+        >>> from regard.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> split_of_pair(NOUN_BY_ENGLISH["street"], NOUN_BY_ENGLISH["animal"])
+        'test'
+    """
+    return _split_of_names(*sorted((first.english, second.english)))
+
+
+@cache
+def _split_of_names(first: str, second: str) -> Split:
+    if (first, second) == _ARTICLE_PAIR:
+        return "test"
+    digest = hashlib.sha256(f"pronouns {first} {second}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    if share < TEST_SHARE:
+        return "test"
+    return "valid" if share < TEST_SHARE + VALID_SHARE else "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """How often each free choice is made; all are probabilities.
+
+    Args:
+        same_gender: both nouns share a gender; in training only, elsewhere they never do.
+        attribute: a noun carries an attribute, for each noun.
+        time: a time opens the sentence.
+        link_first: the subordinate clause opens the sentence, where no time does.
+        no_subject: a negated sentence says "no animal" instead of "not", where the subject comes first.
+        contracted: "did not" is written "didn't".
+
+    Raises:
+        ArgumentError: for a value outside 0 to 1.
+    """
+
+    same_gender: float = 0.05
+    attribute: float = 0.12
+    time: float = 0.1
+    link_first: float = 0.1
+    no_subject: float = 0.08
+    contracted: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value <= 1:
+                raise ArgumentError(f"the weight {name!r} is {value}, but a probability lies between 0 and 1")
+
+
+WEIGHTS = Weights()
+Choice = TypeVar("Choice")
+
+# "Too" explains why not; it cannot be conceded. What has no degrees can at most go on.
+_DEGREES_OF_A_REASON: dict[Degree, float] = {"too": 0.6, "": 0.25, "very": 0.15}
+_DEGREES_OF_A_CONCESSION: dict[Degree, float] = {"very": 0.5, "": 0.5}
+_DEGREES_OF_AN_ABSOLUTE: dict[Degree, float] = {"": 0.7, "still": 0.3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """A frame, the referent's role in it, and the partners of one class that may stand beside it."""
+
+    frame: Frame
+    refers_to_subject: bool
+    partners: tuple[Noun, ...]
+
+
+def deal_referents(random: Random) -> Iterator[Noun]:
+    """Deal all nouns without end, shuffled anew each round, so that every noun is meant equally often."""
+    while True:
+        deck = list(NOUNS)
+        random.shuffle(deck)
+        yield from deck
+
+
+def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
+    """Draw a sentence in which *it* means the given noun.
+
+    Args:
+        split: the split whose noun pairs may be used.
+        referent: what *it* means.
+        random: the generator to draw from.
+        weights: the probabilities of the free choices.
+
+    Returns:
+        The derivation, or None if the split has no partner for this noun.
+    """
+    same_gender = split == "train" and random.random() < weights.same_gender
+    choices = openings(split, referent, same_gender)
+    if not choices:
+        return None
+    opening = _weighted(choices, (choice.frame.weight for choice in choices), random)
+    partner = random.choice(opening.partners)
+    drawback = random.choice(telling_drawbacks(referent.sense, partner.sense))
+    links = opening.frame.links
+    link = _weighted(links, (link.weight for link in links), random)
+    allowed = degrees(drawback, link)
+    is_negated = opening.frame.is_negated(link)
+    times = [time for time in TIMES if is_negated or not time.is_span]
+    time = random.choice(times) if random.random() < weights.time else None
+    link_first = time is None and link.relation != "obstacle" and random.random() < weights.link_first
+    subject_has_no = is_negated and not link_first and random.random() < weights.no_subject
+    contracted = is_negated and not subject_has_no and random.random() < weights.contracted
+    return Derivation(
+        frame=opening.frame,
+        subject=referent if opening.refers_to_subject else partner,
+        object=partner if opening.refers_to_subject else referent,
+        refers_to_subject=opening.refers_to_subject,
+        drawback=drawback,
+        degree=_weighted(list(allowed), allowed.values(), random),
+        link=link,
+        link_first=link_first,
+        time=time,
+        subject_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        object_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        subject_has_no=subject_has_no,
+        apostrophe="'" if contracted else "",
+    )
+
+
+def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
+    """The degree words that may stand before a drawback after a link, with their weights."""
+    if not drawback.gradable:
+        return _DEGREES_OF_AN_ABSOLUTE
+    return _DEGREES_OF_A_CONCESSION if link.relation == "concession" else _DEGREES_OF_A_REASON
+
+
+@cache
+def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, ...]:
+    """Every frame, role and class of partner that the referent can have within one split."""
+    found = []
+    for frame in FRAMES:
+        for subject, object_ in frame.class_pairs:
+            if referent.sense not in (subject, object_):
+                continue
+            refers_to_subject = referent.sense == subject
+            partners = tuple(
+                noun
+                for noun in NOUNS
+                if noun.sense == (object_ if refers_to_subject else subject)
+                and (noun.gender == referent.gender) == same_gender
+                and split_of_pair(referent, noun) == split
+            )
+            if partners:
+                found.append(Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners))
+    return tuple(found)
+
+
+def _weighted(choices: Sequence[Choice], weights: Iterable[float], random: Random) -> Choice:
+    return random.choices(choices, list(weights))[0]
+
 
 # At these counts the valid and test splits repeat themselves in fewer than one draw of twenty.
 LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20_000}

@@ -1,0 +1,177 @@
+"""Biases added to the scores by distance; no (q_len, k_len) tensor of them is ever made.
+
+`ALiBi` has no parameters and compares by value. `T5Relative` learns, so it is a module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.arguments import real, whole, yes_or_no
+from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
+
+__all__ = ["ALiBi", "T5Relative", "Bias"]
+
+
+class Bias:
+    """Something added to a score that depends on the head and on the distance `k_pos - q_pos` alone.
+
+    So a call needs one number a distance and head, never one a pair. Biases that learn are modules.
+    """
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        """The bias at these distances, (heads or 1, distances), differentiable in what it learns.
+
+        Args:
+            distances: k_pos - q_pos, integers (distances,).
+            heads: query heads.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what it adds")
+
+    @property
+    def learns(self) -> bool:
+        """Does it hold something that needs a gradient?"""
+        return False
+
+    def check(self, heads: int) -> None:
+        """Raise a ShapeError if this bias was made for another number of heads."""
+
+
+@dataclass(frozen=True, init=False)
+class ALiBi(Bias):
+    """Each head lowers a score in proportion to the distance, at a rate of its own.
+
+        bias = -slope[head] · |k_pos - q_pos|
+
+    Causal attention looks back alone, where this is the paper's; ahead, it falls likewise.
+
+    Args:
+        slopes: one for each query head; by default the paper's series for however many heads a call has.
+
+    Raises:
+        ArgumentError: slopes that are no finite numbers.
+
+    Source: Train Short, Test Long, Press et al. 2022, section 3.
+
+    >>> ALiBi().by_distance(torch.tensor([-2, -1, 0]), heads=2).tolist()
+    [[-0.125, -0.0625, -0.0], [-0.0078125, -0.00390625, -0.0]]
+    """
+
+    slopes: tuple[float, ...] | None
+
+    def __init__(self, slopes: Iterable[float] | None = None) -> None:
+        if slopes is not None and (not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes)):
+            raise ArgumentError(f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head")
+        object.__setattr__(self, "slopes", None if slopes is None else tuple(_slope(one) for one in slopes))
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        slopes = series(heads) if self.slopes is None else self.slopes
+        by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
+        return -by_head[:, None] * distances.abs()
+
+    def check(self, heads: int) -> None:
+        if self.slopes is not None and len(self.slopes) != heads:
+            raise ShapeError(f"ALiBi has {len(self.slopes)} slopes and the call {heads} query heads; give one for each")
+
+    def __str__(self) -> str:
+        return "ALiBi()" if self.slopes is None else f"ALiBi({list(self.slopes)})"
+
+
+def _slope(one: object) -> float:
+    try:
+        return real("slope", one)
+    except ArgumentError:
+        raise ArgumentError(
+            f"ALiBi was given slope {shown(one)}; each is a finite number, one for each query head"
+        ) from None
+
+
+def series(heads: int) -> tuple[float, ...]:
+    """The paper's slopes: 2^(-8/heads) and its powers for a power of two.
+
+    For another number of heads, those of the power of two below it come first, and between them are put those with
+    odd numbers of the power of two above.
+
+    >>> series(4)
+    (0.25, 0.0625, 0.015625, 0.00390625)
+    >>> len(series(12)), series(12)[8] == 2**-0.5
+    (12, True)
+    """
+    below = 1 << (heads.bit_length() - 1) if heads else 0
+    slopes = [2 ** (-8 * (head + 1) / below) for head in range(below)]
+    between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * below, 2)]
+    return tuple(slopes + between[: heads - below])
+
+
+class T5Relative(nn.Module, Bias):
+    """Near distances have a bucket each, farther ones share buckets that widen as a logarithm, up to `max_distance`.
+
+        bias = weight[bucket(k_pos - q_pos), head]
+
+    Args:
+        heads: query heads.
+        buckets: how many numbers a head learns; half of them for keys ahead if `bidirectional`.
+        max_distance: from here on everything is in the last bucket.
+        bidirectional: tell keys ahead from keys behind; otherwise every key ahead counts as the query's own place.
+
+    Raises:
+        ArgumentError: sizes that leave no bucket to a distance.
+
+    Source: Exploring the Limits of Transfer Learning, Raffel et al. 2020, section 2.1; the rule of the buckets is
+    that of its code, so that `weight` holds what T5's `relative_attention_bias.weight` holds.
+
+    >>> bias = T5Relative(heads=2, buckets=8, max_distance=16)
+    >>> bias.bucket(torch.tensor([-20, -3, -1, 0, 1, 3, 20])).tolist()
+    [3, 2, 1, 0, 5, 6, 7]
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+        super().__init__()
+        heads, buckets = whole("T5Relative's heads", heads), whole("T5Relative's buckets", buckets)
+        max_distance = whole("T5Relative's max_distance", max_distance)
+        yes_or_no("T5Relative's bidirectional", bidirectional)
+        sided = buckets // 2 if bidirectional else buckets
+        if heads < 1 or sided < 2 or max_distance <= sided // 2:
+            raise ArgumentError(
+                f"T5Relative(heads={heads}, buckets={buckets}, max_distance={max_distance}, "
+                f"bidirectional={bidirectional}): it needs a head, 2 buckets for each side it tells apart, and a "
+                f"max_distance beyond the {sided // 2} distances with a bucket of their own"
+            )
+        self.heads, self.buckets, self.max_distance, self.bidirectional = heads, buckets, max_distance, bidirectional
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def bucket(self, distances: torch.Tensor) -> torch.Tensor:
+        """The bucket of each k_pos - q_pos, 0 to buckets - 1."""
+        sided = self.buckets // 2 if self.bidirectional else self.buckets
+        ahead = (distances > 0) * sided if self.bidirectional else 0
+        far = distances.abs() if self.bidirectional else (-distances).clamp_min(0)
+        exact = sided // 2
+        share = torch.log(far.clamp_min(1).float() / exact) / math.log(self.max_distance / exact)
+        shared = (exact + (share * (sided - exact)).long()).clamp_max(sided - 1)
+        return ahead + torch.where(far < exact, far, shared)
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        return self.weight[self.bucket(distances)].T
+
+    @property
+    def learns(self) -> bool:
+        return self.weight.requires_grad
+
+    def check(self, heads: int) -> None:
+        if heads != self.heads:
+            raise ShapeError(
+                f"this T5Relative was made for {self.heads} heads and the call has {heads}; make one for {heads}"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, "
+            f"bidirectional={self.bidirectional}"
+        )

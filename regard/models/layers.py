@@ -1,0 +1,178 @@
+"""The layers of the Transformer models: attention and feed-forward, each with a norm and a residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from regard.bias import ALiBi
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers.caches import Cache, RecurrentState
+from regard.patterns import Pattern
+
+NORMS = ("rms", "layer")
+NORM_PLACES = ("pre", "post")  # before each part, or after it
+Part = Callable[[torch.Tensor], torch.Tensor]
+
+
+def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Module:
+    """A norm over vectors of `dim` numbers.
+
+    Source: "layer", Ba et al. 2016; "rms", Root Mean Square Layer Normalization, Zhang and Sennrich 2019.
+    """
+    return nn.RMSNorm(dim, epsilon) if kind == "rms" else nn.LayerNorm(dim, epsilon, bias=bias)
+
+
+def residual(
+    x: torch.Tensor, part: Part, norm: nn.Module, dropout: nn.Dropout, *, norm_first: bool = True
+) -> torch.Tensor:
+    """`x + part(norm(x))`, or without `norm_first` `norm(x + part(x))`; dropout applies to what the part returns.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.1 (norm last); On Layer Normalization in the
+    Transformer Architecture, Xiong et al. 2020 (norm first).
+    """
+    added = part(norm(x) if norm_first else x)
+    x = x + (dropout(added) if dropout.training else added)
+    return x if norm_first else norm(x)
+
+
+class Block(nn.Module):
+    """`x = x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+
+    Args:
+        attention, feed_forward: its two parts, for vectors of one size.
+        norm: "rms" or "layer"; epsilon: added to the mean square or variance; norm_bias: of "layer".
+        bias: added to the scores of attention by distance.
+        dropout: share of what each part adds that is dropped in training.
+
+    Source: On Layer Normalization in the Transformer Architecture, Xiong et al. 2020 (norms first).
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        *,
+        norm: str,
+        epsilon: float,
+        norm_bias: bool = True,
+        bias: ALiBi | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = new_norm(norm, attention.dim, epsilon, norm_bias)
+        self.attention = attention
+        self.feed_forward_norm = new_norm(norm, attention.dim, epsilon, norm_bias)
+        self.feed_forward = feed_forward
+        self.dropout = nn.Dropout(dropout)
+        self.bias = bias
+
+    def forward(
+        self, x: torch.Tensor, live: Pattern | None = None, cache: Cache | RecurrentState | None = None
+    ) -> torch.Tensor:
+        """(batch, length, dim) -> (batch, length, dim); live: the keys that are no padding."""
+        x = residual(
+            x,
+            lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache),
+            self.attention_norm,
+            self.dropout,
+        )
+        return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout)
+
+
+class Residual(nn.Module):
+    """Adds what a part makes of x to x: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post").
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.1 (post); On Layer Normalization in the
+    Transformer Architecture, Xiong et al. 2020 (pre).
+    """
+
+    def __init__(self, dim: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm == "pre"
+
+    def forward(self, x: torch.Tensor, part: Part) -> torch.Tensor:
+        """(batch, length, dim) -> (batch, length, dim)."""
+        return residual(x, part, self.norm, self.dropout, norm_first=self.norm_first)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = attention, feed_forward
+        self.around_attention = Residual(attention.dim, norm, dropout)
+        self.around_feed_forward = Residual(attention.dim, norm, dropout)
+
+    def forward(self, x: torch.Tensor, live: Pattern | None) -> torch.Tensor:
+        """x: (batch, length, dim); live: the keys that are no padding."""
+        x = self.around_attention(x, lambda x: self.attention(x, pattern=live))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder, then feed-forward."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        dim = self_attention.dim
+        self.self_attention, self.cross_attention, self.feed_forward = self_attention, cross_attention, feed_forward
+        self.around_self_attention = Residual(dim, norm, dropout)
+        self.around_cross_attention = Residual(dim, norm, dropout)
+        self.around_feed_forward = Residual(dim, norm, dropout)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        *,
+        live: Pattern | None,
+        context_live: Pattern | None,
+        context_q_start: int | None,
+    ) -> torch.Tensor:
+        """x: (batch, length, dim); context: (batch, context_length, dim)."""
+        x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live))
+        x = self.around_cross_attention(
+            x, lambda x: self.cross_attention(x, context, pattern=context_live, q_start=context_q_start)
+        )
+        return self.around_feed_forward(x, self.feed_forward)
+
+    def step(
+        self,
+        x: torch.Tensor,
+        context: ProjectedContext,
+        cache: Cache | RecurrentState,
+        *,
+        readers: int,
+        mask: torch.Tensor | None,
+        context_q_start: int | None,
+    ) -> torch.Tensor:
+        """The next vector of each row, (batch, dim) -> (batch, dim).
+
+        Args:
+            x: vectors that follow what the cache holds.
+            context: of batch / readers texts; `readers` neighbouring rows read each, as queries side by side.
+            cache: of the self-attention.
+            mask: added to the scores of the context's keys.
+            context_q_start: as for `forward`.
+        """
+        x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
+        x = self.around_cross_attention(
+            x,
+            lambda x: self.cross_attention(
+                x.view(-1, readers, self.cross_attention.dim), context, bias=mask, q_start=context_q_start
+            ).flatten(0, 1),  # (texts, readers, dim) -> (batch, dim)
+        )
+        return self.around_feed_forward(x, self.feed_forward)

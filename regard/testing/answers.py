@@ -1,0 +1,252 @@
+"""The oracle with checked arguments, and the budget of rounding errors a result may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from regard.arguments import is_whole, plain, real, whole
+from regard.errors import ArgumentError, ShapeError
+from regard.kinds import a_string, of_kind, shown
+from regard.shapes import DTYPES, check_tensor
+from regard.testing import oracle
+from regard.testing.oracle import Answer, Array
+
+
+def answer(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    allowed: ArrayLike,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: ArrayLike | None = None,
+    factors: ArrayLike | None = None,
+    grad_output: ArrayLike | None = None,
+    grad_log_sum_exp: ArrayLike | None = None,
+) -> Answer:
+    """Attention and, given the gradient of a loss by its output, the gradients by its inputs.
+
+        s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
+
+    Args:
+        q: (batch, heads, q_len, head_dim).
+        k: (batch, kv_heads, k_len, head_dim).
+        v: (batch, kv_heads, k_len, v_dim).
+        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = may look.
+        scale: multiplies the dot products.
+        softcap: scores become softcap · tanh(scores / softcap).
+        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf hides a pair.
+        factors: what each weight is multiplied with after the softmax, as dropout does; likewise broadcast.
+        grad_output: (batch, heads, q_len, v_dim).
+        grad_log_sum_exp: (batch, heads, q_len).
+
+    >>> one = np.ones((1, 1, 2, 1))
+    >>> answer(one, one, one, np.tri(2, dtype=bool), scale=1.0).weights[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    q, k, v = numbers("q", q), numbers("k", k), numbers("v", v)
+    shape, v_dim = _weights_shape(q, k, v), v.shape[3]
+    scale, softcap = real("scale", scale), None if softcap is None else real("softcap", softcap)
+    if softcap is not None and softcap <= 0:
+        raise ArgumentError(f"softcap is {softcap}; it is a number above 0, or None for none")
+    allowed = _booleans("allowed", allowed)
+    _broadcast("allowed", allowed, shape)
+    given = {"bias": bias, "factors": factors, "grad_output": grad_output, "grad_log_sum_exp": grad_log_sum_exp}
+    arrays = {name: None if value is None else numbers(name, value) for name, value in given.items()}
+    for name in ("bias", "factors"):
+        if (array := arrays[name]) is not None:
+            _broadcast(name, array, shape)
+    for name, wanted in (("grad_output", (*shape[:3], v_dim)), ("grad_log_sum_exp", shape[:3])):
+        if (array := arrays[name]) is not None and array.shape != wanted:
+            raise ShapeError(f"{name} has shape {array.shape}; it needs {wanted}")
+    return oracle.answer(q, k, v, allowed, scale=scale, softcap=softcap, **arrays)
+
+
+def kept_weights(
+    dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
+) -> NDArray[np.bool_]:
+    """Which weights dropout keeps, (batch, heads, q_len, k_len): SplitMix64's finaliser over the pair's place.
+
+    state = mix(state + (counter + 1) · constant) for batch row, head, query and key position, from state = seed.
+
+    Args:
+        q_positions: (q_len,) or (batch, q_len).
+        k_positions: (k_len,).
+
+    >>> kept_weights(0.5, 7, 2, 3, np.arange(4), np.arange(5)).shape
+    (2, 3, 4, 5)
+    """
+    batch, heads = whole("batch", batch, 0), whole("heads", heads, 0)
+    dropout, seed = real("dropout", dropout), plain("seed", seed)
+    if not 0 <= dropout <= 1:
+        raise ArgumentError(f"dropout is {dropout}; it is a share from 0 to 1")
+    if not is_whole(seed):
+        raise ArgumentError(f"seed is {shown(seed)}; it needs a whole number")
+    rows, keys = _positions("q_positions", q_positions, 2), _positions("k_positions", k_positions, 1)
+    _broadcast("q_positions", rows, (batch, rows.shape[-1]))
+    return oracle.kept_weights(dropout, seed, batch, heads, rows, keys)
+
+
+def numbers(name: str, value: ArrayLike) -> Array:
+    """The value as an array of float64, if it holds numbers."""
+    try:
+        if value is not None and np.asarray(value).dtype.kind not in "SU":
+            return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise ArgumentError(f"{name} is {shown(value)}; it needs numbers that NumPy reads, of a tensor x.detach().cpu()")
+
+
+def _weights_shape(q: Array, k: Array, v: Array) -> tuple[int, int, int, int]:
+    """(batch, heads, q_len, k_len), if q, k and v fit each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4:
+            raise ShapeError(f"{name} has shape {x.shape}; it needs four axes: (batch, heads, length, dim)")
+    (batch, heads, q_len, head_dim), kv_heads = q.shape, k.shape[1]
+    fits = k.shape[0] == batch and k.shape[3] == head_dim and v.shape[:3] == k.shape[:3]
+    if not fits or not kv_heads or heads % kv_heads:
+        raise ShapeError(
+            f"q {q.shape}, k {k.shape} and v {v.shape} do not fit: q and k share batch and head_dim, k and v all but "
+            f"the last axis, and heads are a multiple of kv_heads"
+        )
+    return batch, heads, q_len, k.shape[2]
+
+
+def _booleans(name: str, value: ArrayLike) -> NDArray[np.bool_]:
+    try:
+        if (found := np.asarray(value)).dtype == np.bool_:
+            return found
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise ArgumentError(f"{name} is {shown(value)}; it needs booleans, True where a query may look")
+
+
+def _positions(name: str, value: ArrayLike, most_axes: int) -> NDArray[np.int64]:
+    found = numbers(name, value)
+    exact = np.asarray(value)
+    if not 1 <= found.ndim <= most_axes or (found.size and exact.dtype.kind not in "iu"):
+        raise ArgumentError(f"{name} is {shown(value)}; it needs whole numbers, one for each position")
+    return exact.astype(np.int64)
+
+
+def _broadcast(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_to(value, shape)
+    except ValueError:
+        raise ShapeError(f"{name} has shape {value.shape}; it needs one that broadcasts to {shape}") from None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bounds on the error of values and gradients: rounding while computing, and rounding of the result.
+
+    With Q, K the largest norms of a row of q and k, B the largest |bias|, D the largest |grad · v| of any pair,
+    R the most weight that one key (or one entry of the bias) receives over all queries, and
+    L = 1 + |scale| Q K + B (how far rounding moves a weight, in units of eps), errors stay below
+    eps(result) · max|result| + eps(computing) times
+
+        output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
+        dv  L R max|grad|       dk  2 L D |scale| Q R        dbias  2 L D R
+
+    where eps(computing) is that of float32 for half types and the dtype's own otherwise. Machines that multiply
+    bfloat16 themselves round the weights, and the bias, to it before they use them: the same once more with
+    eps(bfloat16) and L = 1 + B.
+
+    >>> q = torch.ones(1, 1, 1, 4)
+    >>> Budget.of(q, q, q, torch.float32, scale=0.5).bound("output", np.ones(1)) == 4 * torch.finfo(torch.float32).eps
+    True
+    """
+
+    rounding: float
+    units: dict[str, float]
+
+    @classmethod
+    def of(
+        cls,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        dtype: torch.dtype,
+        *,
+        scale: float,
+        bias: torch.Tensor | None = None,
+        grad_output: torch.Tensor | None = None,
+        dropout: float = 0.0,
+        answer: Answer | None = None,
+    ) -> Budget:
+        """The budget of a call; gradients need the oracle's answer. Kept weights grow by 1 / (1 - dropout)."""
+        _check(dtype, q=q, k=k, v=v, bias=bias, grad_output=grad_output)
+        of_kind("answer", answer, (Answer, type(None)), "the oracle's Answer, or None")
+        scale, dropout = real("scale", scale), real("dropout", dropout)
+        if not 0 <= dropout < 1:
+            raise ArgumentError(f"dropout is {dropout}; a budget takes 0 or more, below 1")
+        grown = 1 / (1 - dropout)
+        largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
+        computing = torch.promote_types(dtype, torch.float32)
+        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(computing).eps
+        if dtype == torch.bfloat16:
+            score += (1 + largest_bias) * torch.finfo(dtype).eps
+        units = {"output": score * _largest(v) * grown, "log_sum_exp": score}
+        if grad_output is not None and answer is not None:
+            repeated = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).double()
+            pull = 2 * score * grown * _largest(grad_output.double() @ repeated.mT)
+            received = max(1.0, _most(answer.weights.sum(2)) * q.shape[1] / k.shape[1])
+            units |= {
+                "dq": pull * abs(scale) * _norm(k),
+                "dk": pull * abs(scale) * _norm(q) * received,
+                "dv": score * grown * _largest(grad_output) * received,
+            }
+            if bias is not None:
+                axes = tuple(axis for axis, size in enumerate((1,) * (4 - bias.dim()) + tuple(bias.shape)) if size == 1)
+                units["dbias"] = pull * max(1.0, _most(answer.weights.sum(axes)))
+        return cls(torch.finfo(dtype).eps, units)
+
+    def bound(self, name: str, expected: Array) -> float:
+        """The largest error that the result called `name` may have where the oracle says `expected`."""
+        if a_string("name", name) not in self.units:
+            raise ArgumentError(f"name is {name!r}; this budget has bounds for {', '.join(self.units)}")
+        expected = numbers("expected", expected)
+        finite = expected[np.isfinite(expected)]
+        return self.units[name] + self.rounding * _most(np.abs(finite))
+
+    def share(self, name: str, found: torch.Tensor, expected: Array) -> float:
+        """The error over its bound: 1 or less is within the budget; inf where only one side is finite."""
+        check_tensor("found", found)
+        expected, allowed = numbers("expected", expected), self.bound(name, expected)
+        if found.numel() != expected.size:
+            raise ShapeError(f"found has shape {tuple(found.shape)} and expected {expected.shape}; they need one size")
+        got = found.detach().double().cpu().numpy().reshape(expected.shape)
+        equal = got == expected  # infinities included
+        if equal.all():
+            return 0.0
+        gap = np.abs(got[~equal] - expected[~equal]).max()
+        return float(gap / allowed) if np.isfinite(gap) else float("inf")
+
+
+def _check(dtype: torch.dtype, **named: Any) -> None:
+    """Raise a RegardError unless q, k, v, and what else is given, are dense tensors that fit each other."""
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype is {shown(dtype)}; it needs one of {', '.join(map(str, DTYPES))}")
+    for name, tensor in named.items():
+        if tensor is not None or name in ("q", "k", "v"):
+            check_tensor(name, tensor)
+            if name != "bias" and tensor.dim() != 4:
+                raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; it needs four axes")
+
+
+def _norm(x: torch.Tensor) -> float:
+    return float(x.detach().double().norm(dim=-1).max()) if x.numel() else 0.0
+
+
+def _largest(x: torch.Tensor) -> float:
+    return float(x.detach().double().abs().max()) if x.numel() else 0.0
+
+
+def _most(x: Array) -> float:
+    return float(np.max(x)) if x.size else 0.0
