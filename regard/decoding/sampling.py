@@ -11,7 +11,7 @@ from regard.decoding.filters import check_filters, check_scores, filtered_probab
 from regard.decoding.likeliest import likeliest
 from regard.errors import ArgumentError
 from regard.kinds import shown
-from regard.patterns.counting import draw
+from regard.patterns.hashing import draw
 
 
 @dataclass(frozen=True, kw_only=True)

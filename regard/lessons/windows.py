@@ -13,7 +13,7 @@ from regard.lessons.table import LESSONS
 from regard.lessons.taught import Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, rounded, seeded, words_of
 from regard.patterns import Pattern, parse
-from regard.patterns.stacks import learned
+from regard.patterns.drawing import learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
