@@ -6,9 +6,9 @@ import torch
 
 from regard.arguments import whole
 from regard.autocast import is_casting
-from regard.caches import Cache, RecurrentState
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.kinds import shown
+from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Explicit, Pattern
 from regard.patterns.base import Compound
 from regard.shapes import refuse_layout

@@ -9,8 +9,7 @@ import torch
 
 from regard.layers import MultiHeadAttention
 from regard.lessons.figures import LINES, begin, draw_map, scale_beside
-from regard.lessons.table import LESSONS
-from regard.lessons.taught import Claim, Settings, Table, Taught
+from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, rounded, seeded, words_of
 from regard.patterns import Pattern, parse
 from regard.patterns.drawing import learned
