@@ -11,7 +11,7 @@ from regard.bias import Bias
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, SameDocument, as_pattern
-from regard.patterns.per_document import PerDocument
+from regard.patterns.documents import PerDocument
 from regard.shapes import refuse_layout
 from regard.stored import Stored
 

@@ -23,13 +23,14 @@ ROOMS = sorted(
 INSIDE = {
     "patterns": {
         "Band", "Many", "both", "either", "negate", "check_size", "draw", "new_serial", "row_blocks", "Reach",
-        "Segments", "Part", "four_axes", "marked", "visible_in_band",
+        "Segments", "hull", "Machinery", "four_axes", "marked", "visible_in_band",
         "everything", "side_by_side", "Strip", "strips", "Tiles", "tiles", "empty_rows",
         "seen_keys", "Compound", "shallow", "Count", "counted", "strip_at", "turning_rows", "estimated", "Budget",
         "SpentError", "look_cost", "alike_residues",
         "Blocks", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary",
         "positions", "runs", "words", "kept_whole", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
+        "Registry", "Declared", "Reader", "text_name", "written", "word", "is_importable",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
     "testing": {"numbers"},

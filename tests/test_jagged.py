@@ -11,7 +11,7 @@ import regard as rg
 from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.patterns.per_document import PerDocument
+from regard.patterns.documents import PerDocument
 
 LENGTHS = (5, 0, 1, 9, 4)
 

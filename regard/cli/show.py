@@ -8,8 +8,7 @@ from typing import Any
 
 from regard.cli.console import check_picture_name, out, out_json, out_lines
 from regard.patterns import Pattern, parse
-from regard.patterns.drawing import draw
-from regard.patterns.stacks import learned
+from regard.patterns.drawing import draw, learned
 
 
 def run_show(text: str, q_len: int, k_len: int, *, png: Path | None, as_json: bool, layers: int = 1) -> None:

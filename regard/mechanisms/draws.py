@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from regard.patterns.counting import draw
+from regard.patterns.hashing import draw
 
 _STEPS = 2**31  # numbers are drawn from so many
 _FIRST = -1  # the first step: models were trained with the directions that this gives

@@ -1,32 +1,39 @@
-"""Who may look at whom: patterns are values that compare, combine with `& | ~`, count, print and draw.
+"""Patterns say which query may look at which key: values that compare, combine with `& | ~`, count, print and draw.
 
 A pattern's truth is `allows(q_pos, k_pos)`; everything else (structure, dense form, text) agrees with it.
-A new pattern is one file here, one export below and one row in `text.READABLE` if it has a text form.
+A new pattern is one file here and two export lines below; its class enrols itself, and the tests find it there.
 """
 
-from regard.patterns.algebra import Both, Either, Not
-from regard.patterns.base import Pattern
-from regard.patterns.causal import Causal
-from regard.patterns.diagonals import Diagonals
-from regard.patterns.dilated import DilatedWindow
-from regard.patterns.explicit import Explicit
-from regard.patterns.fixed import Fixed
-from regard.patterns.full import Full
-from regard.patterns.global_tokens import GlobalTokens
+from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
+from regard.patterns.bands import Causal, CausalWindow, Diagonals, KeySpan, Prefix, SlidingWindow, from_band
+from regard.patterns.base import Machinery, Pattern
+from regard.patterns.counts import counted
+from regard.patterns.documents import SameDocument
+from regard.patterns.drawing import draw
+from regard.patterns.explicit import Explicit, Where
+from regard.patterns.fixed import Fixed, SameBlock, Summary
 from regard.patterns.grid import Grid
-from regard.patterns.key_span import KeySpan
-from regard.patterns.lattice import Lattice
 from regard.patterns.per_head import PerHead
-from regard.patterns.position_sets import KeySet, QuerySet
-from regard.patterns.prefix import Prefix
+from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
-from regard.patterns.same_block import SameBlock
-from regard.patterns.same_document import SameDocument
-from regard.patterns.strided import Strided
-from regard.patterns.summary import Summary
+from regard.patterns.strided import DilatedWindow, Lattice, Strided
 from regard.patterns.text import as_pattern, parse
-from regard.patterns.where import Where
-from regard.patterns.window import CausalWindow, SlidingWindow
+from regard.patterns.tiles import empty_rows, seen_keys, tiles
+
+# Methods of Pattern call functions that are written in terms of patterns; this is where the two meet.
+Pattern.machinery = Machinery(
+    both=both,
+    either=either,
+    negate=negate,
+    canonical=canonical,
+    from_band=from_band,
+    as_pattern=as_pattern,
+    tiles=tiles,
+    empty_rows=empty_rows,
+    seen_keys=seen_keys,
+    counted=counted,
+    draw=draw,
+)
 
 __all__ = [
     "Pattern",

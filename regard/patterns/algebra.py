@@ -1,26 +1,42 @@
-"""`&`, `|` and `~`: they keep the structure of their parts wherever it can be kept."""
+"""Full, `&`, `|` and `~`, and the canonical form of what they join."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 
 from regard.patterns.arguments import whole
-from regard.patterns.band import Band
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound
-from regard.patterns.full import Full
+from regard.patterns.band import Band, Reach
+from regard.patterns.base import Compound, Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.ranges import Segments, common, covers, outside, union
-from regard.patterns.reach import Reach
+from regard.patterns.ranges import Segments, common, outside, union
+
+
+@dataclass(frozen=True)
+class Full(Pattern):
+    """Every query may look at every key.
+
+    >>> Full().count(3, 4), str(Full())
+    (12, 'full')
+    """
+
+    query_free = True
+    compares_positions = False
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        q_pos, k_pos = torch.broadcast_tensors(q_pos, k_pos)
+        return torch.ones_like(k_pos, dtype=torch.bool)
+
+    def form(self) -> Band:
+        return Band()
 
 
 @dataclass(frozen=True, eq=False)
-class Many(Compound):
-    """Patterns joined by one sign; their order and repetitions carry no meaning."""
+class Many(Compound, enrol=False):
+    """Patterns joined by one sign; their order and repetitions do not matter."""
 
     parts: tuple[Pattern, ...]
     sign = ""
@@ -28,20 +44,22 @@ class Many(Compound):
     def made_of(self) -> tuple[Pattern, ...]:
         return self.parts
 
-    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
-        join = both if isinstance(self, Both) else either
-        return join(*(change(part) for part in self.parts))
+    def joined(self, parts: Iterable[Pattern]) -> Pattern:
+        """Other parts joined by the same sign."""
+        return both(*parts) if isinstance(self, Both) else either(*parts)
 
-    def structure(self) -> Pattern:
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        return self.joined(change(part) for part in self.parts)
+
+    def form(self) -> Pattern | None:
         simpler = [part.structure() for part in self.parts]
         same = all(one is other for one, other in zip(simpler, self.parts, strict=True))
-        return self if same else (both if isinstance(self, Both) else either)(*simpler)
+        return None if same else self.joined(simpler)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         parts = [part.on_lattice(stride, residue) for part in self.parts]
-        if any(part is None for part in parts):
-            return None
-        return (both if isinstance(self, Both) else either)(*(part for part in parts if part is not None))
+        known = [part for part in parts if part is not None]
+        return self.joined(known) if len(known) == len(parts) else None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and frozenset(self.parts) == frozenset(other.parts)
@@ -54,7 +72,7 @@ class Many(Compound):
         return f" {self.sign} ".join(words)
 
 
-class Both(Many):
+class Both(Many, enrol=False):
     """A pair is allowed where every part allows it.
 
     >>> from regard.patterns import Causal, KeySpan
@@ -80,8 +98,8 @@ class Both(Many):
         return range(low, max(low, min(keys.stop for keys in ranges)))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        found = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(reduce(common, (one.full for one in found)), reduce(common, (one.some for one in found)))
+        parts = [part.segments(first, last, k_len) for part in self.parts]
+        return Segments(reduce(common, (one.full for one in parts)), reduce(common, (one.some for one in parts)))
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
@@ -90,16 +108,16 @@ class Both(Many):
         return all(part.sees_all(first, last, keys) for part in self.parts)
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        """Parts that ask nothing of the query only cut what the other parts show, so they need no pairs."""
+        """Parts that are the same for every query only remove keys from those of the others, so they need no pairs."""
         free = [part for part in self.parts if part.query_free]
         bound = [part for part in self.parts if not part.query_free]
         if self.band() is not None or not free or not bound or not len(grid.rows):
             return super().visible_keys(grid)
-        shown = [part.visible_keys(grid) for part in (reduce(both, bound), *free)]
-        return reduce(lambda a, b: b if a is None else a if b is None else a & b, shown)
+        visible = [part.visible_keys(grid) for part in (reduce(both, bound), *free)]
+        return reduce(lambda a, b: b if a is None else a if b is None else a & b, visible)
 
 
-class Either(Many):
+class Either(Many, enrol=False):
     """A pair is allowed where at least one part allows it.
 
     >>> from regard.patterns import Causal, KeySpan
@@ -122,9 +140,9 @@ class Either(Many):
         return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        found = [part.segments(first, last, k_len) for part in self.parts]
+        parts = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(
-            union(keys for one in found for keys in one.full), union(keys for one in found for keys in one.some)
+            union(keys for one in parts for keys in one.full), union(keys for one in parts for keys in one.some)
         )
 
     def reach(self, layers: int = 1) -> Reach:
@@ -134,12 +152,12 @@ class Either(Many):
         return any(part.sees_all(first, last, keys) for part in self.parts)
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        shown = [part.visible_keys(grid) for part in self.parts]
-        return reduce(lambda a, b: None if a is None or b is None else a | b, shown)
+        visible = [part.visible_keys(grid) for part in self.parts]
+        return reduce(lambda a, b: None if a is None or b is None else a | b, visible)
 
 
 @dataclass(frozen=True)
-class Not(Compound):
+class Not(Compound, enrol=False):
     """A pair is allowed where the part does not allow it.
 
     >>> from regard.patterns import Causal
@@ -155,9 +173,9 @@ class Not(Compound):
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return negate(change(self.part))
 
-    def structure(self) -> Pattern:
+    def form(self) -> Pattern | None:
         simpler = self.part.structure()
-        return self if simpler is self.part else negate(simpler)
+        return None if simpler is self.part else negate(simpler)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         part = self.part.on_lattice(stride, residue)
@@ -166,13 +184,6 @@ class Not(Compound):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         inner = self.part.segments(first, last, k_len)
         return Segments(outside(inner.some, k_len), outside(inner.full, k_len))
-
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        seen = self.segments(first, last, k_len).some
-        return range(seen[0].start, seen[-1].stop) if seen else range(0)
-
-    def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return not self.by_length and covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return ~self.part.allows(q_pos, k_pos)
@@ -183,20 +194,8 @@ class Not(Compound):
     def band(self) -> Band | None:
         """The complement of a half-open band is a band; of a window or a span with two ends it is not."""
         inner = self.part.band()
-        if inner is None:
-            return None
-        ends = [name for name in ("left", "right", "start", "stop") if getattr(inner, name) is not None]
-        if ends == ["right"]:
-            assert inner.right is not None
-            return Band(left=-inner.right - 1)
-        if ends == ["left"]:
-            assert inner.left is not None
-            return Band(right=-inner.left - 1)
-        if ends == ["start"]:
-            return Band(stop=inner.start)
-        if ends == ["stop"]:
-            return Band(start=inner.stop)
-        return None
+        sides = inner.outside() if inner is not None else []
+        return sides[0] if len(sides) == 1 else None
 
     def __str__(self) -> str:
         return f"~({self.part!s})" if isinstance(self.part, Many) else f"~{self.part!s}"
@@ -206,26 +205,105 @@ NOTHING = Not(Full())
 
 
 def both(*patterns: Pattern) -> Pattern:
-    """`&`, flattened: full is neutral, nothing swallows everything, a repeated part counts once."""
+    """`&`, flattened: full is neutral, one part that allows nothing decides, a repeated part counts once."""
     parts = [part for part in _flat(Both, patterns) if not isinstance(part, Full)]
     return NOTHING if NOTHING in parts else _joined(Both, parts or [Full()])
 
 
 def either(*patterns: Pattern) -> Pattern:
-    """`|`, flattened: nothing is neutral, full swallows everything, a repeated part counts once."""
+    """`|`, flattened: a part that allows nothing is neutral, full decides, a repeated part counts once."""
     parts = [part for part in _flat(Either, patterns) if part != NOTHING]
     return Full() if Full() in parts else _joined(Either, parts or [NOTHING])
 
 
 def negate(pattern: Pattern) -> Pattern:
-    """`~`; twice is not at all."""
+    """`~`; twice gives the pattern back."""
     return pattern.part if isinstance(pattern, Not) else Not(pattern)
 
 
-def _flat(kind: type[Many], patterns: tuple[Pattern, ...]) -> list[Pattern]:
+def _flat(kind: type[Many], patterns: Iterable[Pattern]) -> list[Pattern]:
     flat = (part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,)))
     return list(dict.fromkeys(flat))
 
 
 def _joined(kind: type[Many], parts: list[Pattern]) -> Pattern:
     return parts[0] if len(parts) == 1 else kind(tuple(parts))
+
+
+def canonical(pattern: Pattern) -> Pattern:
+    """One form for the many ways in which a pattern can be written, so that equal patterns plan equally.
+
+    Negations move to the leaves, bands joined by & become one band, a part that another part implies falls away, and
+    the parts stand in the order of their text. Equal forms mean equal patterns; not the other way round.
+    """
+    if isinstance(pattern, Both):
+        return _canonical_both([canonical(part) for part in pattern.parts])
+    if isinstance(pattern, Either):
+        return _canonical_either([canonical(part) for part in pattern.parts])
+    if isinstance(pattern, Not) and isinstance(pattern.part, Many):
+        inward = [canonical(negate(part)) for part in pattern.part.parts]
+        return _canonical_either(inward) if isinstance(pattern.part, Both) else _canonical_both(inward)
+    band = pattern.band()
+    return pattern if band is None or pattern == NOTHING else _as_pattern(band)
+
+
+def _canonical_both(parts: list[Pattern]) -> Pattern:
+    parts = _flat(Both, parts)
+    while True:
+        if NOTHING in parts:
+            return NOTHING
+        bands = [band for part in parts if (band := part.band()) is not None]
+        rest = [part for part in parts if part.band() is None]
+        cut = reduce(Band.__and__, bands, Band())
+        narrower = [left for part in rest if (left := _left_of(part, cut)) != Full()]
+        parts = _flat(Both, [_as_pattern(cut), *narrower])
+        if narrower == rest:
+            break
+    return both(*_ordered(_unabsorbed(Either, parts)))
+
+
+def _left_of(part: Pattern, cut: Band) -> Pattern:
+    """What a part still restricts inside a band: alternatives that the band excludes fall away."""
+    inner = part.part.band() if isinstance(part, Not) else None
+    if inner is None and not isinstance(part, Either):
+        return part
+    options = (
+        part.parts if isinstance(part, Either) else [_as_pattern(half) for half in inner.outside()] if inner else []
+    )
+    live = []
+    for option in options:
+        band = option.band()
+        if band is not None and cut.within(band):
+            return Full()
+        if band is None or not (cut & band).is_empty:
+            live.append(option)
+    if len(live) == len(options) or (len(live) > 1 and isinstance(part, Not)):
+        return part
+    return _canonical_either(live) if live else NOTHING
+
+
+def _canonical_either(parts: list[Pattern]) -> Pattern:
+    parts = _flat(Either, parts)
+    if Full() in parts:
+        return Full()
+    bands = {part: band for part in parts if (band := part.band()) is not None}
+    distinct = set(bands.values())
+    inside = {
+        band for band in distinct if any(band.within(other) and not other.within(band) for other in distinct - {band})
+    }
+    return either(*_ordered([part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside]))
+
+
+def _unabsorbed(kind: type[Many], parts: list[Pattern]) -> list[Pattern]:
+    """Without what another part implies: A | (A & B) is A, and A & (A | B) is A."""
+    known = set(parts)
+    return [part for part in parts if not (isinstance(part, kind) and not known.isdisjoint(part.parts))]
+
+
+def _ordered(parts: list[Pattern]) -> list[Pattern]:
+    """In the order of their text; those with a tensor or a function print alike and follow their serial."""
+    return sorted(parts, key=lambda part: (str(part), getattr(part, "serial", 0)))
+
+
+def _as_pattern(band: Band) -> Pattern:
+    return Pattern.machinery.from_band(band)

@@ -1,14 +1,15 @@
-"""What the numbers of a pattern must be."""
+"""Checks of the arguments of patterns, and the serial of a pattern that holds a tensor."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import islice
 
 import torch
 
 from regard.arguments import plain, whole, yes_or_no
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.kinds import shown
 from regard.patterns.ranges import Ranges
 
@@ -16,6 +17,7 @@ __all__ = [
     "MOST",
     "check_sizes",
     "kept_whole",
+    "new_serial",
     "positions",
     "runs",
     "spans",
@@ -26,7 +28,8 @@ __all__ = [
     "yes_or_no",
 ]
 
-MOST = 1_000_000  # positions named one by one
+MOST = 1_000_000  # positions listed one by one
+_BITS = 128  # of a serial
 
 
 def kept_whole(declared: object, field: str, name: str, least: int | None = None) -> int:
@@ -96,3 +99,20 @@ def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
     if q_start.is_floating_point() or q_start.is_complex() or q_start.dtype == torch.bool or not len(q_start):
         raise ArgumentError(f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row")
     return q_start
+
+
+def new_serial() -> int:
+    """A number that no other call returns, in any process: 128 random bits of the system, and never 0.
+
+    A pattern that holds a tensor is equal only to itself and to its copies, which have its serial. A counter would be
+    inherited by a forked process and begin again in a spawned one.
+
+    Raises:
+        UnsupportedError: inside a compiled graph, which would give every run the serial of the first.
+    """
+    if torch.compiler.is_compiling():
+        raise UnsupportedError(
+            "a pattern that holds a tensor is not compiled, as each one is equal only to itself; make it, and call "
+            "attention with it, outside"
+        )
+    return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")

@@ -1,21 +1,47 @@
-"""The structure that most patterns have: a diagonal band of keys, cut to a span."""
+"""A band: a window of diagonals cut to a span of keys, the structure that most patterns have; and how far one looks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from regard.patterns.ranges import Segments, union
 
-if TYPE_CHECKING:
-    from regard.patterns.base import Pattern
+
+@dataclass(frozen=True)
+class Reach:
+    """How many positions back and ahead of its own a query can learn from; None where there is no limit."""
+
+    back: int | None
+    ahead: int | None
+
+    def stacked(self, layers: int) -> Reach:
+        """The reach of `layers` layers, each with this reach."""
+        return Reach(*(None if far is None else max(0, far) * layers for far in (self.back, self.ahead)))
+
+    def nearer(self, other: Reach) -> Reach:
+        """The positions within both."""
+        return Reach(_tighter(min, self.back, other.back), _tighter(min, self.ahead, other.ahead))
+
+    def farther(self, other: Reach) -> Reach:
+        """The positions within either."""
+        return Reach(_looser(self.back, other.back), _looser(self.ahead, other.ahead))
+
+    def __str__(self) -> str:
+        words = ["everything" if far is None else str(far) for far in (self.back, self.ahead)]
+        return f"{words[0]} back, {words[1]} ahead"
 
 
 @dataclass(frozen=True)
 class Band:
-    """Query position i sees key position j when `i - left <= j <= i + right` and `start <= j < stop`.
+    """The query at position i may look at key j when `i - left <= j <= i + right` and `start <= j < stop`.
 
-    None means without end. Two bands cut to one band, so a conjunction of bands costs what one costs.
+    None means no limit. The intersection of two bands is a band, so `&` of many bands costs what one band costs.
+
+    Args:
+        left: how many positions before its own a query may look; below 0 for a gap before it.
+        right: how many positions after its own; below 0 for a gap.
+        start: the first key that any query may look at.
+        stop: one past the last.
     """
 
     left: int | None = None
@@ -32,20 +58,20 @@ class Band:
         )
 
     def keys(self, first: int, last: int, k_len: int) -> range:
-        """Keys that at least one of the queries at positions first..last may see.
+        """Keys that at least one of the queries at positions first..last may look at.
 
         >>> Band(left=2, right=0).keys(5, 6, k_len=100)
         range(3, 7)
         """
         start, stop = self._cut(k_len)
-        if self.shows_nobody:
+        if self.is_empty:
             return range(start, start)
         low = start if self.left is None else min(max(start, first - self.left), stop)
         high = stop if self.right is None else min(stop, last + self.right + 1)
         return range(low, max(low, high))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
-        """May every query at positions first..last see every one of `keys`?"""
+        """May every query at positions first..last look at every one of `keys`?"""
         if not keys or last < first:
             return True
         return (
@@ -56,14 +82,14 @@ class Band:
         )
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """The keys that all of the queries at positions first..last see, and those that one of them sees."""
+        """The keys allowed for all queries at positions first..last, and those allowed for at least one of them."""
         seen = self.keys(first, last, k_len)
         low = seen.start if self.left is None else max(seen.start, last - self.left)
         high = seen.stop if self.right is None else min(seen.stop, first + self.right + 1)
         return Segments(union([range(low, high)]), union([seen]))
 
     def on_lattice(self, stride: int, residue: int) -> Band:
-        """The band among the positions `residue + stride · n`, counted by n."""
+        """The band among the positions `residue + stride · n`, numbered by n."""
         return Band(
             left=None if self.left is None else self.left // stride,
             right=None if self.right is None else self.right // stride,
@@ -71,43 +97,49 @@ class Band:
             stop=None if self.stop is None else -((residue - self.stop) // stride),
         )
 
-    def as_pattern(self) -> Pattern:
-        """The pattern that has this band, in the fewest words."""
-        from regard.patterns.diagonals import from_band
+    @property
+    def period(self) -> int | None:
+        """1 if a shift of query and key together changes nothing, else None."""
+        return 1 if self.start is None and self.stop is None else None
 
-        return from_band(self)
+    @property
+    def key_period(self) -> int | None:
+        """1 if a shift of the key alone changes nothing, else None."""
+        return 1 if self == Band() else None
+
+    def reach(self, layers: int = 1) -> Reach:
+        """How far a stack of layers with this band looks."""
+        return Reach(self.left, self.right).stacked(layers)
 
     def outside(self) -> list[Band]:
-        """Bands that together hold every pair that this one does not."""
-        found = []
-        if self.left is not None:
-            found.append(Band(right=-self.left - 1))
-        if self.right is not None:
-            found.append(Band(left=-self.right - 1))
-        if self.start is not None:
-            found.append(Band(stop=self.start))
-        return found if self.stop is None else [*found, Band(start=self.stop)]
+        """Bands whose union holds exactly the pairs that this one does not."""
+        return [
+            *([] if self.left is None else [Band(right=-self.left - 1)]),
+            *([] if self.right is None else [Band(left=-self.right - 1)]),
+            *([] if self.start is None else [Band(stop=self.start)]),
+            *([] if self.stop is None else [Band(start=self.stop)]),
+        ]
 
     def within(self, other: Band) -> bool:
-        """Does the other band hold every pair of this one?"""
-        return self.shows_nobody or self & other == self
+        """Whether the other band holds every pair of this one."""
+        return self.is_empty or self & other == self
 
     def count(self, q_start: int, q_len: int, k_len: int) -> int:
-        """Allowed pairs, without looking at any of them.
+        """The number of allowed pairs, by a closed formula.
 
         >>> Band(right=0).count(q_start=0, q_len=1_000_000, k_len=1_000_000)
         500000500000
         """
         start, stop = self._cut(k_len)
-        if stop <= start or q_len <= 0 or self.shows_nobody:
+        if stop <= start or q_len <= 0 or self.is_empty:
             return 0
         below = lambda offset: _pairs_up_to(offset, q_start, q_len, start, stop)  # noqa: E731
         upper = q_len * (stop - start) if self.right is None else below(self.right)
         return upper - (0 if self.left is None else below(-self.left - 1))
 
     @property
-    def shows_nobody(self) -> bool:
-        """Does the band end before it begins, as that of `causal & ~causal` does?"""
+    def is_empty(self) -> bool:
+        """Whether the limits exclude every pair, as those of `causal & ~causal` do."""
         crossed = self.left is not None and self.right is not None and -self.left > self.right
         return crossed or (self.stop is not None and self.stop <= (self.start or 0))
 
@@ -121,6 +153,10 @@ def _tighter(choose, one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return choose(one, other)
+
+
+def _looser(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _pairs_up_to(offset: int, q_start: int, q_len: int, start: int, stop: int) -> int:

@@ -1,42 +1,77 @@
-"""What every pattern can do."""
+"""What every pattern can do. A new pattern answers `allows` and one question about its structure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
+from math import lcm
+from typing import Any, ClassVar
 
 import torch
 
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
-from regard.patterns.band import Band
-from regard.patterns.grid import Grid
-from regard.patterns.ranges import Ranges, Segments, union
-from regard.patterns.reach import Reach
-from regard.patterns.seen import four_axes, marked, visible_in_band
+from regard.patterns.band import Band, Reach
+from regard.patterns.grid import Grid, four_axes, marked, row_blocks, side_by_side, visible_in_band
+from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
+from regard.patterns.registry import Declared, Registry
 
-if TYPE_CHECKING:
-    from regard.patterns.tiles import Tiles
-
-CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
 MOST_ASKED = 1 << 44  # pairs counted one by one
-MOST_LOOKS = 1 << 22  # blocks of rows looked at for one count
+MOST_LOOKS = 1 << 22  # row blocks looked at for one count
+DEEPEST = 64  # levels of patterns made of patterns
 
 
-class Pattern:
-    """Which query positions may look at which key positions; immutable, comparable, and combined with `& | ~`."""
+@dataclass(frozen=True)
+class Machinery:
+    """Functions that are written in terms of patterns and that methods of Pattern call.
+
+    Modules import only downward, so they are handed over where all of them are known: in `regard.patterns`.
+    """
+
+    both: Callable[..., Pattern]
+    either: Callable[..., Pattern]
+    negate: Callable[[Pattern], Pattern]
+    canonical: Callable[[Pattern], Pattern]
+    from_band: Callable[[Band], Pattern]
+    as_pattern: Callable[[Pattern | str | None], Pattern]
+    tiles: Callable[..., Any]
+    empty_rows: Callable[..., Ranges]
+    seen_keys: Callable[[Pattern, Grid], Ranges]
+    counted: Callable[..., Any]
+    draw: Callable[..., str]
+
+
+class Pattern(Declared, enrol=False):
+    """Which query positions may look at which key positions; immutable, comparable, and combined with `& | ~`.
+
+    To write one, derive a frozen dataclass, define `allows`, and answer one question: either `form`, where the pattern
+    is a band or can be written with other patterns, or `segments`. The rest follows. Without an answer, every pair is
+    asked by `allows`. The class enrols itself, so that its text, such as `every(3)`, reads back.
+
+    >>> @dataclass(frozen=True)
+    ... class Every(Pattern):
+    ...     stride: int
+    ...     def allows(self, q_pos, k_pos):
+    ...         return (q_pos - q_pos) + k_pos % self.stride == 0
+    >>> str(Every(3)), Every(3).count(2, 9)
+    ('every(3)', 6)
+    """
+
+    registry: ClassVar[Registry] = Registry("pattern")
+    machinery: ClassVar[Machinery]
 
     query_free = False  # the same keys for every query
-    compares_positions = True  # needs queries and keys to be counted from one origin
+    compares_positions = True  # positions of queries and keys need a common origin
     by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
-    structured = True  # `segments` tells what is seen without asking pair by pair
-    by_length = False  # what is seen depends on how many keys there are
+    structured = True  # `segments` needs no evaluation of pairs
+    by_length = False  # which keys are allowed depends on how many keys there are
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """The truth: may the query at `q_pos` see the key at `k_pos`?
+        """Whether the query at `q_pos` may look at the key at `k_pos`; everything else must agree with it.
 
         Args:
             q_pos: positions, broadcastable with `k_pos`.
@@ -48,93 +83,68 @@ class Pattern:
         """
         raise NotImplementedError(f"{type(self).__name__} does not say which pairs it allows")
 
-    def evaluate(self, grid: Grid) -> torch.Tensor:
-        """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
-        allowed = self.allows(grid.q_pos, grid.k_pos)
-        shape = torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys)))
-        return allowed.expand(shape)
-
-    def band(self) -> Band | None:
-        """This pattern as one band, where it is one; None where it is not."""
+    def form(self) -> Band | Pattern | None:
+        """The pattern in simpler terms: a Band, or patterns joined by & | ~; None where `segments` is written out."""
         return None
 
-    def structure(self) -> Pattern:
-        """An equal pattern made of simpler ones; itself where it is simple."""
-        return self
-
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """What the queries at positions first..last see, as ranges of keys within 0 .. k_len.
+        """The keys within 0 .. k_len of the queries at positions first..last, as ranges.
 
         >>> from regard.patterns import CausalWindow
         >>> CausalWindow(4).segments(10, 11, k_len=99)
         Segments(full=(range(8, 11),), some=(range(7, 12),))
         """
+        simpler = self._simpler
+        return Segments((), everything(k_len)) if simpler is None else simpler.segments(first, last, k_len)
+
+    @cached_property
+    def _form(self) -> Band | Pattern | None:
+        return self.form()
+
+    @cached_property
+    def _simpler(self) -> Band | Pattern | None:
+        """What answers the questions below in place of this pattern; None where its own `segments` does."""
         band = self.band()
-        if band is not None:
-            return band.segments(first, last, k_len)
-        simpler = self.structure()
-        if simpler is not self:
-            return simpler.segments(first, last, k_len)
-        return Segments((), union([self.keys(first, last, k_len)]))
+        return self._form if band is None else band
+
+    def band(self) -> Band | None:
+        """This pattern as one band; None where it is not one."""
+        form = self._form
+        return form.band() if isinstance(form, Pattern) else form
+
+    def structure(self) -> Pattern:
+        """An equal pattern made of simpler ones; the pattern itself where there is none."""
+        form = self._form
+        return form if isinstance(form, Pattern) else self
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        """A range that holds every key of the queries at positions first..last; it may hold more."""
+        simpler = self._simpler
+        return hull(self.segments(first, last, k_len).some) if simpler is None else simpler.keys(first, last, k_len)
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        """Whether it is certain, without evaluating, that all these queries may look at all of `keys`."""
+        simpler = self._simpler
+        if simpler is not None:
+            return simpler.sees_all(first, last, keys)
+        return not self.by_length and covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
     @property
     def period(self) -> int | None:
-        """A shift of query and key together that changes nothing, wherever they stand; None if there is none."""
-        band = self.band()
-        if band is not None:
-            return 1 if band.start is None and band.stop is None else None
-        simpler = self.structure()
-        return None if simpler is self else simpler.period
+        """A shift of query and key together that changes nothing at any position; None if there is none."""
+        return None if self._simpler is None else self._simpler.period
 
     @property
     def key_period(self) -> int | None:
-        """A shift of the key alone that changes nothing, wherever it stands; None if there is none."""
-        band = self.band()
-        if band is not None:
-            return 1 if band == Band() else None
-        simpler = self.structure()
-        return None if simpler is self else simpler.key_period
-
-    @property
-    def batch_rows(self) -> int:
-        """Batch rows that are told apart; 1 where all are alike."""
-        return 1
+        """A shift of the key alone that changes nothing at any position; None if there is none."""
+        return None if self._simpler is None else self._simpler.key_period
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
-        """The pattern among the positions `residue + stride · n`, counted by n; None where no pattern says it."""
-        band = self.band()
-        if band is not None:
-            return band.on_lattice(stride, residue).as_pattern()
-        simpler = self.structure()
-        return None if simpler is self else simpler.on_lattice(stride, residue)
-
-    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
-        """The same combination of other parts."""
-        return change(self)
-
-    def for_head(self, head: int) -> Pattern:
-        """What this query head sees."""
-        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
-
-    def for_row(self, row: int) -> Pattern:
-        """What this batch row sees."""
-        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
-
-    def canonical(self) -> Pattern:
-        """An equal pattern that is the same for many ways of writing it.
-
-        >>> from regard.patterns import Causal, CausalWindow
-        >>> print((Causal() & CausalWindow(512)).canonical())
-        causal_window(512)
-        """
-        found = self.__dict__.get("_canonical")
-        if found is None:
-            from regard.patterns.canonical import canonical
-
-            found = canonical(self)
-            object.__setattr__(self, "_canonical", found)
-            object.__setattr__(found, "_canonical", found)
-        return found
+        """The pattern among the positions `residue + stride · n`, numbered by n; None where no pattern is known."""
+        if self._simpler is None:
+            return None
+        there = self._simpler.on_lattice(stride, residue)
+        return self.machinery.from_band(there) if isinstance(there, Band) else there
 
     def reach(self, layers: int = 1) -> Reach:
         """How far a stack of layers with this pattern looks; the positions between may hold gaps.
@@ -144,75 +154,84 @@ class Pattern:
         2044 back, 0 ahead
         """
         layers = whole("layers", layers, 1)
-        band = self.band()
-        if band is not None:
-            return Reach(band.left, band.right).stacked(layers)
-        simpler = self.structure()
-        return Reach(None, None) if simpler is self else simpler.reach(layers)
+        return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
-    def tiles(self, q_len: int, k_len: int, tile: int, *, q_start: int | None = None) -> Tiles:
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
+        allowed = self.allows(grid.q_pos, grid.k_pos)
+        shape = torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys)))
+        return allowed.expand(shape)
+
+    @property
+    def batch_rows(self) -> int:
+        """How many batch rows differ; 1 where all are alike."""
+        return 1
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        """The same combination of changed parts."""
+        return change(self)
+
+    def for_head(self, head: int) -> Pattern:
+        """The pattern of one query head."""
+        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
+
+    def for_row(self, row: int) -> Pattern:
+        """The pattern of one batch row."""
+        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
+
+    def canonical(self) -> Pattern:
+        """An equal pattern that is the same for many ways of writing it.
+
+        >>> from regard.patterns import Causal, CausalWindow
+        >>> print((Causal() & CausalWindow(512)).canonical())
+        causal_window(512)
+        """
+        form = self.__dict__.get("_canonical")
+        if form is None:
+            form = self.machinery.canonical(self)
+            object.__setattr__(self, "_canonical", form)
+            object.__setattr__(form, "_canonical", form)
+        return form
+
+    def tiles(self, q_len: int, k_len: int, tile: int, *, q_start: int | None = None) -> Any:
         """Which tiles of `tile` x `tile` pairs are empty, partial or full, without a dense mask.
+
+        Returns:
+            A `regard.patterns.tiles.Tiles`.
 
         >>> from regard.patterns import Causal
         >>> Causal().tiles(4, 4, 2).states().tolist()  # 0 empty, 1 partial, 2 full
         [[1, 0], [2, 1]]
         """
-        from regard.patterns.tiles import tiles
-
-        return tiles(self, *check_sizes(q_len, k_len), tile, start_of(q_start))
+        return self.machinery.tiles(self, *check_sizes(q_len, k_len), tile, start_of(q_start))
 
     def empty_rows(self, q_len: int, k_len: int, *, q_start: int | None = None) -> Ranges:
-        """The rows of queries that see no key.
+        """The rows of queries that may look at no key.
 
         >>> from regard.patterns import Causal
         >>> Causal().empty_rows(4, 2)
         (range(0, 2),)
         """
-        from regard.patterns.tiles import empty_rows
-
-        return empty_rows(self, *check_sizes(q_len, k_len), start_of(q_start))
-
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
-
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        """A range that holds every key seen by the queries at positions first..last; it may hold more."""
-        band = self.band()
-        if band is not None:
-            return band.keys(first, last, k_len)
-        simpler = self.structure()
-        return range(k_len) if simpler is self else simpler.keys(first, last, k_len)
-
-    def sees_all(self, first: int, last: int, keys: range) -> bool:
-        """Is it certain, without evaluating, that these queries see all of `keys`?"""
-        band = self.band()
-        if band is not None:
-            return band.sees_all(first, last, keys)
-        simpler = self.structure()
-        return simpler is not self and simpler.sees_all(first, last, keys)
+        return self.machinery.empty_rows(self, *check_sizes(q_len, k_len), start_of(q_start))
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        """Keys that some query of the grid may see: None for all, else booleans (batch or 1, heads or 1, keys)."""
+        """Keys that some query of the grid may look at: None for all, else booleans (batch or 1, heads or 1, keys)."""
         band = self.band()
         if band is not None and not grid.per_batch:
             return visible_in_band(band, grid)
         if self.query_free and len(grid.rows):
             return four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
-        return self._visible_by_asking(grid)
-
-    def _visible_by_asking(self, grid: Grid) -> torch.Tensor | None:
         if self.structured and self.varies_by_row and not grid.per_batch:
-            from regard.patterns.part import side_by_side
-
             return side_by_side([self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)], grid, dim=0)
         if self.structured and not (self.varies_by_head or grid.per_batch):
-            from regard.patterns.tiles import seen_keys
-
-            return marked(seen_keys(self, grid), grid)
-        seen = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+            return marked(self.machinery.seen_keys(self, grid), grid)
+        visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
         for block in row_blocks(grid):
-            seen = seen | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
-        return seen
+            visible = visible | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
+        return visible
 
     def dense(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> torch.Tensor:
         """Every pair as booleans, True = may look.
@@ -248,39 +267,38 @@ class Pattern:
         if alike and self.structured:
             return self._counted(grid)
         if grid.q_len * grid.k_len > MOST_ASKED:
-            raise ArgumentError(f"{self} tells nothing but pair by pair, and {q_len} x {k_len} pairs are too many")
+            raise ArgumentError(
+                f"{self} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
+                f"queries at a time"
+            )
         return sum(int(self.evaluate(block).sum()) for block in row_blocks(grid))
 
     def _counted(self, grid: Grid) -> int:
-        from regard.patterns.counts import counted
-
         assert isinstance(grid.q_start, int)
-        found = counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-        if not found.exact:
+        count = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
+        if not count.exact:
             raise ArgumentError(
                 f"{self} has no closed count, and {grid.q_len} x {grid.k_len} pairs need more than {MOST_LOOKS} looks; "
                 f"count fewer queries at a time, or let `regard plan` estimate them"
             )
-        return found.pairs
+        return count.pairs
 
     def draw(self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None) -> str:
-        """The pattern as text, one line a query; see `regard.patterns.drawing`."""
-        from regard.patterns.drawing import draw
-
+        """The pattern as text with one line for each query; see `regard.patterns.drawing`."""
         sizes = check_sizes(q_len, q_len if k_len is None else k_len)
-        return draw(self, *sizes, q_start=start_of(q_start))
+        return self.machinery.draw(self, *sizes, q_start=start_of(q_start))
 
     def __and__(self, other: Pattern | str) -> Pattern:
-        return _joined("both", self, other)
+        return _joined(self.machinery.both, self, other)
 
     def __rand__(self, other: str) -> Pattern:
-        return _joined("both", other, self)
+        return _joined(self.machinery.both, other, self)
 
     def __or__(self, other: Pattern | str) -> Pattern:
-        return _joined("either", self, other)
+        return _joined(self.machinery.either, self, other)
 
     def __ror__(self, other: str) -> Pattern:
-        return _joined("either", other, self)
+        return _joined(self.machinery.either, other, self)
 
     def __bool__(self) -> bool:
         raise ArgumentError(
@@ -289,24 +307,85 @@ class Pattern:
         )
 
     def __invert__(self) -> Pattern:
-        from regard.patterns.algebra import negate
-        from regard.patterns.compound import shallow
-
-        return shallow(negate(self))
+        return shallow(self.machinery.negate(self))
 
 
-def _joined(join: str, one: Pattern | str, other: Pattern | str) -> Pattern:
+def _joined(join: Callable[..., Pattern], one: Pattern | str, other: Pattern | str) -> Pattern:
     """Both or either of two patterns, of which one may be given as its text."""
-    from regard.patterns import algebra, text
-    from regard.patterns.compound import shallow
-
     if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
         return NotImplemented
-    return shallow(getattr(algebra, join)(text.as_pattern(one), text.as_pattern(other)))
+    return shallow(join(Pattern.machinery.as_pattern(one), Pattern.machinery.as_pattern(other)))
 
 
-def row_blocks(grid: Grid) -> list[Grid]:
-    """The grid cut into blocks of rows, each small enough to be evaluated at once."""
-    step = max(1, CHUNK // max(1, len(grid.keys)))
-    rows = grid.rows
-    return [grid.block(rows[at : at + step], grid.keys) for at in range(0, len(rows), step)]
+class Compound(Pattern, enrol=False):
+    """A pattern made of other patterns."""
+
+    def made_of(self) -> tuple[Pattern, ...]:
+        """The patterns it is made of."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
+
+    @property
+    def levels(self) -> int:  # type: ignore[override]
+        levels = self.__dict__.get("_levels")
+        if levels is None:
+            levels = 1 + max(part.levels for part in self.made_of())
+            object.__setattr__(self, "_levels", levels)
+        return levels
+
+    @property
+    def query_free(self) -> bool:  # type: ignore[override]
+        return all(part.query_free for part in self.made_of())
+
+    @property
+    def compares_positions(self) -> bool:  # type: ignore[override]
+        return any(part.compares_positions for part in self.made_of())
+
+    @property
+    def by_value(self) -> bool:  # type: ignore[override]
+        return all(part.by_value for part in self.made_of())
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return all(part.structured for part in self.made_of())
+
+    @property
+    def varies_by_head(self) -> bool:  # type: ignore[override]
+        return any(part.varies_by_head for part in self.made_of())
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return any(part.varies_by_row for part in self.made_of())
+
+    @property
+    def by_length(self) -> bool:  # type: ignore[override]
+        return any(part.by_length for part in self.made_of())
+
+    @property
+    def batch_rows(self) -> int:
+        return max(part.batch_rows for part in self.made_of())
+
+    @property
+    def period(self) -> int | None:
+        return _together([part.period for part in self.made_of()])
+
+    @property
+    def key_period(self) -> int | None:
+        return _together([part.key_period for part in self.made_of()])
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        for part in self.made_of():
+            part.check(batch, heads, q_len, k_len)
+
+
+def _together(periods: list[int | None]) -> int | None:
+    return None if None in periods else lcm(*(period for period in periods if period))
+
+
+def shallow(pattern: Pattern) -> Pattern:
+    """The pattern; an ArgumentError if it has more levels of patterns than a text may have."""
+    if pattern.levels > DEEPEST:
+        raise ArgumentError(
+            f"a pattern of {pattern.levels} levels of patterns inside each other; {DEEPEST} are the most, so join "
+            f"more parts by one sign instead of nesting them"
+        )
+    return pattern

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from regard.patterns.algebra import NOTHING, Not
-from regard.patterns.base import CHUNK, Pattern
-from regard.patterns.grid import Grid
+from regard.patterns.base import Pattern
+from regard.patterns.grid import CHUNK, Grid
 from regard.patterns.lattices import alike_residues, off_lattices, simplified
 from regard.patterns.narrowing import Blocks
 from regard.patterns.per_head import PerHead

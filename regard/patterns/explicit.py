@@ -1,15 +1,16 @@
-"""A mask of the user's own."""
+"""Patterns of your own: a boolean mask, or a function of positions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from regard.errors import ArgumentError, ShapeError
+from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.identity import new_serial
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class Explicit(Pattern):
     compares_positions = False
     by_value = False
     structured = False
+    no_text = "it holds a tensor"
 
     def __post_init__(self) -> None:
         mask = self.mask
@@ -105,3 +107,44 @@ def _way_of_padding(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) 
     if shape == (batch, k_len):
         return f"Explicit(mask[:, None, None, :].expand(-1, -1, {q_len}, -1))"
     return f"Explicit(mask.expand(-1, -1, {q_len}, -1))" if shape == (batch, 1, 1, k_len) else None
+
+
+Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Where(Pattern):
+    """A query may look at a key where `function(q_pos, k_pos)` is True; equal if the function is the same object.
+
+    Args:
+        function: takes broadcastable integer tensors of positions, answers with booleans of the broadcast shape.
+
+    >>> Where(lambda q_pos, k_pos: (q_pos + k_pos) % 2 == 0).dense(2, 2).int().tolist()
+    [[1, 0], [0, 1]]
+    """
+
+    function: Rule
+
+    by_value = False
+    structured = False
+    no_text = "it holds a function"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ArgumentError(f"Where needs a function of (q_pos, k_pos) and was given {self.function!r}")
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        allowed = self.function(q_pos, k_pos)
+        if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
+            found = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
+            raise ArgumentError(f"the function in {self} answered with {found}; it needs a boolean tensor")
+        wanted = torch.broadcast_shapes(q_pos.shape, k_pos.shape)
+        try:
+            return allowed.expand(torch.broadcast_shapes(allowed.shape, wanted))
+        except RuntimeError:
+            raise ShapeError(
+                f"the function in {self} answered with shape {tuple(allowed.shape)} for positions of {tuple(wanted)}"
+            ) from None
+
+    def __str__(self) -> str:
+        return f"where({getattr(self.function, '__name__', 'function')})"

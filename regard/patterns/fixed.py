@@ -1,29 +1,149 @@
-"""The own block, and the summaries that end every block."""
+"""Patterns of blocks of positions: the own block, the last keys of every block, and both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import torch
 
-from regard.patterns.arguments import yes_or_no
-from regard.patterns.band import Band
+from regard.errors import ArgumentError
+from regard.patterns.algebra import NOTHING, Full
+from regard.patterns.arguments import kept_whole, yes_or_no
+from regard.patterns.band import Band, Reach
+from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
-from regard.patterns.same_block import SameBlock
-from regard.patterns.summary import Summary, check_summary
+from regard.patterns.ranges import Ranges, Segments, everything, union
+
+
+@dataclass(frozen=True)
+class SameBlock(Pattern):
+    """A query may look at the keys of its own block of `size` positions: `i // size == j // size`.
+
+    >>> SameBlock(2).dense(4, 4).int().tolist()
+    [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        kept_whole(self, "size", "SameBlock's size", 1)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return q_pos // self.size == k_pos // self.size
+
+    def form(self) -> Band | None:
+        return Band(left=0, right=0) if self.size == 1 else None
+
+    @property
+    def period(self) -> int:
+        return self.size
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        low, high = first // self.size, last // self.size
+        seen = union([range(max(0, low * self.size), min(k_len, (high + 1) * self.size))])
+        return Segments(seen if low == high else (), seen)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        if stride % self.size == 0:
+            return SlidingWindow(1)
+        return SameBlock(self.size // stride) if self.size % stride == 0 else None
+
+    def reach(self, layers: int = 1) -> Reach:
+        return Reach(self.size - 1, self.size - 1)  # no layer leaves the block
+
+
+MOST_RUNS = 1 << 17  # with more, listing the runs of keys costs more than it saves
+
+
+@dataclass(frozen=True)
+class Summary(Pattern):
+    """Every query may look at the last `last` keys of each block of `stride`: `j % stride >= stride - last`.
+
+    >>> Summary(3, 1).dense(1, 6).int().tolist()
+    [[0, 0, 1, 0, 0, 1]]
+    """
+
+    stride: int
+    last: int = 1
+
+    query_free = True
+    compares_positions = False
+
+    def __post_init__(self) -> None:
+        check_summary(self, "stride", "last")
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        seen = k_pos % self.stride >= self.stride - self.last
+        return seen.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+
+    def form(self) -> Band | None:
+        return Band() if self.last == self.stride else None
+
+    @property
+    def period(self) -> int:
+        return self.stride
+
+    @property
+    def key_period(self) -> int:
+        return self.stride
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        if k_len > MOST_RUNS * self.stride:
+            return Segments((), everything(k_len))
+        seen = _last_keys(self.stride, self.last, k_len)
+        return Segments(seen, seen)
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        start = self.stride - self.last
+        ends = k_len // self.stride * self.stride  # of the last whole block
+        stop = k_len if k_len > ends + start else ends
+        return range(start, stop) if stop > start else range(0)
+
+    def sees_all(self, first: int, last: int, keys: range) -> bool:
+        start = keys.start % self.stride
+        whole = self.last == self.stride or (start >= self.stride - self.last and start + len(keys) <= self.stride)
+        return not keys or whole
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        if stride % self.stride == 0:
+            return Full() if residue % self.stride >= self.stride - self.last else NOTHING
+        if self.stride % stride:
+            return None
+        inside = self.stride // stride  # positions of the lattice in one block, the last of which are allowed
+        seen = inside + (residue - self.stride + self.last) // stride
+        if seen <= 0:
+            return NOTHING
+        return Full() if seen >= inside else Summary(inside, seen)
+
+    def __str__(self) -> str:
+        return f"summary({self.stride}, {self.last})"
+
+
+@lru_cache(maxsize=16)
+def _last_keys(stride: int, count: int, k_len: int) -> Ranges:
+    ends = range(stride, k_len + stride, stride)
+    return union(range(end - count, min(end, k_len)) for end in ends)
+
+
+def check_summary(declared: object, stride_field: str, count_field: str) -> None:
+    name = type(declared).__name__
+    stride = kept_whole(declared, stride_field, f"{name}'s stride", 1)
+    count = kept_whole(declared, count_field, f"{name}'s number of summary keys", 1)
+    if count > stride:
+        raise ArgumentError(f"{name} of blocks of {stride} with the last {count} keys; a block has {stride} of them")
 
 
 @dataclass(frozen=True)
 class Fixed(Pattern):
-    """A query may see its own block of `stride` positions, and the last `summary` keys of every block.
+    """A query may look at its own block of `stride` positions, and at the last `summary` keys of every block.
 
     `i // stride == j // stride` or `j % stride >= stride - summary`; with `& Causal()` it is the paper's pattern.
 
     Args:
         stride: positions in a block.
-        summary: keys at the end of a block that everyone may see, 1 to `stride`.
-        local: False for the second part alone.
+        summary: keys at the end of each block that every query may look at, 1 to `stride`.
+        local: False for the second part only.
 
     Source: Sparse Transformer, Child et al. 2019, section 4.3.
 
@@ -53,19 +173,8 @@ class Fixed(Pattern):
             return (q_pos // self.stride == k_pos // self.stride) | ends
         return ends.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
 
-    def band(self) -> Band | None:
-        return Band() if self.summary == self.stride else None
-
-    def structure(self) -> Pattern:
-        return self._parts
-
-    @cached_property
-    def _parts(self) -> Pattern:
+    def form(self) -> Band | Pattern:
+        if self.summary == self.stride:
+            return Band()
         ends = Summary(self.stride, self.summary)
         return SameBlock(self.stride) | ends if self.local else ends
-
-    def __str__(self) -> str:
-        words = [str(self.stride)]
-        words += [f"summary={self.summary}"] if self.summary != 1 else []
-        words += [] if self.local else ["local=false"]
-        return f"fixed({', '.join(words)})"

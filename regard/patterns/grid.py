@@ -1,20 +1,25 @@
-"""The positions of one call, or of a block of it."""
+"""The positions of one call or of a block of it, and booleans by key for such a grid."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from regard.errors import ArgumentError
 from regard.kinds import shown
+from regard.patterns.band import Band
+from regard.patterns.ranges import Ranges, covers, union
+
+CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Query rows and key columns with the positions at which they stand.
+    """The query rows and key columns of a call, or of a block of it, with their positions.
 
-    Query row i stands at position `q_start + i`, key column j at position `j`; a block keeps these numbers.
+    Query row i has position `q_start + i`, key column j position `j`; a block keeps the numbers of the whole call.
 
     Args:
         q_len: rows of the whole call.
@@ -52,17 +57,17 @@ class Grid:
         return cls(q_len, k_len, start, range(q_len), range(k_len), _device(device))
 
     def block(self, rows: range, keys: range) -> Grid:
-        """The part of this grid at `rows` and `keys`, which keep their numbers in the whole call."""
+        """The block of this grid with these `rows` and `keys` of the whole call."""
         return replace(self, rows=rows, keys=keys)
 
     @property
     def per_batch(self) -> bool:
-        """Do the batch rows stand at different positions?"""
+        """Whether each batch row has a first position of its own."""
         return isinstance(self.q_start, torch.Tensor)
 
     @property
     def q_pos(self) -> torch.Tensor:
-        """Positions of the rows: (rows, 1), or (batch, 1, rows, 1) where batch rows start apart."""
+        """Positions of the rows: (rows, 1), or (batch, 1, rows, 1) where batch rows start at different positions."""
         rows = torch.arange(self.rows.start, self.rows.stop, device=self.device)[:, None]  # (rows, 1)
         if isinstance(self.q_start, torch.Tensor):
             return self.q_start.to(self.device).view(-1, 1, 1, 1) + rows  # (batch, 1, rows, 1)
@@ -81,3 +86,48 @@ def _device(device: torch.device | str) -> torch.device:
         return torch.device(device)
     except (RuntimeError, TypeError, ValueError):
         raise ArgumentError(f"device is {shown(device)}; it needs a device of torch, such as 'cpu' or 'cuda'") from None
+
+
+def row_blocks(grid: Grid) -> list[Grid]:
+    """The grid in blocks of rows, each small enough to be evaluated at once."""
+    step = max(1, CHUNK // max(1, len(grid.keys)))
+    rows = grid.rows
+    return [grid.block(rows[at : at + step], grid.keys) for at in range(0, len(rows), step)]
+
+
+def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
+    """The visible keys of a band, in the form of `marked`."""
+    assert isinstance(grid.q_start, int)
+    first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
+    return marked(union([band.keys(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
+
+
+def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:
+    """The keys of a grid that lie in the ranges, (1, 1, keys); None if all of them do."""
+    if covers(visible, grid.keys):
+        return None
+    marks = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+    for keys in visible:
+        marks[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = True
+    return marks
+
+
+def four_axes(allowed: torch.Tensor) -> torch.Tensor:
+    """Booleans of pairs as (batch or 1, heads or 1, rows, keys)."""
+    return allowed if allowed.dim() == 4 else allowed[None, None]
+
+
+def side_by_side(visible: Sequence[torch.Tensor | None], grid: Grid, dim: int) -> torch.Tensor | None:
+    """Joins the `visible_keys` of each batch row (dim 0) or head (dim 1) into one tensor; None if all keys are visible.
+
+    Args:
+        visible: one for each batch row or head, (batch or 1, heads or 1, keys), None for all keys.
+        grid: the grid whose keys they are.
+        dim: the axis along which they are joined.
+    """
+    if all(one is None for one in visible):
+        return None
+    every = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+    parts = [every if one is None else one for one in visible]
+    others = max(one.shape[1 - dim] for one in parts)
+    return torch.cat([one.expand(*((1, others) if dim == 0 else (others, 1)), -1) for one in parts], dim=dim)

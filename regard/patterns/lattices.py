@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from regard.patterns.algebra import NOTHING, Many, Not, both, negate
+from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
 from regard.patterns.base import Pattern
-from regard.patterns.full import Full
+from regard.patterns.fixed import SameBlock
 from regard.patterns.grid import Grid
-from regard.patterns.lattice import Lattice
 from regard.patterns.position_sets import KeySet, QuerySet
-from regard.patterns.same_block import SameBlock
+from regard.patterns.strided import Lattice
 
 MOST_STRIDES = 4  # each is told apart residue by residue, and inside each residue so is every other one
 

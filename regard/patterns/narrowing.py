@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from regard.patterns.algebra import NOTHING, Many, Not
+from regard.patterns.algebra import NOTHING, Full, Many, Not
 from regard.patterns.base import Pattern
-from regard.patterns.full import Full
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import covers, meets
 

@@ -1,4 +1,4 @@
-"""Another pattern for each head."""
+"""A different pattern for each query head."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import whole
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound, shallow
-from regard.patterns.grid import Grid
-from regard.patterns.part import side_by_side
+from regard.patterns.band import Reach
+from regard.patterns.base import Compound, Pattern, shallow
+from regard.patterns.grid import Grid, side_by_side
 from regard.patterns.ranges import Segments, common, union
-from regard.patterns.reach import Reach
+from regard.patterns.registry import Reader
 
 
 @dataclass(frozen=True)
 class PerHead(Compound):
-    """Query head h sees what the h-th pattern lets it see.
+    """Query head h has the h-th pattern.
 
     Args:
         patterns: as many as the call has query heads.
@@ -51,12 +50,16 @@ class PerHead(Compound):
         assert isinstance(self.patterns, tuple)
         return self.patterns
 
+    @classmethod
+    def read(cls, reader: Reader) -> PerHead:
+        return cls(reader.listed(reader.item))
+
     def made_of(self) -> tuple[Pattern, ...]:
         return self.parts
 
     @property
     def period(self) -> int | None:
-        return None  # of one head, not of all together
+        return None  # heads have periods of their own
 
     @property
     def key_period(self) -> int | None:
@@ -86,7 +89,7 @@ class PerHead(Compound):
         return sum(part.count(q_len, k_len, q_start=q_start) for part in self._heads)
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """The keys that all heads are certain of, and those that any head may see."""
+        """The keys that are certain for all heads, and those possible for any."""
         found = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(reduce(common, (one.full for one in found)), union(keys for one in found for keys in one.some))
 
@@ -108,7 +111,7 @@ class PerHead(Compound):
 
     @cached_property
     def _heads(self) -> tuple[Pattern, ...]:
-        """What each head sees, where a part differs by head itself."""
+        """The pattern of each head, also where a part differs by head itself."""
         return tuple(part.for_head(head) for head, part in enumerate(self.parts))
 
     def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:

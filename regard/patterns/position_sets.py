@@ -1,21 +1,22 @@
-"""Chosen positions: keys that everyone sees, and queries that see everyone."""
+"""Patterns of chosen positions: sets of keys, sets of queries, and global tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from regard.patterns.arguments import spans, words
+from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
-from regard.patterns.part import Part, everything
-from regard.patterns.ranges import Ranges, Segments, common, covers, meets, union
+from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
+from regard.patterns.registry import Reader
 
 
 @dataclass(frozen=True)
-class KeySet(Part):
-    """Every query may see the keys of these ranges, and no other.
+class KeySet(Pattern):
+    """Every query may look at the keys of these ranges, and at no other.
 
     >>> KeySet((range(0, 1), range(2, 3))).dense(1, 4).int().tolist()
     [[1, 0, 1, 0]]
@@ -29,10 +30,14 @@ class KeySet(Part):
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", union(spans("runs", self.runs)))
 
+    @classmethod
+    def read(cls, reader: Reader) -> KeySet:
+        return cls(reader.spans())
+
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, k_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
 
-    def band(self) -> Band | None:
+    def form(self) -> Band | None:
         if len(self.runs) > 1:
             return None
         return Band(start=self.runs[0].start, stop=self.runs[0].stop) if self.runs else Band(start=0, stop=0)
@@ -49,8 +54,8 @@ class KeySet(Part):
 
 
 @dataclass(frozen=True)
-class QuerySet(Part):
-    """The queries at the positions of these ranges may see every key, and the others none.
+class QuerySet(Pattern):
+    """The queries at the positions of these ranges may look at every key, the others at none.
 
     >>> QuerySet((range(1, 2),)).dense(2, 2).int().tolist()
     [[0, 0], [1, 1]]
@@ -60,6 +65,10 @@ class QuerySet(Part):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", union(spans("runs", self.runs)))
+
+    @classmethod
+    def read(cls, reader: Reader) -> QuerySet:
+        return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, q_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
@@ -85,3 +94,38 @@ def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
 def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
     """The n with `residue + stride · n` in the ranges."""
     return tuple(range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs)
+
+
+@dataclass(frozen=True)
+class GlobalTokens(Pattern):
+    """A pair is allowed if the position of its query or of its key is one of `indices`.
+
+    Args:
+        indices: positions 0 and up, in any order: a list, a range, a tensor of numbers.
+
+    Source: Longformer, Beltagy et al. 2020, section 3.1.
+
+    >>> GlobalTokens([0]).dense(3, 3).int().tolist()
+    [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    >>> str(GlobalTokens([0, *range(8, 64)]))
+    'global_tokens(0, 8..63)'
+    """
+
+    indices: Iterable[int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indices", positions("GlobalTokens", self.indices))
+
+    @classmethod
+    def read(cls, reader: Reader) -> GlobalTokens:
+        return cls(reader.positions())
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return self.structure().allows(q_pos, k_pos)
+
+    def form(self) -> Pattern:
+        chosen = runs(self.indices)
+        return QuerySet(chosen) | KeySet(chosen)
+
+    def __str__(self) -> str:
+        return f"global_tokens({words(runs(self.indices))})"

@@ -1,4 +1,4 @@
-"""Blocks of keys drawn by lot for each block of queries."""
+"""Blocks of keys drawn at random for each block of queries."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.patterns.arguments import whole, yes_or_no
-from regard.patterns.counting import draw
+from regard.patterns.band import Reach
+from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.part import Part, everything
-from regard.patterns.ranges import Ranges, Segments, common, union
-from regard.patterns.reach import Reach
+from regard.patterns.hashing import draw
+from regard.patterns.ranges import Ranges, Segments, common, everything, union
 
-TABLE = 256  # query blocks whose draws are remembered together
-NAMED = 1024  # query blocks whose draws are named for one stretch of queries; of more, only the hull is told
+TABLE = 256  # query blocks whose draws are cached together
+NAMED = 1024  # query blocks whose draws are listed for one row block; with more, only their hull is given
 MOST_BLOCKS = 2**31  # blocks of keys that `draw` chooses among
 MOST_DRAWN = 1024  # blocks of keys drawn for one block of queries
 
 
 @dataclass(frozen=True, init=False)
-class RandomBlocks(Part):
-    """Each block of queries may see `count` distinct blocks of keys, drawn by a hash of (seed, query block).
+class RandomBlocks(Pattern):
+    """Each block of queries may look at `count` distinct blocks of keys, drawn by a hash of (seed, query block).
 
     The draws are among the `ceil(k_len / block)` blocks of keys, or all of them where there are no more than `count`.
 
     Args:
         count: blocks of keys for each block of queries.
-        block: positions in a block; 1 draws keys for each query by itself.
-        seed: another seed, another draw.
-        past: draw among the blocks up to the query's own, however many keys there are, so that a cached
-            continuation draws the same; `& Causal()` hides the later keys of the own block.
+        block: positions in a block; 1 draws keys for each query separately.
+        seed: different seeds give different draws.
+        past: draw among the blocks up to the query's own, for any number of keys, so that a cached continuation
+            draws the same; `& Causal()` masks the later keys of the own block.
 
     Source: BigBird, Zaheer et al. 2020, section 2.
 
@@ -41,7 +41,7 @@ class RandomBlocks(Part):
     [8, 8, 8, 8]
     """
 
-    drawn: int  # what is given as `count`, which is the name of a question to every pattern
+    drawn: int  # the argument `count`, which is the name of a method of every pattern
     block: int
     seed: int
     past: bool
@@ -78,7 +78,7 @@ class RandomBlocks(Part):
         return Reach(None, self.block - 1 if self.past else None)
 
     def _blocks(self, k_len: int) -> int:
-        """Blocks of keys, which are not more than can be drawn among."""
+        """The number of blocks of keys; an ArgumentError if it is more than can be drawn among."""
         blocks = -(-k_len // self.block)
         if blocks > MOST_BLOCKS:
             raise ArgumentError(
@@ -103,7 +103,7 @@ class RandomBlocks(Part):
         return allowed
 
     def _keys_of(self, own: int, blocks: int, k_len: int) -> Ranges:
-        """The keys that the queries of one block see."""
+        """The keys of the queries of one block."""
         choices = own + 1 if self.past else blocks
         if choices <= self.drawn:
             return union([range(min(k_len, max(0, choices) * self.block))])

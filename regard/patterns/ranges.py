@@ -1,4 +1,4 @@
-"""Sets of positions as ranges, sorted and apart, so that a million positions cost what two numbers cost."""
+"""Sets of positions as sorted, disjoint ranges: a million neighbouring positions are stored as two numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Ranges = tuple[range, ...]
 
 @dataclass(frozen=True)
 class Segments:
-    """What some neighbouring queries see: every one of them all keys of `full`, and none a key outside of `some`."""
+    """The keys of some neighbouring queries: each query may look at all of `full`, and none at a key outside `some`."""
 
     full: Ranges
     some: Ranges
@@ -22,13 +22,13 @@ def union(ranges: Iterable[range]) -> Ranges:
     >>> union([range(5, 7), range(0, 3), range(2, 5)])
     (range(0, 7),)
     """
-    found: list[range] = []
+    joined: list[range] = []
     for one in sorted((one for one in ranges if one), key=lambda one: one.start):
-        if found and one.start <= found[-1].stop:
-            found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
+        if joined and one.start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, one.stop))
         else:
-            found.append(one)
-    return tuple(found)
+            joined.append(one)
+    return tuple(joined)
 
 
 def common(one: Ranges, other: Ranges) -> Ranges:
@@ -37,16 +37,16 @@ def common(one: Ranges, other: Ranges) -> Ranges:
     >>> common((range(0, 5), range(8, 9)), (range(3, 10),))
     (range(3, 5), range(8, 9))
     """
-    found = []
+    shared = []
     at = 0
     for here in one:
         while at < len(other) and other[at].stop <= here.start:
             at += 1
         look = at
         while look < len(other) and other[look].start < here.stop:
-            found.append(range(max(here.start, other[look].start), min(here.stop, other[look].stop)))
+            shared.append(range(max(here.start, other[look].start), min(here.stop, other[look].stop)))
             look += 1
-    return tuple(found)
+    return tuple(shared)
 
 
 def outside(ranges: Ranges, length: int) -> Ranges:
@@ -72,6 +72,20 @@ def covers(ranges: Ranges, keys: range) -> bool:
 def meets(ranges: Ranges, keys: range) -> bool:
     """Is any of `keys` in the ranges?"""
     return any(one.start < keys.stop and keys.start < one.stop for one in ranges)
+
+
+def everything(k_len: int) -> Ranges:
+    """All of `k_len` keys."""
+    return (range(k_len),) if k_len > 0 else ()
+
+
+def hull(ranges: Ranges) -> range:
+    """The shortest range that holds them all.
+
+    >>> hull((range(2, 3), range(5, 7)))
+    range(2, 7)
+    """
+    return range(ranges[0].start, ranges[-1].stop) if ranges else range(0)
 
 
 def size(ranges: Ranges) -> int:

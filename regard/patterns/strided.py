@@ -1,29 +1,76 @@
-"""The neighbourhood, and every so-manieth key beyond it."""
+"""Patterns of every n-th key: lattices, strided patterns, and windows with gaps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from math import gcd
 
 import torch
 
-from regard.patterns.arguments import kept_whole, yes_or_no
+from regard.patterns.algebra import Full
+from regard.patterns.arguments import kept_whole, whole, yes_or_no
 from regard.patterns.band import Band
+from regard.patterns.bands import Diagonals
 from regard.patterns.base import Pattern
-from regard.patterns.diagonals import Diagonals
-from regard.patterns.lattice import Lattice
+from regard.patterns.ranges import Segments, everything, union
+
+MOST_RUNS = 64  # with more, listing the runs of keys costs more than it saves
+
+
+@dataclass(frozen=True)
+class Lattice(Pattern):
+    """A query may look at the keys at distances divisible by `stride`: `(i - j) % stride == 0`.
+
+    >>> Lattice(2).dense(3, 3).int().tolist()
+    [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        kept_whole(self, "stride", "Lattice's stride", 1)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return (q_pos - k_pos) % self.stride == 0
+
+    def form(self) -> Band | None:
+        return Band() if self.stride == 1 else None
+
+    @property
+    def period(self) -> int:
+        return 1
+
+    @property
+    def key_period(self) -> int:
+        return self.stride
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """Neighbouring queries have one run of keys in each stride; all of it is allowed for a single query."""
+        if self.stride == 1:
+            return Segments(everything(k_len), everything(k_len))
+        length = last - first + 1
+        if length >= self.stride or k_len > MOST_RUNS * self.stride:
+            return Segments((), everything(k_len))
+        low = first % self.stride - self.stride
+        runs = (range(max(0, at), min(k_len, at + length)) for at in range(low, k_len, self.stride))
+        some = union(runs)
+        return Segments(some if length == 1 else (), some)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern:
+        left = self.stride // gcd(self.stride, stride)
+        return Full() if left == 1 else Lattice(left)
 
 
 @dataclass(frozen=True)
 class Strided(Pattern):
-    """A query may see keys nearer than `stride`, and those at distances divisible by it.
+    """A query may look at keys nearer than `stride`, and at those at distances divisible by it.
 
-    `|i - j| < stride` or `(i - j) % stride == 0`. With `& Causal()` it is the paper's pattern; its two parts for
-    two heads are `CausalWindow(stride)` and `Strided(stride, local=False) & Causal()` in a `PerHead`.
+    `|i - j| < stride` or `(i - j) % stride == 0`. With `& Causal()` it is the paper's pattern; its two parts, for
+    two heads, are `CausalWindow(stride)` and `Strided(stride, local=False) & Causal()` in a `PerHead`.
 
     Args:
         stride: positions between the keys of the second part.
-        local: False for the second part alone.
+        local: False for the second part only.
 
     Source: Sparse Transformer, Child et al. 2019, section 4.3.
 
@@ -43,16 +90,43 @@ class Strided(Pattern):
         far = distance % self.stride == 0
         return far | (distance < self.stride) if self.local else far
 
-    def band(self) -> Band | None:
-        return Band() if self.stride == 1 else None
-
-    def structure(self) -> Pattern:
-        return self._parts
-
-    @cached_property
-    def _parts(self) -> Pattern:
+    def form(self) -> Band | Pattern:
+        if self.stride == 1:
+            return Band()
         far = Lattice(self.stride)
         return Diagonals(self.stride - 1, self.stride - 1) | far if self.local else far
 
-    def __str__(self) -> str:
-        return f"strided({self.stride})" if self.local else f"strided({self.stride}, local=false)"
+
+@dataclass(frozen=True)
+class DilatedWindow(Pattern):
+    """A query may look at its own key and at `size // 2` on each side, `dilation` positions apart.
+
+    `(i - j) % dilation == 0` and `|i - j| <= dilation · (size // 2)`.
+
+    Source: Longformer, Beltagy et al. 2020, section 3.1.
+
+    >>> DilatedWindow(2, dilation=3).dense(1, 7, q_start=3).int().tolist()
+    [[1, 0, 0, 1, 0, 0, 1]]
+    """
+
+    size: int
+    dilation: int
+
+    def __post_init__(self) -> None:
+        kept_whole(self, "size", "DilatedWindow's size", 1)
+        kept_whole(self, "dilation", "DilatedWindow's dilation", 1)
+        whole("DilatedWindow's span", self.span)
+
+    @property
+    def span(self) -> int:
+        """Distance to the farthest key on each side."""
+        return self.dilation * (self.size // 2)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        distance = (q_pos - k_pos).abs()
+        return (distance % self.dilation == 0) & (distance <= self.span)
+
+    def form(self) -> Band | Pattern:
+        if self.dilation == 1 or self.span == 0:
+            return Band(left=self.span, right=self.span)
+        return Lattice(self.dilation) & Diagonals(self.span, self.span)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from regard.patterns.base import Pattern
+from regard.patterns.fixed import SameBlock
 from regard.patterns.lattices import leaves, simplified
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
-from regard.patterns.same_block import SameBlock
 
 LOOKS = 1 << 10  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
 SAMPLE = 256  # looks of a sample; fewer where each is expensive, at least LEAST between two changes of a pattern

@@ -20,7 +20,7 @@ from regard.patterns import (
     Strided,
     Summary,
 )
-from regard.patterns.stacks import learned
+from regard.patterns.drawing import learned
 
 LEAVES = [
     Diagonals(3, -1),

@@ -5,9 +5,8 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.patterns import Causal, CausalWindow, DilatedWindow, Full, PerHead, Prefix, SameBlock, SlidingWindow
-from regard.patterns.drawing import draw
-from regard.patterns.reach import Reach
-from regard.patterns.stacks import learned
+from regard.patterns.band import Reach
+from regard.patterns.drawing import draw, learned
 
 
 def reached(pattern, layers, length=40):

@@ -1,11 +1,11 @@
-"""Draws by counting: what is drawn depends on a seed and a place, on nothing else, and is the same on every device.
+"""Random numbers by hashing: each is a function of a seed, a place and a step, the same on every device.
 
 With mix, the finaliser of SplitMix64, in 64 bits that wrap around:
 
     state = mix(mix(seed + (place + 1) · 0x9E3779B97F4A7C15) + (step + 1) · 0xC2B2AE3D27D4EB4F)
     number = (state >> 32) · choices >> 32
 
-mix maps 0 to 0, so the counters begin at 1: seed 0, place 0 and step 0 are as good as any others.
+mix maps 0 to 0, so place and step are counted from 1: zeros are then as good as other numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def draw(seed: int, place: torch.Tensor, step: int, choices: torch.Tensor) -> torch.Tensor:
-    """A number 0 .. choices - 1 for each place, all equally likely.
+    """A random number 0 .. choices - 1 for each place, all equally likely.
 
     Args:
         seed: 64 bits, with or without a sign.

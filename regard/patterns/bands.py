@@ -1,0 +1,265 @@
+"""Patterns that are one band: causal, windows, diagonals, a span of keys, and the pattern that a band stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from regard.arguments import is_whole, plain, whole
+from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
+from regard.patterns.algebra import NOTHING, Not, both
+from regard.patterns.arguments import kept_whole, new_serial
+from regard.patterns.band import Band
+from regard.patterns.base import Pattern
+from regard.patterns.registry import word
+
+End = int | torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Causal(Pattern):
+    """A query may look at the keys at its own position and before it: `j <= i`.
+
+    >>> Causal().dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return k_pos <= q_pos
+
+    def form(self) -> Band:
+        return Band(right=0)
+
+
+@dataclass(frozen=True)
+class SlidingWindow(Pattern):
+    """A query may look at `size // 2` keys on each side and at its own: `|i - j| <= size // 2`.
+
+    Source: Longformer, Beltagy et al. 2020, section 3.1.
+
+    >>> SlidingWindow(2).dense(4, 4).int().tolist()
+    [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_size(self)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return (q_pos - k_pos).abs() <= self.size // 2
+
+    def form(self) -> Band:
+        return Band(left=self.size // 2, right=self.size // 2)
+
+
+@dataclass(frozen=True)
+class CausalWindow(Pattern):
+    """A query may look at `size` keys, the last of which is its own: `0 <= i - j < size`.
+
+    Source: Mistral 7B, Jiang et al. 2023, section 2.
+
+    >>> CausalWindow(2).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_size(self)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return (k_pos <= q_pos) & (q_pos - k_pos < self.size)
+
+    def form(self) -> Band:
+        return Band(left=self.size - 1, right=0)
+
+
+@dataclass(frozen=True)
+class Diagonals(Pattern):
+    """A query may look at keys with `-back <= k_pos - q_pos <= ahead`; None for no limit, below 0 for a gap.
+
+    >>> Diagonals(back=2, ahead=-1).dense(3, 3).int().tolist()
+    [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
+    """
+
+    back: int | None = None
+    ahead: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("back", "ahead"):
+            end = plain(f"Diagonals' {name}", getattr(self, name))
+            if end is not None and not is_whole(end):
+                raise ArgumentError(f"Diagonals({name}={shown(end)}): it is a whole number, or None for no limit")
+            object.__setattr__(self, name, end if end is None else whole(f"Diagonals' {name}", end))
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        distance = k_pos - q_pos
+        seen = torch.ones_like(distance, dtype=torch.bool)
+        if self.back is not None:
+            seen &= distance >= -self.back
+        return seen if self.ahead is None else seen & (distance <= self.ahead)
+
+    def form(self) -> Band:
+        return Band(left=self.back, right=self.ahead)
+
+    def __str__(self) -> str:
+        return f"diagonals({word(self.back)}, {word(self.ahead)})"
+
+
+@dataclass(frozen=True)
+class Prefix(Pattern):
+    """Every query may look at the first `length` keys: `j < length`; `Causal() | Prefix(n)` is a prefix language model.
+
+    >>> Prefix(2).dense(1, 4).int().tolist()
+    [[1, 1, 0, 0]]
+    """
+
+    length: int
+
+    query_free = True
+    compares_positions = False
+
+    def __post_init__(self) -> None:
+        kept_whole(self, "length", "Prefix's length", 0)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return torch.broadcast_tensors(q_pos, k_pos)[1] < self.length
+
+    def form(self) -> Band:
+        return Band(start=0, stop=self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class KeySpan(Pattern):
+    """Every query may look at keys `start <= j < stop`; use it for left and right padding.
+
+    Args:
+        start: the first key: a number, or one for each batch row, (batch,).
+        stop: one past the last key, likewise; None for no limit.
+
+    >>> KeySpan(1, 3).dense(1, 4).int().tolist()
+    [[0, 1, 1, 0]]
+    >>> KeySpan(0, torch.tensor([1, 2])).dense(1, 2).shape
+    torch.Size([2, 1, 1, 2])
+    """
+
+    start: End = 0
+    stop: End = None
+    serial: int = field(default=0, init=False, repr=False)
+
+    query_free = True
+    compares_positions = False
+
+    @property
+    def by_value(self) -> bool:  # type: ignore[override]
+        return not self.serial
+
+    def __post_init__(self) -> None:
+        for name in ("start", "stop"):
+            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+        if self._tensors():
+            object.__setattr__(self, "serial", new_serial())
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        live = torch.broadcast_tensors(q_pos, k_pos)[1] >= _on_rows(self.start, k_pos)
+        return live if self.stop is None else live & (k_pos < _on_rows(self.stop, k_pos))
+
+    def form(self) -> Band | None:
+        if self._tensors():
+            return None
+        assert isinstance(self.start, int)
+        assert not isinstance(self.stop, torch.Tensor)
+        return Band(start=self.start, stop=self.stop)
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return bool(self.serial)
+
+    @property
+    def batch_rows(self) -> int:
+        return max((len(end) for end in self._tensors().values()), default=1)
+
+    def for_row(self, row: int) -> Pattern:
+        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.serial else self
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        for name, tensor in self._tensors().items():
+            if len(tensor) not in (1, batch):
+                raise ShapeError(
+                    f"KeySpan's {name} holds {len(tensor)} numbers but the batch has {batch} rows; give one for each"
+                )
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        ends = {"start": self.start, "stop": self.stop}
+        return {name: end for name, end in ends.items() if isinstance(end, torch.Tensor)}
+
+    def _value(self) -> tuple[object, ...]:
+        return ("serial", self.serial) if self.serial else (self.start, self.stop)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeySpan) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(("KeySpan", self._value()))
+
+    def __str__(self) -> str:
+        ends = [self.start] if self.stop is None else [self.start, self.stop]
+        words = [f"<{len(end)} numbers>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
+        return f"key_span({', '.join(words)})"
+
+
+def _checked(name: str, end: End) -> End:
+    end = plain(f"KeySpan's {name}", end)
+    if isinstance(end, torch.Tensor):
+        if end.dim() != 1 or end.dtype not in (torch.int64, torch.int32):
+            raise ArgumentError(
+                f"KeySpan's {name} is a {end.dtype} tensor {tuple(end.shape)}; it needs integers (batch,)"
+            )
+        return end.detach().to(torch.int64, copy=True)
+    if end is None and name == "stop":
+        return end
+    if not is_whole(end):
+        raise ArgumentError(f"KeySpan's {name} is {shown(end)}; it needs a number or an integer tensor (batch,)")
+    return whole(f"KeySpan's {name}", end)
+
+
+def _in_row(end: End, row: int) -> int | Any:
+    if not isinstance(end, torch.Tensor):
+        return end
+    return int(end[row if len(end) > 1 else 0])
+
+
+def _on_rows(end: End, k_pos: torch.Tensor) -> Any:
+    return end.to(k_pos.device).view(-1, 1, 1, 1) if isinstance(end, torch.Tensor) else end
+
+
+def from_band(band: Band) -> Pattern:
+    """The shortest pattern with this band."""
+    if band.is_empty:
+        return NOTHING
+    left, right = band.left, band.right
+    if left is None and right == 0:
+        diagonals: list[Pattern] = [Causal()]
+    elif left is not None and right == 0:
+        diagonals = [CausalWindow(left + 1)]
+    elif left is not None and left == right:
+        diagonals = [SlidingWindow(2 * left)]
+    elif left == -1 and right is None:
+        diagonals = [Not(Causal())]
+    else:
+        diagonals = [] if left is None and right is None else [Diagonals(left, right)]
+    start = max(0, band.start or 0)
+    span = [] if start == 0 and band.stop is None else [KeySpan(start, band.stop)]
+    return both(*diagonals, *span)
+
+
+def check_size(window: SlidingWindow | CausalWindow) -> None:
+    name = type(window).__name__
+    size = plain(f"{name}'s size", window.size)
+    if not is_whole(size) or size < 1:
+        raise ArgumentError(f"{name}(size={shown(size)}): size is a number of keys, 1 or more")
+    object.__setattr__(window, "size", whole(f"{name}'s size", size))

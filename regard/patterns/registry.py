@@ -1,0 +1,300 @@
+"""Declarations that have a name in texts: classes enrol themselves when they are defined, and texts are read by name.
+
+Patterns, mechanisms, scores and feature maps are declarations. The name of a class in a text is its own name in lower
+case (`SlidingWindow` is `sliding_window`), its arguments are those of the class. `Reader` holds what all texts share.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import signature
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
+
+from regard.errors import ArgumentError
+from regard.patterns.arguments import MOST
+from regard.patterns.ranges import Ranges
+
+WORDS = {"all": None, "true": True, "false": False}
+DIGITS = 18  # of a whole number in a text
+LONGEST = 10_000  # characters of a text
+_WORD = re.compile(r"\s*([^\W\d]\w*|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)|\.\.|[()&|~,=])")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+Item = TypeVar("Item")
+
+
+class Registry:
+    """The classes of one family by the names that stand for them in a text.
+
+    Args:
+        what: what one of them is called in messages, such as "pattern".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.kinds: dict[str, type[Declared]] = {}
+        self.aliases: set[str] = set()
+
+    def enrol(self, kind: type[Declared], also: tuple[str, ...] = ()) -> None:
+        """Adds a class under its own name and under the names of `also`.
+
+        A class defined inside a function stays out, since it lives no longer than the call. One defined again under
+        the same path, as by running a notebook cell twice, replaces the earlier one.
+
+        Raises:
+            ArgumentError: the name belongs to another class.
+        """
+        if "<locals>" in kind.__qualname__:
+            return
+        for name in (text_name(kind), *also):
+            other = self.kinds.get(name)
+            if other is not None and is_importable(other) and _path(other) != _path(kind):
+                raise ArgumentError(
+                    f"the {self.what} {_path(kind)} would be {name!r} in a text, which is the name of {_path(other)}; "
+                    f"rename the class"
+                )
+            self.kinds[name] = kind
+        self.aliases.update(also)
+
+    def names(self) -> list[str]:
+        """The names that a text may use, without second names."""
+        return [name for name, kind in self.kinds.items() if kind.no_text is None and name not in self.aliases]
+
+    def of_package(self, package: str) -> dict[str, type[Declared]]:
+        """The classes that are importable from a package, by name, without second names."""
+        own = {name: kind for name, kind in self.kinds.items() if name not in self.aliases}
+        return {name: kind for name, kind in own.items() if _in(package, kind) and is_importable(kind)}
+
+
+class Declared:
+    """A value that is written as `name(arguments)`; its subclasses enrol themselves in the registry of their family.
+
+    A subclass is enrolled wherever it is defined, your own program included, so that its text reads back. It needs
+    arguments that are numbers, true, false or `all` (None). `class Mine(Pattern, enrol=False)` stays out, and
+    `also=("other",)` adds a second name.
+    """
+
+    registry: ClassVar[Registry]
+    no_text: ClassVar[str | None] = None  # why a text cannot hold it, where that is so
+
+    def __init_subclass__(cls, *, enrol: bool = True, also: tuple[str, ...] = (), **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if enrol:
+            cls.registry.enrol(cls, also)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Any:
+        """Reads what follows the name in a text; the arguments of the class by default."""
+        return reader.called(cls)
+
+    def __str__(self) -> str:
+        return written(self)
+
+
+def text_name(kind: type) -> str:
+    """The name of a class in a text.
+
+    >>> class DilatedLSHWindow: pass
+    >>> text_name(DilatedLSHWindow)
+    'dilated_lsh_window'
+    """
+    return _CAPITAL.sub("_", kind.__name__).lower()
+
+
+def written(declared: object, *shown: str) -> str:
+    """The text of a dataclass: its name and the fields that differ from their default.
+
+    Args:
+        declared: the value.
+        shown: names of fields that are written even where they are the default.
+    """
+    name = text_name(type(declared))
+    if not is_dataclass(declared):
+        return name
+    words = []
+    for field in fields(declared):
+        value = getattr(declared, field.name)
+        required = field.default is MISSING and field.default_factory is MISSING
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if field.init and (required or field.name in shown or value != default):
+            words.append(word(value) if required else f"{field.name}={word(value)}")
+    return f"{name}({', '.join(words)})" if words else name
+
+
+def word(value: object) -> str:
+    """A value as a text writes it.
+
+    >>> [word(value) for value in (None, True, 0.5, 2.0, (4, 8))]
+    ['all', 'true', '0.5', '2', '(4, 8)']
+    """
+    if isinstance(value, tuple):
+        return f"({', '.join(map(word, value))})"
+    if value is None or isinstance(value, bool):
+        return next(name for name, known in WORDS.items() if known is value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def is_importable(kind: type) -> bool:
+    """Whether the class is what its module holds under its name."""
+    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _in(package: str, kind: type) -> bool:
+    return f"{kind.__module__}.".startswith(f"{package}.")
+
+
+class Reader:
+    """Reads a text of names, numbers and signs from left to right.
+
+    Args:
+        text: the text.
+        registry: the family whose names may begin it.
+        more: the end of a message about a text that cannot be read.
+    """
+
+    def __init__(self, text: str, registry: Registry, more: str = "") -> None:
+        if not isinstance(text, str):
+            raise ArgumentError(f"a {registry.what}'s text is a string; this is {text!r}")
+        if len(text) > LONGEST:
+            raise ArgumentError(f"a {registry.what}'s text of {len(text)} characters; {LONGEST} are read at most")
+        self.text, self.registry, self.more = text, registry, more
+        self.words: list[tuple[str, int]] = []
+        self.at = 0
+        self.positions_read = 0
+        end, place = len(text.rstrip()), 0
+        while place < end:
+            match = _WORD.match(text, place)
+            if match is None:
+                raise self.error(f"{text[place:].strip()[:20]!r} is not understood", place)
+            self.words.append((match.group(1), match.start(1)))
+            place = match.end()
+
+    def whole(self) -> Any:
+        """The declaration that the whole text describes."""
+        declared = self.item()
+        if self.at < len(self.words):
+            raise self.error(f"{self.peek()!r} follows a {self.registry.what} that is already complete")
+        return declared
+
+    def item(self) -> Any:
+        """One declaration; families with operators read a whole expression."""
+        return self.named(self.registry)
+
+    def named(self, registry: Registry) -> Any:
+        """A name of the registry and what follows it."""
+        name = self.peek()
+        kind = registry.kinds.get(name)
+        if kind is None:
+            raise self.error(f"{name!r} is no {registry.what}" if name else f"a {registry.what} is missing")
+        if kind.no_text is not None:
+            raise self.error(f"{name!r} is no {registry.what} that a text can hold: {kind.no_text}")
+        self.at += 1
+        return kind.read(self)
+
+    def called(self, kind: type) -> Any:
+        """An object of a class whose arguments stand in parentheses, by place and then by name."""
+        name, takes = self.words[self.at - 1][0], signature(kind)
+        by_place: list[Any] = []
+        by_name: dict[str, Any] = {}
+        for argument, value in self.listed(self.argument):
+            if argument is None and not by_name:
+                by_place.append(value)
+            elif argument is not None and argument not in by_name:
+                by_name[argument] = value
+            else:
+                raise self.error(f"arguments of {name} come by place first, then each name once")
+        try:
+            takes.bind(*by_place, **by_name)
+        except TypeError:
+            raise self.error(f"{name} takes ({', '.join(takes.parameters)})") from None
+        return kind(*by_place, **by_name)
+
+    def listed(self, read: Callable[[], Item]) -> list[Item]:
+        """The items between the parentheses that may follow a name."""
+        items: list[Item] = []
+        if not self.take("("):
+            return items
+        while not self.take(")"):
+            if items:
+                self.need(",")
+            items.append(read())
+        return items
+
+    def argument(self) -> tuple[str | None, Any]:
+        """The name of an argument, None for one given by place, and its value."""
+        name = self.peek()
+        if self.peek(1) == "=":
+            self.at += 2
+            return name, self.value()
+        return None, self.value()
+
+    def value(self) -> Any:
+        """The value of an argument."""
+        if self.peek() not in WORDS:
+            return self.number("a whole number, all, true or false")
+        self.at += 1
+        return WORDS[self.words[self.at - 1][0]]
+
+    def number(self, wanted: str = "a whole number") -> int | float:
+        """A number."""
+        match = _NUMBER.fullmatch(self.peek())
+        if not match or len(self.peek().lstrip("-")) > DIGITS + 6 * bool(match[1] or match[2]):
+            raise self.error(f"{wanted} is missing")
+        self.at += 1
+        return float(match[0]) if match[1] or match[2] else int(match[0])
+
+    def spans(self) -> Ranges:
+        """The spans of positions between parentheses, such as (0, 5..9), both ends included."""
+        return tuple(self.listed(self._span))
+
+    def positions(self) -> Iterator[int]:
+        """The positions between parentheses, one after the other.
+
+        Raises:
+            ArgumentError: the whole text lists more than a million positions.
+        """
+        spans = self.spans()
+        self.positions_read += sum(map(len, spans))
+        if self.positions_read > MOST:
+            raise self.error(f"global_tokens name more than {MOST} positions; for a long span there is key_span")
+        return chain.from_iterable(spans)
+
+    def _span(self) -> range:
+        first = self.number()
+        last = self.number() if self.take("..") else first
+        if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last):
+            raise self.error(f"{first}..{last} is no span of positions from 0")
+        return range(first, last + 1)
+
+    def peek(self, further: int = 0) -> str:
+        """The next word, or the one `further` words after it; "" past the end."""
+        return self.words[self.at + further][0] if self.at + further < len(self.words) else ""
+
+    def take(self, sign: str) -> bool:
+        """Skips the next word if it is this sign, and says whether it was."""
+        taken = self.peek() == sign
+        self.at += taken
+        return taken
+
+    def need(self, sign: str) -> None:
+        """Skips the next word, which must be this sign."""
+        if not self.take(sign):
+            raise self.error(f"{sign!r} is missing")
+
+    def error(self, reason: str, place: int | None = None) -> ArgumentError:
+        """An error that names the place, by default that of the next word, and the names there are."""
+        if place is None:
+            place = self.words[self.at][1] if self.at < len(self.words) else len(self.text)
+        shown = self.text if len(self.text) <= 80 else self.text[:77] + "..."
+        what, names = self.registry.what, ", ".join(self.registry.names())
+        return ArgumentError(
+            f"cannot read the {what} {shown!r}: {reason} at character {place + 1}; {what}s are {names}{self.more}"
+        )
