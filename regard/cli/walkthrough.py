@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from regard.cli.console import out, out_json, out_lines
+from regard.cli.options import Json
 from regard.errors import ArgumentError, CheckpointError
-
-if TYPE_CHECKING:
-    from regard.walkthrough import Walk
+from regard.storage.files import replace_file
+from regard.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
 
 OF_BOTH = ("word", "context", "head")  # options of walks with weights that are drawn and with those of a run
 OF_RUNS = ("layer",)  # of a run alone; all others are of weights that are drawn
@@ -37,9 +38,9 @@ def walkthrough(
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
     layer: Annotated[int | None, typer.Option(help="Of the run, from 1. [default: 1]")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
+    """Walk, and show the steps in the terminal, as JSON or as a page."""
     chosen: dict[str, Any] = {
         "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
         "dim": dim, "score": score, "positions": positions, "seed": seed, "layer": layer,
@@ -48,9 +49,6 @@ def walkthrough(
     _check_fitting(given, of_run=run is not None)
     if html is not None:
         _check_page(html)
-    from regard.storage.files import replace_file
-    from regard.walkthrough import to_html, to_json, walk, walk_run
-
     found = walk(text, **given) if run is None else walk_run(run, text, **given)
     if html is not None:
         replace_file(html, to_html(found).encode())
@@ -64,13 +62,9 @@ def walkthrough(
 
 def _show(found: Walk) -> None:
     """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    from regard.walkthrough import to_rich, to_text
-
     if not sys.stdout.isatty():
         out_lines(to_text(found))
         return
-    from rich.console import Console
-
     console = Console(highlight=False)
     if console.color_system in ("256", "truecolor"):
         console.print(to_rich(found, console.width), soft_wrap=True)
