@@ -9,7 +9,7 @@ import torch
 import typer
 
 from regard.cli.console import check_picture_name, out_json, out_lines, say
-from regard.cli.options import Json
+from regard.cli.options import Json, default
 from regard.errors import CheckpointError
 from regard.inspection import approximation as compare_approximations
 from regard.text.packages import needed
@@ -24,8 +24,12 @@ def approximation(
         list[str] | None, typer.Option(metavar="PATTERN", help="Compare this; may be repeated. [default: a sweep]")
     ] = None,
     scale: Annotated[float | None, typer.Option(help="Of the scores. [default: 1 / sqrt(head_dim)]")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often what draws at random is drawn.")] = 5,
-    tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = 0.1,
+    seeds: Annotated[int, typer.Option(min=1, help="How often what draws at random is drawn.")] = len(
+        default(compare_approximations, "seeds")
+    ),
+    tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = default(
+        compare_approximations, "tolerance"
+    ),
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw error against time as well.")] = None,
     as_json: Json = False,
 ) -> None:

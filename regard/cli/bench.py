@@ -13,7 +13,7 @@ from regard.bench.complexity import describe_table, run_complexity
 from regard.bench.results import Results
 from regard.cli.console import out as out_line
 from regard.cli.console import out_json, say
-from regard.cli.options import Json
+from regard.cli.options import Json, default
 from regard.errors import ArgumentError, RegardError
 
 COMPLEXITY = "complexity"
@@ -29,7 +29,7 @@ def bench(
         "runs/bench"
     ),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in the folder.")] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
 ) -> None:
     """Run cases, or rows of the table of costs, and report; raises a RegardError if regard itself answered wrongly."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.console import out, out_json, say
-from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
+from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
@@ -27,13 +27,15 @@ def generate(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help=f"Below 1 sharper, above 1 evener; 0 for the likeliest. [default: {Sampling.temperature:g}]"),
+        typer.Option(
+            help=f"Below 1 sharper, above 1 evener; 0 for the likeliest. {default_note(Sampling, 'temperature')}"
+        ),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest ids.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest that together reach p.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Draw among those p times as likely as the likeliest.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help=f"Of the draws; the same seed, the same text. [default: {Sampling.seed}]")
+        int | None, typer.Option(help=f"Of the draws; the same seed, the same text. {default_note(Sampling, 'seed')}")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="The most sub-words that are written.")] = default(
         Generator.generate, "max_tokens"

@@ -26,7 +26,7 @@ def lesson(
         Path | None, typer.Option(metavar="RUN", help="A trained translator, for the lessons that look into one.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Show this instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = Settings.seed,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
     as_json: Json = False,
 ) -> None:

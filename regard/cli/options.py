@@ -36,6 +36,15 @@ def default(function: Callable[..., Any], name: str) -> Any:
     return inspect.signature(function).parameters[name].default
 
 
+def default_note(function: Callable[..., Any], name: str) -> str:
+    """The end of an option's help, where None stands for the default of the function that is called.
+
+    >>> default_note(sorted, "reverse")
+    '[default: no]'
+    """
+    return f"[default: {_shown(default(function, name))}]"
+
+
 def check_search(normalisation: str) -> None:
     """Raise an ArgumentError, before any work, if there is no such normalisation."""
     if normalisation not in NORMALISATIONS:
@@ -136,7 +145,7 @@ def sentence_of(config: type[DataclassInstance], name: str) -> str:
 
 
 def default_text(field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> str:
-    """`[default: 256; 128 if recurrent]`; nothing for what is off, empty or required."""
+    """The default in brackets, and the variants of it; nothing for what is off, empty or required."""
     value = field.metadata.get("shown", field.default)
     if value is MISSING or value is None or value == () or (value is False and "option" not in field.metadata):
         return ""

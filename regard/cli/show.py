@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.console import check_picture_name, out, out_json, out_lines
-from regard.cli.options import Json
+from regard.cli.options import Json, default
 from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
@@ -21,7 +21,9 @@ def show(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Show also what a stack of so many layers learns from.")] = 1,
+    layers: Annotated[int, typer.Option(min=1, help="Show also what a stack of so many layers learns from.")] = default(
+        draw, "layers"
+    ),
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
     as_json: Json = False,
 ) -> None:

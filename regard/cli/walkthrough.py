@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from regard.cli.console import out, out_json, out_lines
-from regard.cli.options import Json
+from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
@@ -26,17 +26,27 @@ def walkthrough(
     ] = None,
     context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
-    heads: Annotated[int | None, typer.Option(min=1, max=128, help="Query heads. [default: 2]")] = None,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
-    head: Annotated[int | None, typer.Option(help="The head that is followed, from 1. [default: 1]")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, max=1024, help="Size of the vectors. [default: 8]")] = None,
-    score: Annotated[
-        str | None, typer.Option(help="scaled_dot, dot, general, concat or additive. [default: scaled_dot]")
+    heads: Annotated[
+        int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
     ] = None,
-    positions: Annotated[str | None, typer.Option(help="none, sinusoidal or rotary. [default: none]")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of all weights. [default: 0]")] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head: Annotated[
+        int | None, typer.Option(help=f"The head that is followed, from 1. {default_note(walk, 'head')}")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
+    ] = None,
+    positions: Annotated[
+        str | None, typer.Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Of all weights. {default_note(walk, 'seed')}")
+    ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
-    layer: Annotated[int | None, typer.Option(help="Of the run, from 1. [default: 1]")] = None,
+    layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -17,6 +17,7 @@ from regard.models import LanguageModel
 from regard.models.state import Writer
 from regard.text import Pair, score
 
+LENGTH = 64  # ids of a text, where nothing else is named
 FIRST_ID = 4  # those before it are special
 
 
@@ -42,7 +43,7 @@ class Footprint:
 
 
 @torch.inference_mode()
-def footprint(model: Writer[Any], length: int = 64) -> Footprint:
+def footprint(model: Writer[Any], length: int = LENGTH) -> Footprint:
     """How the state of a model grows: by texts of `length` ids and of twice as many, and by `length` ids written.
 
     Caches double their room when it runs out, so with a power of two no room is left over. What a window keeps is

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from regard.bench.memory import peak_of
-from regard.comparison.measures import Measures, Spent, measure_language_model, measure_translator
+from regard.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
 from regard.comparison.report import write_report
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
@@ -118,7 +118,7 @@ class Comparison:
         validate_every: int | None = setting(None, least=1, shown=f"{RunConfig.validate_every}")
         seed: int | None = setting(None, least=0, shown=f"{RunConfig.seed}")
         cache_mib: float = setting(64.0)
-        length: int = setting(64, least=1)
+        length: int = setting(LENGTH, least=1)
 
         def asked(self) -> dict[str, Any]:
             """The settings that were chosen as JSON values, as `asked.json` holds them."""

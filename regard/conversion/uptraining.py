@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face
+from regard.conversion.heads import METHODS
 from regard.conversion.measures import Model
 from regard.conversion.own_models import Converted, load_converted
 from regard.conversion.report import Conversion, row
@@ -103,7 +104,7 @@ class Uptraining:
             cpu: stay on the CPU.
         """
 
-        method: str = setting("mean")
+        method: str = setting(METHODS[0])
         texts: tuple[str, ...] = setting((), option="--text", metavar="FILE")
         steps: int | None = setting(None, option="--uptrain-steps", least=1)
         learning_rate: float = setting(TrainingConfig.learning_rate)

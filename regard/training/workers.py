@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, MissingPackageError
+from regard.training.config import TrainingConfig
 
 
 class Workers:
@@ -33,7 +34,7 @@ class Workers:
     [2.0, 3.0]
     """
 
-    def __init__(self, cpu: bool = False, parallel: str = "ddp") -> None:
+    def __init__(self, cpu: bool = False, parallel: str = TrainingConfig.parallel) -> None:
         try:
             from accelerate import Accelerator
         except ImportError as error:

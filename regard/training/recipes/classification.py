@@ -22,7 +22,7 @@ from regard.models.storage import read_checkpoints
 from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_labelled
-from regard.training.config import setting
+from regard.training.config import TrainingConfig, setting
 from regard.training.fingerprint import hash_of
 from regard.training.recipes.masked_words import EncoderRunConfig
 from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, in_order, share_of_work, silent
@@ -61,7 +61,7 @@ class ClassifierTraining(Recipe):
         valid: tuple[str, ...] = setting(EncoderRunConfig.valid, metavar="FILE.tsv")
         from_run: str | None = setting(None, option="--from", metavar="RUN")
         pooling: str = setting(EncoderConfig.pooling)
-        steps: int = setting(1_000, least=1)
+        steps: int = setting(TrainingConfig.steps, least=1)
         warmup_steps: int = setting(100, least=0)
         learning_rate: float = setting(3e-4)
 
@@ -125,7 +125,7 @@ class Classifier:
 
         >>> Classifier.load("nowhere")
         Traceback (most recent call last):
-        regard.errors.CheckpointError: nowhere holds no model
+        regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
         """
         saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
         model = TextEncoder.from_saved(saved, str(run))

@@ -31,7 +31,12 @@ from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, shar
 from regard.training.recipes.settings import RunConfig
 from regard.training.run import TrainingResult
 
-RECURRENT: dict[str, Any] = {"dim": 128, "layers": 1, "learning_rate": 2e-3, "warmup_steps": 200}
+RECURRENT: dict[str, Any] = {
+    "dim": RecurrentConfig.dim,
+    "layers": RecurrentConfig.encoder_layers,
+    "learning_rate": 2e-3,
+    "warmup_steps": RunConfig.warmup_steps,
+}
 # A dot product has no matrix that could learn to compare, so the state must see what was attended to.
 FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
 
@@ -49,6 +54,7 @@ OF_THE_TRANSFORMER = (
     "gradient_checkpointing",
 )  # fmt: skip
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
 
 
@@ -246,7 +252,7 @@ class TranslationTask:
         seed: int = TranslationTraining.Config.seed,
         world: int = 1,
         rank: int = 0,
-        longest: int = 256,
+        longest: int = LONGEST_PAIR,
     ) -> None:
         if not 0 <= label_smoothing < 1:
             raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
