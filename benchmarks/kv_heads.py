@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from behaviour.text import texts
 
-from regard.bench.machine import environment
+from regard.bench.results import environment
 from regard.conversion import load_converted
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from regard.bench.machine import environment
+from regard.bench.results import environment
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split

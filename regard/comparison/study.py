@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from regard.bench.memory import peak_of
+from regard.bench.measuring import peak_of
 from regard.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
 from regard.comparison.report import write_report
 from regard.decoding import Translator

@@ -18,7 +18,7 @@ from regard.conversion.uptraining import Uptraining
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.recurrent import RecurrentConfig
-from regard.models.translation_config import TranslationConfig
+from regard.models.translation_transformer import TranslationConfig
 from regard.training import TrainingConfig
 from regard.training.recipes import ClassifierTraining, LanguageModelTraining, MaskedWordsTraining, TranslationTraining
 from regard.training.recipes.settings import StackConfig

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from regard.errors import ArgumentError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
-from regard.text.translation_batches import batches_in_order, encode_pairs
+from regard.text.batches import batches_in_order, encode_pairs
 from regard.training.recipes.translation import TranslationTask
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]

@@ -14,7 +14,7 @@ import torch
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.models.storable import Storable
+from regard.models.base import Storable
 from regard.storage.files import replace_file
 from regard.terminal_text import printable
 from regard.text import Pair, Tokeniser
