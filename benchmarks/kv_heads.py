@@ -29,7 +29,7 @@ from regard.conversion import load_converted
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.language import LanguageTask
+from regard.training.recipes.language import LanguageTask
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
 MOST = 0.5  # the share of the lost bits that counts as most of them

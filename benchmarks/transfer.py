@@ -27,7 +27,7 @@ from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split
 from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.encoder import ClassificationTask, MaskedWordTask
+from regard.training.recipes import ClassificationTask, MaskedWordTask
 
 FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 

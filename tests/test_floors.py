@@ -41,6 +41,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("layers",),
     ("text", "models"),
     ("decoding", "training", "conversion", "inspection", "bench"),
+    ("training.recipes",),
+    ("conversion.uptraining",),
     ("comparison", "lessons", "walkthrough"),
     ("cli",),
 )

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from regard.cli.console import check_picture_name, out_json, out_lines, say
+from regard.cli.options import Json, default
 from regard.errors import CheckpointError
-from regard.inspection import approximation
+from regard.inspection import approximation as compare_approximations
 from regard.text.packages import needed
 
 NAMES = ("q", "k", "v")
 
 
-def run_approximation(
-    file: Path,
-    *,
-    pattern: str,
-    candidates: list[str],
-    scale: float | None,
-    seeds: int,
-    tolerance: float,
-    plot: Path | None,
-    as_json: bool,
+def approximation(
+    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="With tensors q, k and v of a real call.")],
+    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Of the call, such as 'causal'.")] = "full",
+    candidate: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Compare this; may be repeated. [default: a sweep]")
+    ] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the scores. [default: 1 / sqrt(head_dim)]")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often what draws at random is drawn.")] = len(
+        default(compare_approximations, "seeds")
+    ),
+    tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = default(
+        compare_approximations, "tolerance"
+    ),
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw error against time as well.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print the report, as a table or as JSON, and draw it where asked."""
     if plot is not None:
         check_picture_name(plot)
-    report = approximation(
-        *read_operands(file), pattern=pattern, mechanisms=candidates or None, scale=scale, seeds=range(seeds),
+    report = compare_approximations(
+        *read_operands(file), pattern=pattern, mechanisms=candidate or None, scale=scale, seeds=range(seeds),
         tolerance=tolerance,
     )  # fmt: skip
     if as_json:

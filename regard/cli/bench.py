@@ -1,21 +1,39 @@
-"""`regard bench`: measure, report, and say where the results are; `regard bench complexity` is the table of costs."""
+"""`regard bench` measures and reports, `regard bench complexity` is the table of costs; `regard doctor` probes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
-from regard.bench import describe_results, run_bench
+import typer
+
+from regard.bench import describe_health, describe_results, examine, run_bench
 from regard.bench.complexity import describe_table, run_complexity
 from regard.bench.results import Results
-from regard.cli.console import out, out_json, say
+from regard.cli.console import out as out_line
+from regard.cli.console import out_json, say
+from regard.cli.options import Json, default
 from regard.errors import ArgumentError, RegardError
 
 COMPLEXITY = "complexity"
 
 
-def run_bench_command(names: list[str], *, quick: bool, out: Path, resume: bool, device: str, as_json: bool) -> None:
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Cases, all unless named; or complexity, and rows of that table."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: under two minutes in all.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(
+        "runs/bench"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in the folder.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = default(run_bench, "device"),
+    as_json: Json = False,
+) -> None:
     """Run cases, or rows of the table of costs, and report; raises a RegardError if regard itself answered wrongly."""
+    names = names or []
     table = names[:1] == [COMPLEXITY]
     if table and device != "cpu":
         raise ArgumentError(f"the table of costs is in CPU time on 1 thread, and was asked for on {device!r}")
@@ -37,7 +55,22 @@ def _report(results: Results, lines: Iterable[str], folder: Path, as_json: bool)
         out_json(results.to_json())
     else:
         for line in lines:
-            out(line)
+            out_line(line)
         say(f"results, report and curves are in {folder}")
     if results.our_mistakes:
         raise RegardError(f"regard was wrong or failed: {'; '.join(results.our_mistakes)}")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Probe and report; raises a RegardError if a backend is wrong."""
+    if not as_json:
+        say("trying every backend on small problems ...")
+    health = examine()
+    if as_json:
+        out_json(health.to_json())
+    else:
+        for line in describe_health(health):
+            out_line(line)
+    if not health.sound:
+        wrong = [finding.backend for finding in health.findings if finding.status == "wrong"]
+        raise RegardError(f"wrong answers from {', '.join(wrong)}; do not trust this installation, and report it")

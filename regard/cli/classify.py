@@ -6,65 +6,39 @@ import json
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
+from typing import Annotated
 
-import torch
+import typer
 
 from regard.cli.console import out_data, out_json, say
-from regard.cli.runs import CLASSES_FILE, LONGEST_FILE
-from regard.decoding.loading import load_with_tokeniser
-from regard.errors import CheckpointError
-from regard.models.encoder import TextEncoder
-from regard.text import BEGIN, END, Tokeniser, pad, read_lines, tidy
+from regard.cli.options import Json, Run
+from regard.text import read_lines, tidy
+from regard.training.recipes import Classifier
 
 LINES_AT_ONCE = 32
 
 
-def run_classify(run: Path, texts: list[str], *, as_json: bool) -> None:
+def classify(
+    run: Run,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Or lines on standard input.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Say the label of each text and how probable it is, in the order of the lines; an empty line has none."""
-    model, tokeniser, classes, longest = load_classifier(run)
-    alone = not texts and sys.stdin.isatty()
-    if alone:
+    classifier = Classifier.load(run)
+    by_hand = not texts and sys.stdin.isatty()
+    if by_hand:
         say("one text a line; end with Ctrl-D")
     lines = iter(texts or read_lines(sys.stdin.buffer))
-    while chunk := list(islice(lines, 1 if alone else LINES_AT_ONCE)):
-        told = [text for text in map(tidy, chunk) if text]
-        rows = iter(probabilities(model, tokeniser, told, longest))
+    while chunk := list(islice(lines, 1 if by_hand else LINES_AT_ONCE)):
+        rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
         for text in chunk:
             row = next(rows) if tidy(text) else None
             if as_json:
-                out_json(_record(text, classes, row))
+                out_json(_record(text, classifier.classes, row))
             else:
-                out_data(_line(classes, row))
-
-
-def load_classifier(run: Path) -> tuple[TextEncoder, Tokeniser, list[str], int]:
-    """The best model of a training, or a saved one, with its tokeniser, the labels in the order of its scores,
-    and how many ids of a text it reads.
-
-    Raises:
-        CheckpointError: missing, damaged, or no classifier.
-    """
-    saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
-    model = TextEncoder.from_saved(saved, str(run))
-    classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
-    if model.config.head != "classes" or len(classes) != model.config.classes:
-        raise CheckpointError(
-            f"{run} holds an encoder whose head is {model.config.head!r} and {len(classes)} labels, so it sorts "
-            f"nothing; train one with: regard train classifier --from {run}"
-        )
-    longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
-    return model, tokeniser, classes, longest
-
-
-@torch.no_grad()
-def probabilities(model: TextEncoder, tokeniser: Tokeniser, texts: Sequence[str], longest: int) -> list[list[float]]:
-    """How probable each class is of each text, of which the first `longest` ids are read."""
-    if not texts:
-        return []
-    device = next(model.parameters()).device
-    ids = pad([[BEGIN, *tokeniser.encode(text)[: longest - 2], END] for text in texts])
-    return model.eval()(ids.to(device)).double().softmax(-1).tolist()
+                out_data(_line(classifier.classes, row))
 
 
 def _line(classes: Sequence[str], row: list[float] | None) -> str:
@@ -77,6 +51,6 @@ def _line(classes: Sequence[str], row: list[float] | None) -> str:
 
 
 def _record(text: str, classes: Sequence[str], row: list[float] | None) -> str:
-    found = dict(zip(classes, row, strict=True)) if row is not None else {}
-    label = max(found, key=found.__getitem__) if found else None
-    return json.dumps({"text": text, "label": label, "probabilities": found}, ensure_ascii=False)
+    probabilities = dict(zip(classes, row, strict=True)) if row is not None else {}
+    label = max(probabilities, key=probabilities.__getitem__) if probabilities else None
+    return json.dumps({"text": text, "label": label, "probabilities": probabilities}, ensure_ascii=False)

@@ -6,30 +6,38 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from regard.cli.console import duration, out, out_json, say
-from regard.cli.evaluate import describe
-from regard.cli.pronouns import PronounReport, judge_pronouns
-from regard.cli.runs import read_settings
-from regard.cli.train import decide_settings, train_translator
-from regard.cli.translator_settings import Settings
+from regard.cli.options import Json
+from regard.cli.progress import training_progress
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard.text.pronouns import ARTICLE_SENTENCES
-from regard.text.translation_data import PRONOUNS, load_translation_data
-from regard.training import check_run_folder
+from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
+from regard.training import TrainingResult, check_run_folder
+from regard.training.recipes import TranslationTraining, read_settings
+from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns
 
 # Chosen on validation sentences: the smallest model that learns what *it* refers to within the time of a demo.
-SETTINGS = Settings(
+SETTINGS = TranslationTraining.Config(
     data=(PRONOUNS,), steps=1_900, dim=128, heads=4, layers=2, positions="rotary", vocab_size=3_000, batch_tokens=1_000,
     learning_rate=2e-3, warmup_steps=150, schedule="cosine", dropout=0.0, label_smoothing=0.0, validate_every=475,
 )  # fmt: skip
 PICTURES = "pictures"
 
 
-def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
+def demo(
+    run: Annotated[
+        Path, typer.Option("--out", metavar="RUN", help="Where the run is kept; an interrupted one goes on.")
+    ] = Path("runs/demo"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; fewer are faster and worse.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = SETTINGS.seed,
+    as_json: Json = False,
+) -> None:
     """Train (or go on, or find it done), translate, score, look; the story is told on the way."""
     tell = say if as_json else out
     check_run_folder(run)
@@ -38,7 +46,7 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     tell("")
     data = load_translation_data(settings.data, seed=settings.seed)
     tell(f"1. Training on {data.notes[0]}.")
-    trained = train_translator(run, settings, data, resume=True, cpu=True)
+    trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
         raise RegardError(f"interrupted after {trained.steps} steps; the same command goes on from there")
     tell(f"   {trained.steps:,} steps, {duration(trained.wall_seconds)} ({trained.cpu_seconds:.0f} CPU seconds)")
@@ -46,8 +54,9 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
     translator = Translator.load(run)
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, settings.seed)
+    scores = RunScores("the test split", result, report)
     tell("2. Scores on sentences whose pairs of nouns were never seen in training")
-    for line in [*describe(result, "the test split"), *report.lines()]:
+    for line in scores.lines():
         tell(f"   {line}")
     tell("")
     tell("3. The sentences of every article about attention")
@@ -61,7 +70,7 @@ def run_demo(run: Path, *, steps: int | None, seed: int, as_json: bool) -> None:
         out_json(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
 
 
-def _settings(run: Path, steps: int | None, seed: int) -> Settings:
+def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
     """Those of the demo, or of the demo that was begun in this folder."""
     wanted = replace(SETTINGS, steps=steps or SETTINGS.steps, seed=seed)
     kept = read_settings(run)
@@ -69,7 +78,15 @@ def _settings(run: Path, steps: int | None, seed: int) -> Settings:
         return wanted
     if kept.get("data") != [PRONOUNS] or kept.get("steps") != wanted.steps or kept.get("seed") != seed:
         raise ArgumentError(f"{run} holds a run with other settings; give another folder with --out, or remove it")
-    return decide_settings(run, {}, resume=True)
+    config = TranslationTraining.decide(run, {}, resume=True)
+    assert isinstance(config, TranslationTraining.Config)
+    return config
+
+
+def _train(run: Path, settings: TranslationTraining.Config, data: TranslationData) -> TrainingResult:
+    training = TranslationTraining(settings, tell=say, data=data).prepare(run)
+    with training_progress() as progress:
+        return training.run(run, resume=True, cpu=True, progress=progress)
 
 
 def _look_at_articles(translator: Translator, report: PronounReport, folder: Path, tell: Any) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from regard.cli.console import out, out_json, say
-from regard.cli.translate import check_search
+from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
@@ -18,33 +19,47 @@ from regard.terminal_text import printable_lines
 from regard.text import read_lines
 
 
-def run_generate(
-    run: Path,
-    prompts: list[str],
-    *,
-    draws: dict[str, Any],
-    max_tokens: int,
-    stop: Sequence[str],
-    beam: int,
-    normalisation: str,
-    alpha: float,
-    as_json: bool,
+def generate(
+    run: Run,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROMPT", help="Or lines on standard input.", show_default=False),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Below 1 sharper, above 1 evener; 0 for the likeliest. {default_note(Sampling, 'temperature')}"
+        ),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest ids.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest that together reach p.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Draw among those p times as likely as the likeliest.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help=f"Of the draws; the same seed, the same text. {default_note(Sampling, 'seed')}")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most sub-words that are written.")] = default(
+        Generator.generate, "max_tokens"
+    ),
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")
+    ] = None,
+    beam: Beam = default(Generator.generate, "beam"),
+    normalisation: Normalisation = default(Generator.generate, "normalisation"),
+    alpha: Alpha = default(Generator.generate, "alpha"),
+    as_json: Json = False,
 ) -> None:
-    """Continue each prompt, showing its text as it is written.
-
-    Args:
-        draws: what was given of temperature, top_k, top_p, min_p and seed; None for what was not.
-    """
+    """Continue each prompt, showing its text as it is written."""
     check_search(normalisation)
+    draws: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     given = {name: value for name, value in draws.items() if value is not None}
     if beam > 1 and given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ArgumentError(f"--beam {beam} looks for the likeliest text and draws nothing; leave out {names}, or it")
-    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "beam": beam}
+    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
     generator = Generator.load(run)
-    alone = not prompts and sys.stdin.isatty()
-    if alone:
+    by_hand = not prompts and sys.stdin.isatty()
+    if by_hand:
         say("one prompt a line; end with Ctrl-D")
     for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
         options["first_row"] = row  # each line draws for itself, as it would among the others

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table as Drawn
+from rich.text import Text
 
 from regard.cli.console import check_picture_name, out, out_json, say
+from regard.cli.options import Json
 from regard.errors import ArgumentError
+from regard.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
 from regard.terminal_text import printable, printable_lines
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from regard.lessons import Claim, Table, Taught
 
 
 def lesson(
@@ -25,13 +26,11 @@ def lesson(
         Path | None, typer.Option(metavar="RUN", help="A trained translator, for the lessons that look into one.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Show this instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = Settings.seed,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Put a claim of the articles about attention to the test, with numbers and a figure."""
-    from regard.lessons import Settings, find_lesson
-
+    """Teach one lesson, or list them."""
     if name is None:
         given = {"--png": png, "--run": run, "--text": text}
         if asked := [option for option, value in given.items() if value is not None]:
@@ -53,8 +52,6 @@ def lesson(
 
 
 def _list_lessons(as_json: bool) -> None:
-    from regard.lessons import LESSONS
-
     if as_json:
         out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
         return
@@ -65,8 +62,6 @@ def _list_lessons(as_json: bool) -> None:
 
 def _answers() -> Console:
     """Rich on standard output: as wide as the terminal, or 100 characters elsewhere; words are shown as they stand."""
-    from rich.console import Console
-
     width = None if sys.stdout.isatty() else 100
     return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
@@ -89,10 +84,6 @@ def _show(taught: Taught, console: Console) -> None:
 
 
 def _show_table(table: Table, console: Console) -> None:
-    from rich import box
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
     console.print(printable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
@@ -104,9 +95,6 @@ def _show_table(table: Table, console: Console) -> None:
 
 
 def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
     grid = Drawn.grid(padding=(0, 2, 0, 0))
     for claim in claims:
         verdict = Text("holds", "green") if claim.holds else Text("fails", "red")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Annotated
 
 import torch
+import typer
 
 from regard.cli.console import out_json, out_lines, shortened
+from regard.cli.options import Json
 from regard.errors import ArgumentError
 from regard.kernels import BACKENDS
 from regard.plan import make_plan
@@ -20,24 +23,25 @@ LARGEST = 10**18  # of a size: positions are counted in 64 bits
 DIGITS = 18  # of a number in a text
 
 
-def run_plan(
-    *,
-    q_len: int,
-    pattern: str,
-    k_len: int | None,
-    heads: int,
-    kv_heads: int | None,
-    head_dim: int,
-    v_dim: int | None,
-    batch: int,
-    dtype: str,
-    device: str,
-    grad: bool,
-    dropout: float,
-    softcap: float | None,
-    want: list[str] | None,
-    backend: str,
-    as_json: bool,
+def plan(
+    q_len: Annotated[int, typer.Option(min=0, help="Queries.")],
+    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Such as 'causal & causal_window(512)'.")] = "full",
+    k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Of queries and keys.")] = 64,
+    v_dim: Annotated[int | None, typer.Option(min=0, help="Of values. [default: head-dim]")] = None,
+    batch: Annotated[int, typer.Option(min=0, help="Texts.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda; it need not be here.")] = "cpu",
+    grad: Annotated[bool, typer.Option("--grad", help="With gradients of q, k and v.")] = False,
+    dropout: Annotated[float, typer.Option(help="Share of the weights dropped.")] = 0.0,
+    softcap: Annotated[float | None, typer.Option(help="Scores are capped to plus and minus this.")] = None,
+    want: Annotated[
+        list[str] | None, typer.Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="auto for the cheapest, or a name.")] = "auto",
+    as_json: Json = False,
 ) -> None:
     """Print the plan of a call with these sizes."""
     keys, kv_heads = q_len if k_len is None else k_len, heads if kv_heads is None else kv_heads

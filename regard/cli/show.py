@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from regard.cli.console import check_picture_name, out, out_json, out_lines
+from regard.cli.options import Json, default
+from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
+from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
 
 
-def run_show(text: str, q_len: int, k_len: int, *, png: Path | None, as_json: bool, layers: int = 1) -> None:
+def show(
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
+    length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
+    keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Show also what a stack of so many layers learns from.")] = default(
+        draw, "layers"
+    ),
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
+    as_json: Json = False,
+) -> None:
     """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, say how far it reaches."""
-    pattern = parse(text)
+    wanted, k_len = parse(pattern), length if keys is None else keys
     if png is not None:
-        from regard.inspection import draw_pattern
-
         check_picture_name(png)
-        draw_pattern(pattern, q_len, k_len, png, layers=layers)
+        draw_pattern(wanted, length, k_len, png, layers=layers)
     if as_json:
-        out_json(json.dumps(_record(pattern, q_len, k_len, png, layers)))
+        out_json(json.dumps(_record(wanted, length, k_len, png, layers)))
         return
     if png is None:
-        out_lines(draw(pattern, q_len, k_len, layers=layers))
+        out_lines(draw(wanted, length, k_len, layers=layers))
     else:
-        out(f"{pattern} drawn in {png}")
+        out(f"{wanted} drawn in {png}")
     if layers > 1:
-        out(f"{layers} layers reach {pattern.reach(layers)}")
-        out(f"the last query learns from {_spans(pattern, k_len, layers)}")
+        out(f"{layers} layers reach {wanted.reach(layers)}")
+        out(f"the last query learns from {_spans(wanted, k_len, layers)}")
 
 
 def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:
@@ -47,7 +59,5 @@ def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: 
 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:
     """The positions that the last query learns from, as the spans of a text."""
-    from regard.patterns.arguments import runs, words
-
     positions = learned(pattern, 1, k_len, layers)[0].nonzero().flatten().tolist()
     return f"{len(positions)} of {k_len} positions: {words(runs(positions))}"

@@ -1,74 +1,118 @@
-"""`regard train translation`: settings, data, tokeniser, model, and the loop."""
+"""`regard train ...` and `regard average`: a recipe of the library, its options, and what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
-from regard.cli import run_settings
-from regard.cli.console import say
-from regard.cli.samples import translations
-from regard.cli.training_runs import Training, conclude, describe_model, describe_steps, share_of_work
-from regard.cli.translator_settings import Settings
-from regard.text import Tokeniser
-from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
-from regard.training import TrainingResult, check_run_folder
-from regard.training.translation import TranslationTask
+from regard.cli.console import duration, say
+from regard.cli.options import with_settings
+from regard.cli.progress import training_progress
+from regard.errors import RegardError
+from regard.training import TrainingResult, average_checkpoints
+from regard.training.recipes import (
+    ClassifierTraining,
+    LanguageModelTraining,
+    MaskedWordsTraining,
+    Recipe,
+    TranslationTraining,
+)
+from regard.training.recipes.recipe import share_of_work
+
+Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run, its settings included.")]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
+Given = Mapping[str, Any]
 
 
-def run_training(
-    out: Path, given: Mapping[str, Any], *, resume: bool, cpu: bool, tensorboard: bool = False, samples: bool = False
+@with_settings(TranslationTraining.Config, TranslationTraining.VARIANTS)
+def translation(
+    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
 ) -> None:
-    """The command: say what is read, train, say what came of it."""
-    check_run_folder(out)
-    settings = decide_settings(out, given, resume)
-    data = load_translation_data(settings.data, settings.valid, settings.seed)
-    for note in data.notes:
-        say(note)
-    result = train_translator(out, settings, data, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=samples)
-    found = None if result.valid_loss is None else f"best validation {result.valid_loss:.4f}"
-    conclude("translation", out, result, found)
+    """Train a translator into the folder."""
+    train_recipe(TranslationTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
-def decide_settings(out: Path, given: Mapping[str, Any], resume: bool) -> Settings:
-    """The settings of a new run, or those of the run in `out` with what may change changed; see there."""
-    data = f"a file of sentence pairs, or '{PRONOUNS}' for the embedded corpus"
-    return run_settings.decide_settings(Settings, out, given, resume, data)
+@with_settings(LanguageModelTraining.Config)
+def language_model(
+    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
+) -> None:
+    """Train a language model into the folder."""
+    train_recipe(LanguageModelTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
-def train_translator(
-    out: Path,
-    settings: Settings,
-    data: TranslationData,
-    *,
-    resume: bool,
-    cpu: bool = False,
-    tokeniser: Tokeniser | None = None,
-    tensorboard: bool = False,
-    samples: bool = False,
-) -> TrainingResult:
-    """Train what the settings describe on the data, into the folder `out`, with its curves and test split."""
-    tokeniser = tokeniser or learn_tokeniser(settings, data)
-    torch.manual_seed(settings.seed)
-    model = settings.new_model(tokeniser.vocab_size)
-    task = TranslationTask(
-        data.train, data.valid, tokeniser,
-        batch_tokens=settings.batch_tokens, label_smoothing=settings.label_smoothing, seed=settings.seed,
-        **share_of_work(),
-    )  # fmt: skip
-    if task.left_out:
-        say(f"{task.left_out:,} pairs with more sub-words than a batch or 256 hold were left out of training")
-    say(f"{describe_model(settings.model, model, tokeniser)}; {describe_steps(settings, task.batches.steps_per_epoch)}")
-    training = Training(
-        out=out, settings=settings, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
-        samples=translations(tokeniser, data.valid) if samples else None,
-    )  # fmt: skip
-    return training.go(resume=resume, cpu=cpu, tensorboard=tensorboard)
+@with_settings(MaskedWordsTraining.Config)
+def masked_words(
+    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
+) -> None:
+    """Train an encoder on hidden words into the folder."""
+    train_recipe(MaskedWordsTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
-def learn_tokeniser(settings: Settings, data: TranslationData) -> Tokeniser:
-    """One vocabulary for both sides of the training pairs."""
-    return Tokeniser.train((text for pair in data.train for text in (pair.source, pair.target)), settings.vocab_size)
+@with_settings(ClassifierTraining.Config)
+def classifier(
+    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
+) -> None:
+    """Train a classifier into the folder."""
+    train_recipe(ClassifierTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
+
+
+def train_recipe(recipe: type[Recipe], out: Path, given: Given, *, resume: bool, tensorboard: bool, cpu: bool) -> None:
+    """Train by a recipe, show it, and say how it ended.
+
+    Raises:
+        RegardError: as for the recipe; or it was interrupted, and the sentence says how to go on.
+    """
+    with _one_voice():
+        training = recipe.of(out, given, resume=resume, tell=say).prepare(out if resume else None)
+        with training_progress() as progress:
+            result = training.run(out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress)
+        conclude(recipe.COMMAND, out, result, training.judge(out, result))
+
+
+def conclude(command: str, out: Path, result: TrainingResult, verdict: str | None) -> None:
+    """Say how a training ended and how good the best model is; an interrupted one is a failure.
+
+    Raises:
+        RegardError: it was interrupted; the sentence says how to go on.
+    """
+    reasons = {
+        "steps": "all steps are done",
+        "minutes": "the minutes are over",
+        "patience": "validation stopped improving",
+        "interrupted": f"interrupted; go on with: regard train {command} --out {out} --resume",
+    }
+    best = f", {verdict} at step {result.best_step}" if verdict else ""
+    sentence = (
+        f"{reasons[result.stopped]}: {result.steps:,} steps{best}, {duration(result.wall_seconds)} "
+        f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
+    )
+    if result.stopped == "interrupted":
+        raise RegardError(sentence)
+    say(sentence)
+
+
+@contextmanager
+def _one_voice() -> Generator[None]:
+    """Of several processes only the first writes to standard error; at the end their group is closed."""
+    with open(os.devnull, "w") as silence, redirect_stderr(silence) if share_of_work()["rank"] else nullcontext():
+        yield
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training that kept some (--keep).")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the new model.")],
+    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints.")] = 5,
+) -> None:
+    """Write the mean of a run's last checkpoints, and say of which."""
+    names = average_checkpoints(run, last, out)
+    say(f"the mean of {', '.join(names)} is in {out}")

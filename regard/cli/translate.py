@@ -8,28 +8,38 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from regard.cli.console import check_picture_name, out_data, out_json, say
-from regard.decoding import NORMALISATIONS, Translation, Translator
+from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
+from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
+from regard.inspection import draw_maps, look
+from regard.inspection.maps import check_attends
 from regard.text import read_lines, tidy
 
 LINES_AT_ONCE = 256
 
 
-def run_translate(
-    run: Path,
-    sentences: list[str],
-    *,
-    beam: int,
-    normalisation: str,
-    alpha: float,
-    picture: Path | None,
-    as_json: bool,
+def translate(
+    run: Run,
+    sentences: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SENTENCE", help="Or lines on standard input.", show_default=False),
+    ] = None,
+    beam: Beam = default(Translator.translate, "beam"),
+    normalisation: Normalisation = default(Translator.translate, "normalisation"),
+    alpha: Alpha = default(Translator.translate, "alpha"),
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Translate in the order of the lines, saying each translation as soon as its batch is done."""
     check_search(normalisation)
+    sentences = sentences or []
     if picture is not None:
         check_picture_name(picture)
         if len(sentences) != 1:
@@ -38,12 +48,12 @@ def run_translate(
             )
     translator = Translator.load(run)
     if picture is not None:
-        check_can_look(translator)
-    alone = not sentences and sys.stdin.isatty()
-    if alone:
+        check_attends(translator.model)  # before any work
+    by_hand = not sentences and sys.stdin.isatty()
+    if by_hand:
         say("one sentence a line; end with Ctrl-D")
     lines = sentences or read_lines(sys.stdin.buffer)
-    for chunk in _chunks(lines, 1 if alone else LINES_AT_ONCE):
+    for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
             if as_json:
                 out_json(json.dumps(_record(translation), ensure_ascii=False))
@@ -53,26 +63,12 @@ def run_translate(
                 _draw(translator, translation, picture)
 
 
-def check_search(normalisation: str) -> None:
-    if normalisation not in NORMALISATIONS:
-        raise ArgumentError(f"--normalisation {normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
-
-
-def check_can_look(translator: Translator) -> None:
-    """Raise an UnsupportedError, before any work, if the model has no attention to draw."""
-    from regard.inspection.maps import check_attends
-
-    check_attends(translator.model)
-
-
 def _record(translation: Translation) -> dict[str, Any]:
     record = asdict(translation)
     return {**record, "text": tidy(translation.text)}
 
 
 def _draw(translator: Translator, translation: Translation, picture: Path) -> None:
-    from regard.inspection import draw_maps, look
-
     maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
     draw_maps(maps, picture, title=f"{tidy(translation.source)} → {tidy(translation.text)}")
     say(f"the attention is drawn in {picture}")

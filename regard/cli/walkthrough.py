@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from regard.cli.console import out, out_json, out_lines
+from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError, CheckpointError
-
-if TYPE_CHECKING:
-    from regard.walkthrough import Walk
+from regard.storage.files import replace_file
+from regard.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
 
 OF_BOTH = ("word", "context", "head")  # options of walks with weights that are drawn and with those of a run
 OF_RUNS = ("layer",)  # of a run alone; all others are of weights that are drawn
@@ -25,21 +26,31 @@ def walkthrough(
     ] = None,
     context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
-    heads: Annotated[int | None, typer.Option(min=1, max=128, help="Query heads. [default: 2]")] = None,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
-    head: Annotated[int | None, typer.Option(help="The head that is followed, from 1. [default: 1]")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, max=1024, help="Size of the vectors. [default: 8]")] = None,
-    score: Annotated[
-        str | None, typer.Option(help="scaled_dot, dot, general, concat or additive. [default: scaled_dot]")
+    heads: Annotated[
+        int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
     ] = None,
-    positions: Annotated[str | None, typer.Option(help="none, sinusoidal or rotary. [default: none]")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of all weights. [default: 0]")] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head: Annotated[
+        int | None, typer.Option(help=f"The head that is followed, from 1. {default_note(walk, 'head')}")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
+    ] = None,
+    positions: Annotated[
+        str | None, typer.Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Of all weights. {default_note(walk, 'seed')}")
+    ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
-    layer: Annotated[int | None, typer.Option(help="Of the run, from 1. [default: 1]")] = None,
+    layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
+    """Walk, and show the steps in the terminal, as JSON or as a page."""
     chosen: dict[str, Any] = {
         "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
         "dim": dim, "score": score, "positions": positions, "seed": seed, "layer": layer,
@@ -48,9 +59,6 @@ def walkthrough(
     _check_fitting(given, of_run=run is not None)
     if html is not None:
         _check_page(html)
-    from regard.storage.files import replace_file
-    from regard.walkthrough import to_html, to_json, walk, walk_run
-
     found = walk(text, **given) if run is None else walk_run(run, text, **given)
     if html is not None:
         replace_file(html, to_html(found).encode())
@@ -64,13 +72,9 @@ def walkthrough(
 
 def _show(found: Walk) -> None:
     """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    from regard.walkthrough import to_rich, to_text
-
     if not sys.stdout.isatty():
         out_lines(to_text(found))
         return
-    from rich.console import Console
-
     console = Console(highlight=False)
     if console.color_system in ("256", "truecolor"):
         console.print(to_rich(found, console.width), soft_wrap=True)

@@ -6,14 +6,12 @@ those per target token of the whole step, however it is cut into micro-batches a
 """
 
 from regard.training.averaging import average_checkpoints
-from regard.training.config import TrainingConfig
-from regard.training.curves import draw_curves
-from regard.training.events import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
-from regard.training.log import read_log, read_what_is_left
+from regard.training.checkpoint import RunSummary, read_run
+from regard.training.config import TrainingConfig, learning_rate_at
+from regard.training.log import draw_curves, read_log, read_what_is_left
 from regard.training.loop import check_run_folder, train
+from regard.training.record import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.run import OnValidation, TrainingResult
-from regard.training.schedule import learning_rate_at
-from regard.training.summary import RunSummary, read_run
 from regard.training.task import Batch, Task
 
 __all__ = [

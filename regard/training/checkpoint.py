@@ -2,8 +2,7 @@
 
 Each folder is a saved model that `load_model` reads, with `training.json` and `optimiser.safetensors` beside it.
 A checkpoint is written aside, synced and renamed; then `checkpoints.json` is replaced in one instant; then the
-folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed.
-"""
+folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed."""
 
 import re
 import shutil
@@ -13,7 +12,8 @@ from typing import Any
 
 import torch
 
-from regard.errors import CheckpointError
+from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path
 from regard.models.storage import (
     Checkpoints,
     load_model,
@@ -25,7 +25,7 @@ from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import check_format, read_sealed, render_sealed
 from regard.training.config import TrainingConfig
-from regard.training.sharding import gathered, parted
+from regard.training.workers import gathered, parted
 
 FORMAT = 1
 STATE_FILE = "training.json"
@@ -205,3 +205,42 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
     for folder in ours:
         if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as its last checkpoint tells it: its settings, its data's fingerprint, and its best model so far."""
+
+    config: TrainingConfig
+    data: dict[str, Any]
+    step: int
+    tokens: int
+    best_step: int | None
+    best_loss: float | None
+
+
+def read_run(folder: str | Path) -> RunSummary:
+    """Read how far a run came and with which settings, for instance to resume it with the same.
+
+    Args:
+        folder: what `train` was given.
+
+    Raises:
+        CheckpointError: there is no run, or it is damaged.
+
+    >>> read_run("nowhere")
+    Traceback (most recent call last):
+    regard.errors.CheckpointError: nowhere holds no run of training
+    """
+    folder = a_path("folder", folder)
+    checkpoints = read_checkpoints(folder)
+    if checkpoints is None:
+        raise CheckpointError(f"{folder} holds no run of training")
+    content = read_training(folder / checkpoints.last)
+    try:
+        config = TrainingConfig.from_dict(content["config"])
+    except ArgumentError as error:
+        raise CheckpointError(f"{folder / checkpoints.last} was trained with other settings: {error}") from error
+    state = RunState(**content["state"])
+    data = content["fingerprint"].get("data", {})
+    return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)

@@ -1,9 +1,13 @@
-"""How long, how fast and how carefully to train: one frozen record, checked when it is made."""
+"""How long, how fast and how carefully to train: one frozen record, checked when it is made, and its schedule."""
+
+from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Self, TypeGuard
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.kinds import of_kind
 
@@ -12,31 +16,58 @@ PRECISIONS = ("float32", "bfloat16")
 PARALLEL = ("ddp", "fsdp")
 
 
+def setting(
+    default: Any = MISSING,
+    *,
+    least: int | None = None,
+    metavar: str | None = None,
+    shown: str | None = None,
+    option: str | None = None,
+    listed: bool | None = None,
+) -> Any:
+    """A field of a Config that is also an option on the command line.
+
+    Its sentence stands in the class's docstring under Args, and is the option's help.
+
+    Args:
+        default: the one default; required without it.
+        least: the smallest number allowed.
+        metavar: what the option's value is called in the help.
+        shown: the default in words, where None stands for something that follows from other settings.
+        option: the option's names, where they do not follow from the field's.
+        listed: the option takes several values in one text with commas, such as 8,2,1.
+    """
+    metadata = {"least": least, "metavar": metavar, "shown": shown, "option": option, "listed": listed}
+    given = {name: value for name, value in metadata.items() if value is not None}
+    return field(default=default, metadata={"is_option": True, **given})
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Settings of one training; each is checked here, and `to_dict` gives it back as JSON values.
 
     Args:
         steps: optimiser steps.
-        minutes: a cap on the wall-clock time, resumed time included; None for no cap.
-        learning_rate: its peak, reached at the end of the warm-up.
+        minutes: a cap on the wall-clock time, resumed time included; no cap by default.
+        learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
-        schedule: what follows the rise: "inverse_square_root", "cosine" (down to zero at `steps`) or "constant".
+        schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.
         betas: Adam's two decay rates.
         epsilon: Adam's guard against division by zero.
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
         gradient_clip: the largest allowed norm of all gradients together; None for no limit.
         accumulate: micro-batches that make one step.
         validate_every: steps between validations.
-        patience: validations in a row without improvement before training stops; None to never stop so.
-        save_every: steps between checkpoints; every new best model is saved as well.
-        keep: how many of the last checkpoints stay beside the best one, for averaging or for a look back.
+        patience: validations in a row without improvement before training stops; no limit by default.
+        save_every: steps between checkpoints; every new best model is saved as well. None: after each validation.
+        keep: how many of the last checkpoints stay beside the best one, for `regard average` or for a look back.
         log_every: steps between lines of the log.
         seed: all randomness of step s is a function of (seed, s, process).
-        precision: "float32", or "bfloat16" for the products of matrices; weights and optimiser stay float32.
-        skip_non_finite: how many steps in a row may have a loss or gradient that is not finite and be passed over;
-            one more stops the training.
-        parallel: what several processes share: "ddp", the batch; "fsdp", weights, gradients and optimiser as well.
+        precision: of the computation: float32, or bfloat16 for the products of matrices; weights and optimiser stay
+            float32.
+        skip_non_finite: how many steps in a row may have a loss or gradient that is not finite and be skipped; one
+            more stops the training.
+        parallel: what several processes share: ddp, the batch; fsdp, weights, gradients and optimiser as well.
 
     Raises:
         ArgumentError: a value outside its range.
@@ -50,33 +81,34 @@ class TrainingConfig:
     regard.errors.ArgumentError: steps is 0; it must be a whole number of at least 1
     """
 
-    steps: int = 1000
-    minutes: float | None = None
-    learning_rate: float = 1e-3
-    warmup_steps: int = 400
-    schedule: str = "inverse_square_root"
+    steps: int = setting(1_000, least=1)
+    minutes: float | None = setting(None)
+    learning_rate: float = setting(1e-3)
+    warmup_steps: int = setting(400, least=0)
+    schedule: str = setting("inverse_square_root")
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-9
-    weight_decay: float = 0.0
+    weight_decay: float = setting(0.0, least=0)
     gradient_clip: float | None = 1.0
-    accumulate: int = 1
-    validate_every: int = 200
-    patience: int | None = None
-    save_every: int = 200
-    keep: int = 1
+    accumulate: int = setting(1, least=1)
+    validate_every: int = setting(200, least=1)
+    patience: int | None = setting(None, least=1)
+    save_every: int | None = 200
+    keep: int = setting(1, least=1)
     log_every: int = 10
-    seed: int = 0
-    precision: str = "float32"
-    skip_non_finite: int = 0
-    parallel: str = "ddp"
+    seed: int = setting(0, least=0)
+    precision: str = setting("float32")
+    skip_non_finite: int = setting(0, least=0)
+    parallel: str = setting("ddp")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "validate_every", "save_every", "keep", "log_every"):
+        for name in ("steps", "accumulate", "validate_every", "keep", "log_every"):
             _check_whole(name, getattr(self, name), at_least=1)
         for name in ("warmup_steps", "seed", "skip_non_finite"):
             _check_whole(name, getattr(self, name), at_least=0)
-        if self.patience is not None:
-            _check_whole("patience", self.patience, at_least=1)
+        for name in ("patience", "save_every"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), at_least=1)
         for name in ("learning_rate", "epsilon"):
             _check_positive(name, getattr(self, name))
         for name in ("minutes", "gradient_clip"):
@@ -97,7 +129,7 @@ class TrainingConfig:
         return {**asdict(self), "betas": list(self.betas)}
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> "TrainingConfig":
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; settings that are left out take their defaults.
 
         Raises:
@@ -108,6 +140,43 @@ class TrainingConfig:
         if unknown := sorted(settings.keys() - set(known)):
             raise ArgumentError(f"there is no training setting {', '.join(unknown)}; there are {', '.join(known)}")
         return cls(**settings)
+
+
+def learning_rate_at(config: TrainingConfig, step: int) -> float:
+    """The learning rate of a step, counted from 1.
+
+        warm-up (step <= w)    peak * step / w
+        inverse_square_root    peak * sqrt(w / step)
+        cosine                 peak * (1 + cos(pi * (step - w) / (steps - w))) / 2
+        constant               peak
+
+    With peak = dim ** -0.5 * w ** -0.5 the first is the paper's dim ** -0.5 * min(step ** -0.5, step * w ** -1.5).
+
+    Args:
+        config: the peak is its `learning_rate`, w its `warmup_steps`.
+        step: from 1.
+
+    Raises:
+        ArgumentError: a step below 1.
+
+    Source: Vaswani et al., Attention Is All You Need, 2017, section 5.3; cosine: Loshchilov and Hutter, SGDR, 2017.
+
+    >>> config = TrainingConfig(learning_rate=1.0, warmup_steps=4)
+    >>> [learning_rate_at(config, step) for step in (1, 4, 16)]
+    [0.25, 1.0, 0.5]
+    """
+    of_kind("config", config, TrainingConfig, "a TrainingConfig")
+    if whole("step", step) < 1:
+        raise ArgumentError(f"step is {step}; steps are counted from 1")
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if step <= warmup:
+        return peak * step / warmup
+    if config.schedule == "inverse_square_root":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    if config.schedule == "cosine":
+        done = (step - warmup) / max(config.steps - warmup, 1)
+        return peak * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    return peak
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -10,11 +10,9 @@ from typing import NamedTuple
 import torch
 
 from regard.errors import ArgumentError, DataError
-from regard.training.config import TrainingConfig
-from regard.training.schedule import learning_rate_at
-from regard.training.sharding import filled, hollow, whole, whole_state
+from regard.training.config import TrainingConfig, learning_rate_at
 from regard.training.task import Task
-from regard.training.workers import Workers
+from regard.training.workers import Workers, filled, hollow, whole, whole_state
 
 
 class StepSums(NamedTuple):

@@ -66,7 +66,7 @@ def hash_of(*parts: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def environment(device: torch.device, parallel: str = "ddp") -> dict[str, Any]:
+def environment(device: torch.device, parallel: str = TrainingConfig.parallel) -> dict[str, Any]:
     """What changes the last bits of a sum, but not what is trained.
 
     >>> environment(torch.device("cpu"))["device"]

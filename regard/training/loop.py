@@ -14,13 +14,11 @@ from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, read_sealed_or_older
 from regard.training.checkpoint import Identity
 from regard.training.config import TrainingConfig
-from regard.training.events import Progress
 from regard.training.explanation import KEYS, RUN_FILE
 from regard.training.fingerprint import environment, fingerprint
-from regard.training.interruption import Interruption
-from regard.training.lock import folder_lock
-from regard.training.record import Record
+from regard.training.record import Progress, Record
 from regard.training.run import OnValidation, Run, TrainingResult
+from regard.training.session import Interruption, folder_lock
 from regard.training.task import Task
 from regard.training.workers import Workers
 

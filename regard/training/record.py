@@ -1,14 +1,172 @@
-"""What a run writes down and tells while it works: its log, the same for TensorBoard, and events."""
+"""What a run reports while it works: events for a progress display, the log, the same numbers for TensorBoard, time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, process_time
+from typing import Any
 
-from regard.training.events import Event, Noticed, Progress
+from regard.errors import CheckpointError, MissingPackageError
 from regard.training.log import Log
-from regard.training.tensorboard import Board, check_installed
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before."""
+
+    step: int
+    steps: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One optimiser step: loss in nats per target token, and the gradients' norm before clipping."""
+
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class StepSkipped:
+    """A loss or gradient was not finite, so the weights were left as they were; `in_a_row` such steps so far."""
+
+    step: int
+    steps: int
+    in_a_row: int
+
+
+@dataclass(frozen=True)
+class Validated:
+    """The plain cross entropy over the validation batches, in nats per token; `is_best` of all so far."""
+
+    step: int
+    loss: float
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A complete checkpoint is on the disk."""
+
+    step: int
+    folder: str
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Something went wrong that stops nothing: a copy of the log that cannot be written, for instance."""
+
+    step: int
+    text: str
+
+
+Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
+Progress = Callable[[Event], None]
+
+
+_MEMORY = 0.95  # weight of the past in the running average of a step's seconds
+
+
+class Clock:
+    """Seconds of this run on the wall and on the processor, with those of the sessions before.
+
+    >>> Clock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
+    True
+    """
+
+    def __init__(self, wall_before: float = 0.0, cpu_before: float = 0.0) -> None:
+        self._wall_start = monotonic() - wall_before
+        self._cpu_start = process_time() - cpu_before
+        self._last_tick = monotonic()
+        self._seconds = self._tokens = self._weight = 0.0
+
+    def wall(self) -> float:
+        """Seconds on the wall clock."""
+        return monotonic() - self._wall_start
+
+    def cpu(self) -> float:
+        """Seconds on the processor, summed over this process's threads."""
+        return process_time() - self._cpu_start
+
+    def restart_step(self) -> None:
+        """What came since the last step (a validation, a save) is no part of the next one."""
+        self._last_tick = monotonic()
+
+    def step_done(self, tokens: int) -> None:
+        """Note one step of so many tokens for the two estimates below."""
+        now = monotonic()
+        self._seconds = _MEMORY * self._seconds + (now - self._last_tick)
+        self._tokens = _MEMORY * self._tokens + tokens
+        self._weight = _MEMORY * self._weight + 1.0
+        self._last_tick = now
+
+    def tokens_per_second(self) -> float:
+        """Over the last twenty steps or so."""
+        return self._tokens / max(self._seconds, 1e-9)
+
+    def seconds_left(self, steps_left: int, minutes: float | None) -> float:
+        """Until the steps or the minutes are used up, whichever comes first."""
+        by_steps = steps_left * self._seconds / max(self._weight, 1.0)
+        return by_steps if minutes is None else max(0.0, min(by_steps, 60 * minutes - self.wall()))
+
+
+class Board:
+    """Event files beside a log, with the same numbers: `training/loss`, `validation/loss` and so on over the steps.
+
+    Args:
+        folder: of the event files; earlier sessions' stay there.
+        step: where the run goes on; points of later steps, left by a killed session, are hidden.
+
+    Raises:
+        MissingPackageError: TensorBoard is not installed.
+        CheckpointError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        check_installed()
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} cannot be written for TensorBoard: {error.strerror or error}; remove what stands there, or "
+                f"leave the option out"
+            ) from error
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Add the numbers of one line of the log."""
+        for name, value in line.items():
+            if name not in ("step", "kind") and value is not None:
+                self._writer.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+
+    def sync(self) -> None:
+        """Wait until what was written is in the file."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def check_installed() -> None:
+    """Raise a MissingPackageError if TensorBoard cannot be written for."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            "the option tensorboard needs the package tensorboard; pip install tensorboard, or leave the option out: "
+            "the same numbers are in log.jsonl"
+        ) from error
 
 
 class Record:

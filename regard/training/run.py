@@ -18,14 +18,12 @@ from regard.training.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
-from regard.training.clock import Clock
 from regard.training.config import TrainingConfig
 from regard.training.engine import Engine, StepSums
-from regard.training.events import Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.explanation import describe_session, explain_files
 from regard.training.fingerprint import MAY_CHANGE, differences
-from regard.training.interruption import Interruption
-from regard.training.record import Record
+from regard.training.record import Clock, Record, Saved, Started, StepDone, StepSkipped, Validated
+from regard.training.session import Interruption
 from regard.training.task import Task
 from regard.training.workers import Workers
 
@@ -112,7 +110,7 @@ class Run:
             self._step()
             if self.state.step % self.config.validate_every == 0:
                 self._validate()
-            if self.is_best or self.state.step % self.config.save_every == 0:
+            if self.is_best or self.state.step % (self.config.save_every or self.config.validate_every) == 0:
                 self._save()
         if stopped == "steps":
             self._check_last()

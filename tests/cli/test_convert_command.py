@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_commands import regard
 
-from regard.cli.convert import Losses
 from regard.conversion import load_converted
+from regard.conversion.uptraining import Losses
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.models.storage import read_checkpoints
@@ -89,7 +89,7 @@ def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_
 
 
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
-    from regard.training.language import LanguageTask
+    from regard.training.recipes.language import LanguageTask
 
     arguments = ("--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
     honest = LanguageTask.batch

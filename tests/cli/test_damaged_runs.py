@@ -7,8 +7,7 @@ import re
 import pytest
 from test_commands import regard
 
-from regard.cli.compare import read_asked, read_measures
-from regard.cli.runs import read_settings, read_test
+from regard.comparison.study import read_asked, read_measures
 from regard.errors import RegardError
 from regard.models.storage import load_model
 from regard.storage.files import replace_file
@@ -16,6 +15,8 @@ from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.training import draw_curves, read_log, read_run
 from regard.training.explanation import _sessions
 from regard.training.log import Log
+from regard.training.recipes.recipe import draw_run, write_samples
+from regard.training.recipes.run_folder import read_settings, read_test
 
 SMALL = ("--dim", 16, "--layers", 1, "--heads", 2, "--vocab-size", 300, "--warmup-steps", 1, "--cpu")
 FLIPS = 40  # of each file: every byte of the short parts, else drawn
@@ -114,14 +115,12 @@ def test_a_damaged_log_costs_its_damaged_lines_alone_and_this_is_said(pairs, tmp
         b"\x00\xff",
     ],
 )
-def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path, capsys, line):
-    from regard.cli.training_runs import _draw
-
+def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path, line):
     (tmp_path / "log.jsonl").write_bytes(line + b"\n")
-    _draw(tmp_path, tell_lost=True)
-    said = capsys.readouterr().err
-    assert said.startswith("no picture: ") or (tmp_path / "curves.png").exists()
-    assert said.count("\n") <= 1
+    said = []
+    draw_run(tmp_path, said.append, tell_lost=True)
+    assert len(said) <= 1
+    assert (said and said[0].startswith("no picture: ")) or (tmp_path / "curves.png").exists()
 
 
 def test_the_curves_of_a_damaged_log_say_what_they_lack(run, tmp_path):
@@ -132,8 +131,6 @@ def test_the_curves_of_a_damaged_log_say_what_they_lack(run, tmp_path):
 
 
 def test_samples_that_cannot_be_written_stop_no_training(tmp_path):
-    from regard.cli.samples import write_samples
-
     (tmp_path / "samples" / "step-000001.txt").mkdir(parents=True)
     write_samples(lambda model, picture: ["a line"], None, 1, tmp_path)
     assert list((tmp_path / "samples").iterdir()) == [tmp_path / "samples" / "step-000001.txt"]
@@ -148,15 +145,16 @@ ROW = {
 
 
 @pytest.mark.parametrize(("content", "read"), [(ASKED, read_asked), (ROW, read_measures)])
-def test_a_flipped_bit_of_what_a_comparison_keeps_is_told(tmp_path, capsys, content, read):
+def test_a_flipped_bit_of_what_a_comparison_keeps_is_told(tmp_path, content, read):
     path = tmp_path / "kept.json"
     path.write_text(json.dumps(content))
-    before = read(path)
-    assert "written before such files were sealed" in capsys.readouterr().err
+    said = []
+    before = read(path, said.append)
+    assert "written before such files were sealed" in said.pop()
     whole = render_sealed(content)
     path.write_bytes(whole)
-    assert read(path) == before
-    assert capsys.readouterr().err == ""
+    assert read(path, said.append) == before
+    assert not said
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with pytest.raises(RegardError, match=r"kept\.json"):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from test_commands import regard
 
-from regard.cli import demo, pronouns
+from regard.cli import demo
 from regard.text import translation_data
+from regard.training.recipes import evaluation as pronouns
 
 PROMISED = (
     "train_cpu_seconds",

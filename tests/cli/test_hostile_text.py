@@ -14,6 +14,7 @@ from regard.cli.app import app
 from regard.decoding import Generation, Translation, Translator
 from regard.decoding.generator import Generator
 from regard.training import Noticed, Started
+from regard.training.recipes import Classifier
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b1m\u202eback\x7f\u2066x"
 FORGING = "line\rover\x85next\u2028last"
@@ -74,8 +75,8 @@ def hostile_models(monkeypatch):
 
     tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
     monkeypatch.setattr(Generator, "load", lambda run: SimpleNamespace(generate=generate, tokeniser=tokeniser))
-    monkeypatch.setattr("regard.cli.classify.load_classifier", lambda run: (None, None, [HOSTILE + FORGING, "b"], 9))
-    monkeypatch.setattr("regard.cli.classify.probabilities", lambda model, tokeniser, texts, longest: [[0.75, 0.25]])
+    classifier = SimpleNamespace(classes=[HOSTILE + FORGING, "b"], probabilities=lambda texts: [[0.75, 0.25]])
+    monkeypatch.setattr(Classifier, "load", lambda run: classifier)
 
 
 @pytest.mark.parametrize("command", ["translate", "generate", "classify"])
@@ -180,7 +181,7 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
 
     from regard.cli.console import out, out_json, out_lines, say
     from regard.cli.progress import _live, _plain
-    from regard.cli.samples import write_samples
+    from regard.training.recipes.recipe import write_samples
 
     stream = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", stream)

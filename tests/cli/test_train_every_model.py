@@ -5,10 +5,10 @@ import json
 import pytest
 from test_commands import regard
 
-from regard.cli import pronouns
-from regard.cli.runs import read_settings
-from regard.cli.translator_settings import MODELS
 from regard.text import translation_data
+from regard.training.recipes import evaluation as pronouns
+from regard.training.recipes.run_folder import read_settings
+from regard.training.recipes.translation import MODELS
 
 SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--cpu")
 RECURRENT = [name for name in MODELS if name != "transformer"]

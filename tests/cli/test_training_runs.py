@@ -10,11 +10,11 @@ import pytest
 import torch
 from test_commands import regard
 
-from regard.cli.runs import FILES_OF_COMMANDS
 from regard.models import LanguageModel, TranslationTransformer
 from regard.models.encoder import TextEncoder
 from regard.models.storage import load_model
 from regard.training.explanation import FILES
+from regard.training.recipes.run_folder import FILES_OF_RECIPES
 
 SMALL = ("--dim", 16, "--layers", 1, "--warmup-steps", 1, "--schedule", "constant", "--cpu")
 PROGRAM = "from regard.cli import main; main()"
@@ -55,7 +55,7 @@ def last_line(answer):
 
 
 def test_every_file_of_a_run_is_explained(translator):
-    explained = {*FILES, *FILES_OF_COMMANDS}
+    explained = {*FILES, *FILES_OF_RECIPES}
     said = (translator / "README.txt").read_text()
     assert all(f"\n{name}\n    " in said for name in explained)
     for path in translator.iterdir():

@@ -8,7 +8,7 @@ from regard.errors import ArgumentError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.training import TrainingConfig, train
-from regard.training.encoder import ClassificationTask
+from regard.training.recipes.classification import ClassificationTask
 
 CLASSES = ("even", "odd")
 PAIRS = [Pair(f"number {n} {'long ' * (n % 4)}", CLASSES[n % 2]) for n in range(23)]

@@ -11,9 +11,8 @@ import torch
 from toy_training import CONFIG, ToyTask, make_model
 
 from regard.errors import DataError
-from regard.training.config import TrainingConfig
+from regard.training.config import TrainingConfig, learning_rate_at
 from regard.training.engine import Engine
-from regard.training.schedule import learning_rate_at
 from regard.training.workers import Workers
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 from toy_training import CrashError, crash
 
-from regard.training.interruption import Interruption
+from regard.training.session import Interruption
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

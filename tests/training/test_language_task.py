@@ -10,7 +10,7 @@ from regard.errors import ArgumentError
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.training import TrainingConfig, train
-from regard.training.language import LanguageTask
+from regard.training.recipes.language import LanguageTask
 
 DOCUMENTS = ["A bird sang.\n\nIt was happy.\n" * 5, "Rain fell on the street.\n" * 7]
 HELD_OUT = ["The bird was tired.\n"]

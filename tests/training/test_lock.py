@@ -6,7 +6,7 @@ import os
 import pytest
 
 from regard.errors import CheckpointError
-from regard.training.lock import folder_lock
+from regard.training.session import folder_lock
 
 
 def test_a_pipe_in_its_place_is_refused_and_waits_for_nobody(tmp_path):

@@ -13,7 +13,7 @@ from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import pad
 from regard.training import TrainingConfig, train
-from regard.training.encoder import MASK, MaskedWordTask, hide_words
+from regard.training.recipes.masked_words import MASK, MaskedWordTask, hide_words
 
 TEXTS = [f"the bird number {n} sang {'long ' * (n % 5)}in the street" for n in range(23)]
 TOKENISER = Tokeniser.train(TEXTS, 300)

@@ -12,10 +12,10 @@ from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_withou
 from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.models.storage import Checkpoints, load_model, read_checkpoints
 from regard.training import Saved, Started, StepDone, StepSkipped, Validated, train
-from regard.training import clock as clock_module
+from regard.training import record as clock_module
 from regard.training.checkpoint import read_training
 from regard.training.engine import Engine
-from regard.training.lock import folder_lock
+from regard.training.session import folder_lock
 from regard.training.workers import Workers
 
 

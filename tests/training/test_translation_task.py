@@ -8,7 +8,7 @@ from regard.errors import ArgumentError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import batches_in_order, encode_pairs
-from regard.training.translation import TranslationTask
+from regard.training.recipes.translation import TranslationTask
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)

@@ -15,8 +15,7 @@ from regard.errors import ArgumentError
 from regard.models import LanguageModel
 from regard.models.storage import load_model, read_checkpoints
 from regard.training import read_log
-from regard.training.sharding import filled, hollow, parted, whole_state
-from regard.training.workers import Workers
+from regard.training.workers import Workers, filled, hollow, parted, whole_state
 
 WHOLE_STEP = dataclasses.replace(CONFIG, accumulate=2 * CONFIG.accumulate)
 

@@ -15,7 +15,7 @@ from regard.errors import RegardError
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.language import LanguageTask
+from regard.training.recipes.language import LanguageTask
 
 DOCUMENTS = ["A bird sang.\n\nIt was happy.\n" * 5, "Rain fell on the street.\n" * 7]
 TOKENISER = Tokeniser.train(DOCUMENTS, 300, verbatim=True)

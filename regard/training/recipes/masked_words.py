@@ -1,22 +1,115 @@
-"""Hidden words as a task: which words stood where the text is hidden?"""
+"""`regard train masked-words` from Python: settings, texts, a tokeniser, a TextEncoder, and its task.
+
+MaskedWordsTraining(MaskedWordsTraining.Config(data=("text.txt",), steps=500)).train("run")
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from regard.errors import ArgumentError
-from regard.text import BEGIN, END, Tokeniser
+from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import TokenBatches, pad
+from regard.text.documents import read_texts
+from regard.text.translation_data import PRONOUNS
 from regard.text.vocabularies import SPECIALS, UNKNOWN
-from regard.training.encoder.order import in_order
+from regard.training.config import setting
 from regard.training.fingerprint import hash_of
+from regard.training.recipes.recipe import (
+    Recipe,
+    Samples,
+    Tell,
+    Training,
+    in_order,
+    pronoun_sentences,
+    read_parts,
+    share_of_work,
+    silent,
+)
+from regard.training.recipes.settings import RunConfig, StackConfig
+from regard.training.run import TrainingResult
 
+HELD_OUT = 0.05
+MOST_HELD_OUT = 200_000  # characters
+SAMPLES = 4  # validation texts that are shown
 MASK = UNKNOWN  # what stands where a word is hidden; no text is encoded as it
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderRunConfig(StackConfig):
+    """Everything that decides the training of an encoder.
+
+    Args:
+        longest: ids of a text at most.
+    """
+
+    longest: int = setting(256, least=3)
+
+    def new_tokeniser(self, texts: list[str]) -> Tokeniser:
+        return Tokeniser.train(texts, self.vocab_size, self.tokeniser)
+
+    def model_config(self, vocab_size: int, **head: Any) -> EncoderConfig:
+        return EncoderConfig(vocab_size=vocab_size, **head, **self.model_settings())
+
+
+class MaskedWordsTraining(Recipe):
+    """Train an encoder to predict hidden words, a text a line.
+
+    >>> MaskedWordsTraining.Config(data=("text.txt",)).longest
+    256
+    """
+
+    COMMAND = "masked-words"
+    DATA = (
+        f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of an encoder on hidden words.
+
+        Args:
+            data: UTF-8 text, a text a line, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
+            valid: validation texts; without them the last of the others are held out.
+        """
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        config = self.config
+        train, valid = read_lines_of_text(config, self.tell)
+        torch.manual_seed(config.seed)
+        tokeniser = config.new_tokeniser(train)
+        model = TextEncoder(config.model_config(tokeniser.vocab_size))
+        task = MaskedWordTask(
+            train, valid, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed, longest=config.longest,
+            **share_of_work(),
+        )  # fmt: skip
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, judge=_judge, tell=self.tell,
+            samples=_samples(tokeniser, task) if valid else None,
+        )  # fmt: skip
+        self.tell(self.describe("an encoder", training, task.batches.steps_per_epoch))
+        return training
+
+
+def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+    """Texts to learn from and to validate on; without files to validate on, the last of the others."""
+    if config.data == (PRONOUNS,):
+        return pronoun_sentences(config, tell)
+    return read_parts(config, read_texts, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+def _judge(folder: Path, result: TrainingResult) -> str | None:
+    loss = result.valid_loss
+    return None if loss is None else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
 
 
 class HiddenWords(NamedTuple):
@@ -84,11 +177,11 @@ class MaskedWordTask:
         valid: Sequence[str],
         tokeniser: Tokeniser,
         *,
-        batch_tokens: int = 4096,
-        seed: int = 0,
+        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens,
+        seed: int = MaskedWordsTraining.Config.seed,
         world: int = 1,
         rank: int = 0,
-        longest: int = 256,
+        longest: int = MaskedWordsTraining.Config.longest,
     ) -> None:
         longest = min(longest, batch_tokens)
         self._train, self._valid = (
@@ -138,3 +231,22 @@ def seeded(*names: str | int) -> torch.Generator:
     """A generator whose draws are a function of what is named."""
     digest = hashlib.sha256(" ".join(map(str, names)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _samples(tokeniser: Tokeniser, task: MaskedWordTask) -> Samples:
+    """A few validation texts as the model reads them, the hidden words, and the words that it predicts."""
+
+    @torch.no_grad()
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        device = next(model.parameters()).device
+        batch = HiddenWords(*(part.to(device) for part in task.validation_batches()[0]))
+        asked = batch.words.split(batch.places.sum(1).tolist())
+        lines = []
+        for ids, places, words in list(zip(batch.ids, batch.places, asked, strict=True))[:SAMPLES]:
+            predicted = model(ids[None], places[None]).argmax(-1)
+            for name, row in (("text", ids[ids != PAD]), ("asked", words), ("found", predicted)):
+                lines.append(f"{name:<6} {' '.join(tokeniser.pieces(row.tolist()))}")
+            lines.append("")
+        return lines
+
+    return samples

@@ -1,18 +1,112 @@
-"""Writing on as a task: running text in blocks, cross entropy of each next id."""
+"""`regard train language-model` from Python: settings, running text, a tokeniser, a LanguageModel, and its task.
+
+LanguageModelTraining(LanguageModelTraining.Config(data=("text.txt",), steps=500)).train("run")
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from regard.decoding.generator import Generator
 from regard.errors import ArgumentError
+from regard.models import LanguageConfig, LanguageModel
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import TokenBatches
+from regard.text.documents import read_documents
+from regard.text.translation_data import PRONOUNS
+from regard.training.config import setting
+from regard.training.recipes.recipe import (
+    Recipe,
+    Samples,
+    Tell,
+    Training,
+    pronoun_sentences,
+    read_parts,
+    share_of_work,
+    silent,
+)
+from regard.training.recipes.settings import RunConfig, StackConfig
+from regard.training.run import TrainingResult
+
+HELD_OUT = 0.05
+MOST_HELD_OUT = 1_000_000  # characters
+SAMPLES, SAMPLE_CHARACTERS, SAMPLE_IDS = 4, 30, 40  # texts that are shown, how much is given, how much is written
+
+
+class LanguageModelTraining(Recipe):
+    """Train a language model on running text.
+
+    >>> LanguageModelTraining.Config(data=("text.txt",)).steps
+    5000
+    """
+
+    COMMAND = "language-model"
+    DATA = f"a file of text, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(StackConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of a language model.
+
+        Args:
+            data: UTF-8 text, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
+            valid: validation texts; without them the ends of the others are held out.
+            block: ids in a row of a batch.
+            norm: kind of the norms: rms or layer.
+            activation: activation of the feed-forward.
+        """
+
+        block: int = setting(256, least=2)
+        norm: str = setting(LanguageConfig.norm)
+        activation: str = setting(LanguageConfig.activation)
+
+        def model_config(self, vocab_size: int) -> LanguageConfig:
+            return LanguageConfig(
+                vocab_size=vocab_size, norm=self.norm, activation=self.activation, **self.model_settings()
+            )
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        config = self.config
+        train, valid = read_running_text(config, self.tell)
+        torch.manual_seed(config.seed)
+        tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
+        model = LanguageModel(config.model_config(tokeniser.vocab_size))
+        task = LanguageTask(
+            train, valid, tokeniser, block=config.block, batch_tokens=config.batch_tokens, seed=config.seed,
+            **share_of_work(),
+        )  # fmt: skip
+        if config.positions == "learned" and config.block > config.max_length:
+            raise ArgumentError(
+                f"block is {config.block}, but positions are learned up to max_length {config.max_length}"
+            )
+
+        def judge(folder: Path, result: TrainingResult) -> str | None:
+            if result.valid_loss is None:
+                return None
+            bits = task.bits_per_character(result.valid_loss)
+            return f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
+
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
+            judge=judge, tell=self.tell,
+        )  # fmt: skip
+        self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
+        return training
+
+
+def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+    """Documents to learn from and to validate on; without files to validate on, the ends of the others."""
+    if config.data == (PRONOUNS,):
+        train, valid = ("".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell))
+        return [train], [valid]
+    return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
 
 
 class LanguageBatch(NamedTuple):
@@ -72,9 +166,9 @@ class LanguageTask:
         valid: Sequence[str],
         tokeniser: Tokeniser,
         *,
-        block: int = 256,
-        batch_tokens: int = 2048,
-        seed: int = 0,
+        block: int = LanguageModelTraining.Config.block,
+        batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
+        seed: int = LanguageModelTraining.Config.seed,
         world: int = 1,
         rank: int = 0,
     ) -> None:
@@ -129,3 +223,15 @@ class LanguageTask:
             digest.update(blocks.ids.numpy().tobytes())
             digest.update(repr(blocks.cuts).encode())
         return {"ids": len(self._train.ids), "hash": digest.hexdigest(), **self._settings}
+
+
+def _samples(tokeniser: Tokeniser, texts: Sequence[str]) -> Samples:
+    """The beginnings of the first few texts, and how the model would most likely go on."""
+    beginnings = [text[:SAMPLE_CHARACTERS] for text in texts[:SAMPLES]]
+
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        assert isinstance(model, LanguageModel)
+        texts = Generator(model, tokeniser).generate(["", *beginnings], max_tokens=SAMPLE_IDS)
+        return [line for [one] in texts for line in (f"prompt      {one.prompt!r}", f"written on  {one.text!r}", "")]
+
+    return samples

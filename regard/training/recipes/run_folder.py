@@ -1,4 +1,4 @@
-"""What a run keeps beside its checkpoints: the settings it was begun with, and its test split."""
+"""What a training run keeps beside its checkpoints: its settings, and its test split."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
 from regard.training.explanation import FILES, explain_files
+from regard.training.loop import SETTINGS_FILE
 
-SETTINGS_FILE = "settings.json"
 TEST_FILE = "test.jsonl"
-CLASSES_FILE = "classes.json"
-LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
 NO_TEST = "{} keeps no test split; name a file of pairs to score it on"
-FILES_OF_COMMANDS = {
+FILES_OF_RECIPES = {
     SETTINGS_FILE: "the options of the command that began this run",
     TEST_FILE: "pairs that were kept out of the training, to score the model on; empty where there are none",
     "curves.png": "the curves of log.jsonl as a picture",
@@ -39,7 +37,7 @@ def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
-    explain_files(run, {**FILES, **FILES_OF_COMMANDS})
+    explain_files(run, {**FILES, **FILES_OF_RECIPES})
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
     hashes = {TEST_FILE: hashlib.sha256(lines).hexdigest()}
     replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings, "files": hashes}))

@@ -1,0 +1,33 @@
+"""Whole trainings from files to a run: what `regard train` does, from Python.
+
+A recipe has its settings as a nested frozen `Config`, reads the data, learns a tokeniser, makes the model and trains
+it into a folder that explains itself.
+
+    config = TranslationTraining.new_config({"data": ["pronouns"], "steps": 500})
+    result = TranslationTraining(config, tell=print).train("run")
+"""
+
+from regard.training.recipes.classification import ClassificationTask, Classifier, ClassifierTraining
+from regard.training.recipes.language import LanguageModelTraining, LanguageTask
+from regard.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
+from regard.training.recipes.recipe import Recipe, Training
+from regard.training.recipes.run_folder import read_settings, read_test
+from regard.training.recipes.settings import RunConfig
+from regard.training.recipes.translation import TranslationTask, TranslationTraining
+
+__all__ = [
+    "Recipe",
+    "RunConfig",
+    "Training",
+    "TranslationTraining",
+    "TranslationTask",
+    "LanguageModelTraining",
+    "LanguageTask",
+    "MaskedWordsTraining",
+    "MaskedWordTask",
+    "ClassifierTraining",
+    "ClassificationTask",
+    "Classifier",
+    "read_settings",
+    "read_test",
+]

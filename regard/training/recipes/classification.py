@@ -1,0 +1,318 @@
+"""`regard train classifier` and `regard classify` from Python: texts with labels, an encoder that sorts them.
+
+ClassifierTraining(ClassifierTraining.Config(data=("labels.tsv",))).train("run")
+Classifier.load("run").probabilities(["a text"])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+
+from regard.decoding.loading import load_with_tokeniser
+from regard.errors import ArgumentError, CheckpointError, DataError
+from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.models.storage import read_checkpoints
+from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
+from regard.text.batches import TokenBatches, pad
+from regard.text.documents import read_labelled
+from regard.training.config import TrainingConfig, setting
+from regard.training.fingerprint import hash_of
+from regard.training.recipes.masked_words import EncoderRunConfig
+from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, in_order, share_of_work, silent
+from regard.training.run import TrainingResult
+
+CLASSES_FILE = "classes.json"
+LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
+OF_THE_RUN = (
+    "tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers",
+)  # fmt: skip
+SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
+
+
+class ClassifierTraining(Recipe):
+    """Train an encoder to sort texts by their labels, from new weights or from an encoder that knows the language.
+
+    >>> ClassifierTraining.Config(data=("labels.tsv",)).learning_rate
+    0.0003
+    """
+
+    COMMAND = "classifier"
+    DATA = "a .tsv of label TAB text"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of a classifier.
+
+        Args:
+            data: lines of label TAB text.
+            valid: likewise; without them they are split off by a hash of the text.
+            from_run: begin with the encoder of a training on hidden words.
+            pooling: a text's vector: mean over its places, or first.
+        """
+
+        data: tuple[str, ...] = setting(metavar="FILE.tsv")
+        valid: tuple[str, ...] = setting(EncoderRunConfig.valid, metavar="FILE.tsv")
+        from_run: str | None = setting(None, option="--from", metavar="RUN")
+        pooling: str = setting(EncoderConfig.pooling)
+        steps: int = setting(TrainingConfig.steps, least=1)
+        warmup_steps: int = setting(100, least=0)
+        learning_rate: float = setting(3e-4)
+
+    @classmethod
+    def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> Config:
+        config = super().decide(folder, given, resume=resume)
+        assert isinstance(config, cls.Config)
+        if config.from_run is not None and (named := [name for name in OF_THE_RUN if given.get(name) is not None]):
+            raise ArgumentError(
+                f"--from {config.from_run} decides {', '.join(named)}; leave that out, or leave out --from"
+            )
+        return config
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        config = self.config
+        train, valid, test, classes = read_classes(config, self.tell)
+        torch.manual_seed(config.seed)
+        model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
+        task = ClassificationTask(
+            train, valid, classes, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed,
+            longest=config.longest, **share_of_work(),
+        )  # fmt: skip
+        if task.cut:
+            self.tell(f"of {task.cut:,} texts only the first {config.longest} ids are read")
+
+        def judge(folder: Path, result: TrainingResult) -> str | None:
+            if result.valid_loss is None:
+                return None
+            judged, name = (test, "test") if test else (valid, "validation")
+            right = task.accuracy(TextEncoder.load(folder), judged)
+            return f"{right:.3f} of {len(judged):,} {name} texts right with the best model,"
+
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(test), judge=judge, tell=self.tell,
+            files={CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n"},
+            samples=_samples(tokeniser, valid, classes, config.longest),
+        )  # fmt: skip
+        self.tell(self.describe("a classifier", training, task.batches.steps_per_epoch, f", {len(classes)} classes"))
+        return training
+
+
+class Classifier:
+    """A trained classifier with its tokeniser and the labels in the order of its scores.
+
+    Args:
+        model: an encoder whose head is "classes".
+        tokeniser: what it was trained with.
+        classes: the labels.
+        longest: how many ids of a text it reads.
+    """
+
+    def __init__(self, model: TextEncoder, tokeniser: Tokeniser, classes: Sequence[str], longest: int) -> None:
+        self.model, self.tokeniser, self.classes, self.longest = model, tokeniser, list(classes), longest
+
+    @classmethod
+    def load(cls, run: str | Path) -> Self:
+        """The best model of a training run, or a saved one.
+
+        Raises:
+            CheckpointError: missing, damaged, or no classifier.
+
+        >>> Classifier.load("nowhere")
+        Traceback (most recent call last):
+        regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+        """
+        saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
+        model = TextEncoder.from_saved(saved, str(run))
+        classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+        if model.config.head != "classes" or len(classes) != model.config.classes:
+            raise CheckpointError(
+                f"{run} holds an encoder whose head is {model.config.head!r} and {len(classes)} labels, so it sorts "
+                f"nothing; train one with: regard train classifier --from {run}"
+            )
+        longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
+        return cls(model, tokeniser, classes, longest)
+
+    @torch.no_grad()
+    def probabilities(self, texts: Sequence[str]) -> list[list[float]]:
+        """How probable each class is of each text, of which the first `longest` ids are read."""
+        if not texts:
+            return []
+        device = next(self.model.parameters()).device
+        ids = pad([[BEGIN, *self.tokeniser.encode(text)[: self.longest - 2], END] for text in texts])
+        return self.model.eval()(ids.to(device)).double().softmax(-1).tolist()
+
+
+def read_classes(
+    config: ClassifierTraining.Config, tell: Tell = silent
+) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
+    """Texts with labels to learn from, to validate on and to be scored on, and the labels.
+
+    Raises:
+        DataError: files that cannot be read, or a validation label that the training texts do not have.
+    """
+    if len(config.data) != 1 or len(config.valid) > 1:
+        raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
+    read = read_labelled(config.data[0])
+    tell(read.report)
+    if config.valid:
+        held_out = read_labelled(config.valid[0])
+        tell(held_out.report)
+        if strange := sorted(set(held_out.labels) - set(read.labels)):
+            raise DataError(f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches")
+        return list(read.pairs), list(held_out.pairs), [], list(read.labels)
+    parts = split_by_hash(read.pairs, 0.1, 0.1)
+    tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
+         f"{len(parts.test):,} to test")  # fmt: skip
+    return parts.train, parts.valid, parts.test, list(read.labels)
+
+
+def first_classifier(
+    begun: Path | None, config: ClassifierTraining.Config, texts: list[str], classes: list[str]
+) -> tuple[TextEncoder, Tokeniser]:
+    """The model before its first step, and its tokeniser: those of `from_run`, or new ones.
+
+    A run that goes on has both itself, so what it came from may be gone.
+    """
+    goes_on = begun is not None and begun.is_dir() and read_checkpoints(begun) is not None
+    source = begun if goes_on else config.from_run
+    if source is None or config.from_run is None:
+        tokeniser = config.new_tokeniser(texts)
+        model_config = config.model_config(
+            tokeniser.vocab_size, head="classes", classes=len(classes), pooling=config.pooling
+        )
+        return TextEncoder(model_config), tokeniser
+    saved, tokeniser = load_with_tokeniser(source)
+    trained = TextEncoder.from_saved(saved, str(source))
+    changes = {"head": "classes", "classes": len(classes), "pooling": config.pooling, "dropout": config.dropout}
+    changes["gradient_checkpointing"] = config.gradient_checkpointing
+    if config.attention:
+        changes["pattern"] = config.attention
+    if config.longest > trained.config.max_length:
+        changes["max_length"] = config.longest
+    return trained.changed(**changes), tokeniser
+
+
+class LabelledTexts(NamedTuple):
+    """ids: (batch, length); labels: (batch,), numbers of classes."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+
+class ClassificationTask:
+    """What `train` asks of texts with labels: which class is each of?
+
+    Its losses are sums over texts; a text counts as one target.
+
+    Args:
+        train: texts (`source`) and their labels (`target`) to learn from; valid: to validate on.
+        classes: the labels there are, in the order of the model's scores.
+        tokeniser: of the texts; each is read as BEGIN, its ids, END.
+        batch_tokens: the most ids in a batch, padding included.
+        seed: of the order of the batches.
+        world, rank: how many processes train together, and which this is.
+        longest: the most ids in a text; what is beyond is not read, and how many texts that befalls is in `cut`.
+
+    Raises:
+        ArgumentError: nothing to learn from, or a label that is no class.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Pair],
+        valid: Sequence[Pair],
+        classes: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = ClassifierTraining.Config.batch_tokens,
+        seed: int = ClassifierTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = ClassifierTraining.Config.longest,
+    ) -> None:
+        if not train:
+            raise ArgumentError("no texts were given: there is nothing to learn from")
+        self.classes = tuple(classes)
+        self._tokeniser, self._longest = tokeniser, min(longest, batch_tokens)
+        self.cut = 0
+        self._train, self._valid = self.encode(train), self.encode(valid)
+        self._batch_tokens = batch_tokens
+        self.batches = TokenBatches([len(ids) for ids, _ in self._train], batch_tokens, seed, world, rank)
+        self._settings = {"batch_tokens": batch_tokens, "longest": self._longest, "order": seed}
+
+    def encode(self, pairs: Sequence[Pair]) -> list[tuple[list[int], int]]:
+        """Ids and number of the class of each text.
+
+        Raises:
+            ArgumentError: a label that is no class.
+        """
+        numbers = {label: number for number, label in enumerate(self.classes)}
+        if strange := sorted({pair.target for pair in pairs} - numbers.keys()):
+            raise ArgumentError(f"{strange[0]!r} is no class; there are {', '.join(self.classes[:20])}")
+        encoded = [(self._tokeniser.encode(pair.source), numbers[pair.target]) for pair in pairs]
+        room = self._longest - 2
+        self.cut += sum(len(ids) > room for ids, _ in encoded)
+        return [([BEGIN, *ids[:room], END], number) for ids, number in encoded]
+
+    def batch(self, index: int) -> LabelledTexts:
+        """The micro-batch number `index`, a function of it and of the seed."""
+        return labelled([self._train[at] for at in self.batches.at(index)])
+
+    def loss(self, model: torch.nn.Module, batch: LabelledTexts) -> tuple[torch.Tensor, int]:
+        """Sum of the cross entropies of the classes in nats, and the number of texts."""
+        return F.cross_entropy(model(batch.ids).float(), batch.labels, reduction="sum"), len(batch.labels)
+
+    def validation_batches(self) -> Sequence[LabelledTexts]:
+        return self._ordered(self._valid)
+
+    validation_loss = loss
+
+    @torch.no_grad()
+    def accuracy(self, model: torch.nn.Module, pairs: Sequence[Pair]) -> float:
+        """Share of texts whose class scores highest, 0 to 1."""
+        model.eval()
+        batches = self._ordered(self.encode(pairs))
+        device = next(model.parameters()).device
+        hits = sum(int((model(ids.to(device)).argmax(-1).cpu() == labels).sum()) for ids, labels in batches)
+        return hits / len(pairs)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        digest = hash_of(self._train, self._valid)
+        return {"texts": len(self._train), "classes": list(self.classes), "hash": digest, **self._settings}
+
+    def _ordered(self, texts: Sequence[tuple[list[int], int]]) -> list[LabelledTexts]:
+        groups = in_order([ids for ids, _ in texts], self._batch_tokens)
+        return [labelled([texts[at] for at in rows]) for rows in groups]
+
+
+def labelled(texts: Sequence[tuple[list[int], int]]) -> LabelledTexts:
+    """Ids and classes as tensors.
+
+    >>> labelled([([2, 5, 3], 1), ([2, 3], 0)]).ids.tolist()
+    [[2, 5, 3], [2, 3, 0]]
+    """
+    return LabelledTexts(pad([ids for ids, _ in texts]), torch.tensor([label for _, label in texts], dtype=torch.long))
+
+
+def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair], classes: Sequence[str], longest: int) -> Samples:
+    """The first few short texts, the label of each, and the one that the model gives it."""
+    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SAMPLE][:SAMPLES]
+
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        assert isinstance(model, TextEncoder)
+        rows = Classifier(model, tokeniser, classes, longest).probabilities([pair.source for pair in shown])
+        lines = []
+        for pair, row in zip(shown, rows, strict=True):
+            best = max(range(len(classes)), key=row.__getitem__)
+            parts = {"text": pair.source, "should be": pair.target, "is": f"{classes[best]} ({row[best]:.3f})"}
+            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
+        return lines
+
+    return samples

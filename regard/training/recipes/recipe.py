@@ -1,0 +1,291 @@
+"""What all recipes share: settings are decided, data are read, a model is trained into a run that explains itself."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from regard.decoding.loading import TOKENISER_FILE
+from regard.errors import ArgumentError, RegardError
+from regard.models import RecurrentTranslator, TranslationTransformer
+from regard.models.base import Storable
+from regard.storage.files import replace_file
+from regard.terminal_text import printable
+from regard.text import Pair, Tokeniser
+from regard.text.documents import TextFile, split_tail
+from regard.text.pronouns import make_split
+from regard.text.translation_data import PRONOUN_COUNTS
+from regard.training.fingerprint import MAY_CHANGE
+from regard.training.log import draw_curves
+from regard.training.loop import check_run_folder, train
+from regard.training.recipes.run_folder import read_settings, write_run
+from regard.training.recipes.settings import RunConfig
+from regard.training.record import Progress
+from regard.training.run import TrainingResult
+from regard.training.task import Task
+
+SAMPLES_FOLDER = "samples"
+
+Tell = Callable[[str], None]
+"""A function that is handed each remark, one sentence at a time."""
+
+Samples = Callable[[torch.nn.Module, Path], list[str]]
+"""Lines about what a model makes of texts; it may draw a picture in the file that is named."""
+
+
+def silent(remark: str) -> None:
+    """The default of `tell`: remarks go nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training that is ready to begin: what is trained on what, and what its run keeps.
+
+    Args:
+        config: the settings; they are kept in the run.
+        samples: makes lines that show what the model does with a few texts.
+        test: pairs that the run keeps to be scored on.
+        files: texts that every checkpoint keeps beside the tokeniser.
+        judge: a phrase about the best model in the folder, from the result.
+        tell: is handed remarks.
+    """
+
+    config: RunConfig
+    model: Storable | TranslationTransformer | RecurrentTranslator
+    task: Task
+    tokeniser: Tokeniser
+    samples: Samples | None = None
+    test: tuple[Pair, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    judge: Callable[[Path, TrainingResult], str | None] = lambda folder, result: None
+    tell: Tell = silent
+
+    def run(
+        self,
+        folder: Path,
+        *,
+        resume: bool = False,
+        cpu: bool = False,
+        tensorboard: bool = False,
+        samples: bool = False,
+        progress: Progress | None = None,
+    ) -> TrainingResult:
+        """Train into the folder: settings and test split are written before the first step, curves after the last.
+
+        Args:
+            folder: a new one, or with `resume` that of a run.
+            resume: go on with the run in the folder, or begin where there is none.
+            cpu, tensorboard, progress: as for `train`.
+            samples: write after each validation what the model makes of a few texts.
+
+        Raises:
+            RegardError: as for `train`.
+        """
+        result = train(
+            self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
+            model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
+            cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
+            on_begin=lambda: write_run(folder, asdict(self.config), self.test),
+            on_validation=self._show if samples and self.samples else None,
+        )  # fmt: skip
+        if not share_of_work()["rank"]:
+            draw_run(folder, self.tell, tell_lost=True)
+        return result
+
+    def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
+        assert self.samples is not None
+        write_samples(self.samples, model, step, folder, self.tell)
+        draw_run(folder, self.tell)
+
+
+class Recipe(ABC):
+    """How one kind of model is trained from files: reading, tokeniser, model, task, run.
+
+    Args:
+        config: the settings, an instance of the class's `Config`.
+        tell: is handed remarks about what is read and trained.
+    """
+
+    COMMAND: ClassVar[str]  # the word under `regard train`
+    DATA: ClassVar[str]  # what `data` names, for an error
+    Config: ClassVar[type[RunConfig]]  # nested in each recipe
+
+    def __init__(self, config: Any, tell: Tell = silent) -> None:
+        self.config, self.tell = config, tell
+
+    @classmethod
+    def of(cls, folder: Path, given: Mapping[str, Any], *, resume: bool = False, tell: Tell = silent) -> Self:
+        """The recipe of a new run, or of the run in the folder with what may change changed.
+
+        Args:
+            folder: of the run.
+            given: the settings that were asked for; the others take their defaults or stay as they were.
+            resume: go on with the run in the folder, where there is one.
+            tell: is handed remarks.
+
+        Raises:
+            ArgumentError: no data, or settings that the run in the folder was not begun with.
+            CheckpointError: the folder holds something else.
+        """
+        check_run_folder(folder)
+        return cls(cls.decide(folder, given, resume=resume), tell)
+
+    @classmethod
+    def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
+        """The settings alone, see `of`."""
+        given = {name: value for name, value in given.items() if value is not None}
+        kept = read_settings(folder) if resume else None
+        if kept is None:
+            if not given.get("data"):
+                raise ArgumentError(f"--data is missing: name {cls.DATA}")
+            return cls.new_config(given)
+        known = [field.name for field in fields(cls.Config)]
+        if strange := sorted(kept.keys() - set(known)):
+            raise ArgumentError(
+                f"{folder} holds a run of another command (it has {strange[0]!r}); choose another folder"
+            )
+        before = cls.Config(**kept)
+        after = cls.Config(**{**asdict(before), **given})
+        changed = [
+            f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
+            for name in sorted(known)
+            if getattr(before, name) != getattr(after, name) and name not in MAY_CHANGE
+        ]
+        if changed:
+            raise ArgumentError(
+                f"{folder} was begun with other settings ({', '.join(changed)}); leave them out, or begin another run"
+            )
+        return after
+
+    @classmethod
+    def new_config(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The settings of a new run, with defaults for what was not given."""
+        return cls.Config(**given)
+
+    @abstractmethod
+    def prepare(self, begun: Path | None = None) -> Training:
+        """Read the data, learn the tokeniser and make the model.
+
+        Args:
+            begun: the folder of the run that is gone on with, if any.
+
+        Raises:
+            RegardError: data that cannot be read, or settings that cannot be.
+        """
+
+    def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
+        """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
+        check_run_folder(folder)
+        return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
+
+    def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
+        """`a language model of 812,345 numbers, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
+        parameters = sum(parameter.numel() for parameter in training.model.parameters())
+        pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
+        config = self.config
+        ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
+        return (
+            f"{name} of {parameters:,} numbers, {training.tokeniser.vocab_size:,} {pieces}{more}; "
+            f"{config.steps:,} steps of up to {ids:,} ids, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+        )
+
+
+def share_of_work() -> dict[str, int]:
+    """How many processes train together and which this is, as the launcher's environment says it.
+
+    >>> share_of_work()
+    {'world': 1, 'rank': 0}
+    """
+    values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
+    if strange := [f"{name}={value}" for name, value in values.items() if not value.isdecimal()]:
+        raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
+    return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
+
+
+def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
+    """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
+
+    What cannot be shown (scores that are not finite, a picture without matplotlib) is noted in the file. What cannot
+    be written is told. Neither stops the training.
+    """
+    path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            lines = samples(model, path.with_suffix(".png"))
+        except RegardError as error:
+            lines = [f"there is nothing to show: {error}"]
+        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
+    except OSError as error:
+        tell(f"no samples: {error.filename or path}: {error.strerror or error}")
+    except RegardError as error:
+        tell(f"no samples: {error}")
+
+
+def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
+    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    try:
+        lost = draw_curves(run / "log.jsonl", run / "curves.png")
+    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        tell(f"no picture: {reason}")
+        return
+    for sentence in lost if tell_lost else ():
+        tell(sentence)
+
+
+def read_parts(
+    config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
+) -> tuple[list[str], list[str]]:
+    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
+
+    Args:
+        config: names the files.
+        read: of files, `read_documents` or `read_texts`.
+        share: of the characters that is held out, and
+        most: how many characters at most.
+        tell: is handed remarks.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    texts = read(*config.data)
+    tell(texts.report())
+    if config.valid:
+        held_out = read(*config.valid)
+        tell(held_out.report())
+        return list(texts.texts), list(held_out.texts)
+    train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
+    tell(f"{sum(map(len, train_texts)):,} characters to learn from; the last {sum(map(len, valid)):,} validate")
+    return train_texts, valid
+
+
+def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:
+    """The English sentences of the embedded corpus, to learn from and to validate on."""
+    parts = [
+        [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
+        for split in ("train", "valid")
+    ]
+    tell(f"{sum(map(len, parts[0])):,} characters of the embedded corpus")
+    return parts[0], parts[1]
+
+
+def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
+    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
+
+    >>> in_order([[1] * 5, [1] * 2, [1] * 3], 6)
+    [[1, 2], [0]]
+    """
+    groups: list[list[int]] = []
+    for index in sorted(range(len(texts)), key=lambda at: len(texts[at])):
+        if groups and (len(groups[-1]) + 1) * len(texts[index]) <= budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups

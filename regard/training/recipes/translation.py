@@ -1,0 +1,333 @@
+"""`regard train translation` from Python: settings, data, one tokeniser, a translator, and its task.
+
+TranslationTraining(TranslationTraining.Config(data=("pairs.tsv",), steps=500)).train("run")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from regard.decoding import Translation, Translator
+from regard.errors import ArgumentError, RegardError
+from regard.inspection import draw_maps, look
+from regard.models import RecurrentTranslator, TranslationTransformer
+from regard.models.kinds import TranslationModel
+from regard.models.recurrent import RecurrentConfig
+from regard.models.translation_transformer import TranslationConfig
+from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
+from regard.text.batches import TokenBatches, TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
+from regard.training.config import TrainingConfig, setting
+from regard.training.fingerprint import hash_of
+from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, share_of_work, silent
+from regard.training.recipes.settings import RunConfig
+from regard.training.run import TrainingResult
+
+RECURRENT: dict[str, Any] = {
+    "dim": RecurrentConfig.dim,
+    "layers": RecurrentConfig.encoder_layers,
+    "learning_rate": 2e-3,
+    "warmup_steps": RunConfig.warmup_steps,
+}
+# A dot product has no matrix that could learn to compare, so the state must see what was attended to.
+FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
+
+# The models by name, with the defaults that differ from the Transformer's, which are those of the Config.
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {},
+    "bahdanau": RECURRENT,
+    "luong-dot": FED,
+    "luong-general": RECURRENT,
+    "luong-concat": RECURRENT,
+    "none": RECURRENT,
+}
+OF_THE_TRANSFORMER = (
+    "attention", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
+    "gradient_checkpointing",
+)  # fmt: skip
+OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
+SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
+
+
+class TranslationTraining(Recipe):
+    """Train a translator on pairs of sentences, by default a Transformer.
+
+    Args:
+        config: the settings.
+        tell: is handed remarks.
+        data: pairs that are read already; by default those that the settings name.
+        tokeniser: of both sides; by default one is learned from the training pairs.
+
+    >>> config = TranslationTraining.new_config({"data": ["pronouns"], "model": "bahdanau"})
+    >>> config.layers, config.learning_rate
+    (1, 0.002)
+    """
+
+    COMMAND = "translation"
+    DATA = f"a file of sentence pairs, or '{PRONOUNS}' for the embedded corpus"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
+
+        Args:
+            data: a .tsv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
+            valid: validation pairs; without them they are split off by a hash of the source.
+            model: what is trained: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
+            attention: pattern of the encoder.
+            decoder_attention: pattern of the decoder, ANDed with causal.
+            cross_attention: pattern from decoder to encoder.
+            layers: layers of encoder and decoder each.
+            norm: where the norms are: pre or post.
+            positions: how positions enter: sinusoidal, learned or rotary.
+            hidden: size inside the feed-forward, or of the recurrent states.
+            cell: of the recurrent models: gru or lstm.
+            reach: of Luong's attention: global, local-m or local-p.
+            window: of Luong's local attention: words on either side.
+            input_feeding: Luong's attentional vector is fed to the next step.
+            label_smoothing: share of the probability that is spread over all ids.
+        """
+
+        model: str = setting("transformer")
+        attention: str = setting(TranslationConfig.encoder_pattern, metavar="PATTERN")
+        decoder_attention: str = setting(TranslationConfig.decoder_pattern, metavar="PATTERN")
+        cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
+        layers: int = setting(3, least=1)
+        norm: str = setting(TranslationConfig.norm)
+        positions: str = setting(TranslationConfig.positions)
+        hidden: int | None = setting(None, least=2, shown="4, or 2, times dim")
+        cell: str = setting(RecurrentConfig.cell)
+        reach: str = setting(RecurrentConfig.reach)
+        window: int = setting(RecurrentConfig.window, least=1)
+        input_feeding: bool = setting(RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding")
+        batch_tokens: int = setting(2_048, least=16)
+        steps: int = setting(10_000, least=1)
+        warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0)
+        schedule: str = setting(TrainingConfig.schedule)
+        weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
+        label_smoothing: float = setting(0.1)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_model(self.model)
+
+        def model_config(self, vocab_size: int) -> TranslationConfig | RecurrentConfig:
+            sizes: dict[str, Any] = {
+                "vocab_size": vocab_size, "dim": self.dim, "dropout": self.dropout,
+                "encoder_layers": self.layers, "decoder_layers": self.layers,
+            }  # fmt: skip
+            if self.model != "transformer":
+                return RecurrentConfig(
+                    **sizes, hidden=self.hidden or 2 * self.dim, cell=self.cell, attention=self.model,
+                    reach=self.reach, window=self.window, input_feeding=self.input_feeding,
+                )  # fmt: skip
+            return TranslationConfig(
+                **sizes, hidden_dim=self.hidden or 4 * self.dim, heads=self.heads, norm=self.norm,
+                positions=self.positions, gradient_checkpointing=self.gradient_checkpointing,
+                encoder_kv_heads=self.kv_heads, decoder_kv_heads=self.kv_heads, cross_kv_heads=self.kv_heads,
+                encoder_pattern=self.attention, decoder_pattern=self.decoder_attention,
+                cross_pattern=self.cross_attention,
+            )  # fmt: skip
+
+        def new_model(self, vocab_size: int) -> TranslationModel:
+            """The model, its weights drawn from torch's generator."""
+            config = self.model_config(vocab_size)
+            return (
+                RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
+            )
+
+    # Defaults that differ from those of the Config, by the words that say for which models.
+    VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
+        "if recurrent": RECURRENT,
+        "for luong-dot": {name: FED[name] for name in ("learning_rate", "input_feeding")},
+    }
+
+    def __init__(
+        self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None,
+        tokeniser: Tokeniser | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, tell)
+        self._data, self._tokeniser = data, tokeniser
+
+    @classmethod
+    def new_config(cls, given: Mapping[str, Any]) -> Config:
+        """The settings of a new run, with a model's own defaults for what was not given.
+
+        Raises:
+            ArgumentError: a model that does not exist, or a setting that it does not have.
+        """
+        model = given.get("model", cls.Config.model)
+        check_model(model)
+        others = OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
+        if strange := [f"--{name.replace('_', '-')}" for name in others if name in given]:
+            whose = "recurrent models" if model == "transformer" else "the Transformer"
+            raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
+        return cls.Config(**{**MODELS[model], **given})
+
+    @cached_property
+    def data(self) -> TranslationData:
+        """The pairs to learn from, to validate on and to be scored on."""
+        if self._data is None:
+            self._data = load_translation_data(self.config.data, self.config.valid, self.config.seed)
+            for note in self._data.notes:
+                self.tell(note)
+        return self._data
+
+    @cached_property
+    def tokeniser(self) -> Tokeniser:
+        """One vocabulary for both sides of the training pairs."""
+        if self._tokeniser is not None:
+            return self._tokeniser
+        texts = (text for pair in self.data.train for text in (pair.source, pair.target))
+        return Tokeniser.train(texts, self.config.vocab_size)
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        config, data, tokeniser = self.config, self.data, self.tokeniser
+        torch.manual_seed(config.seed)
+        model = config.new_model(tokeniser.vocab_size)
+        task = TranslationTask(
+            data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
+            label_smoothing=config.label_smoothing, seed=config.seed, **share_of_work(),
+        )  # fmt: skip
+        if task.left_out:
+            self.tell(f"{task.left_out:,} pairs with more sub-words than a batch or 256 hold were left out of training")
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
+            samples=_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
+        )  # fmt: skip
+        self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
+        return training
+
+
+def check_model(model: object) -> None:
+    """Raise an ArgumentError unless there is such a model."""
+    if model not in MODELS:
+        raise ArgumentError(f"model {model!r} does not exist; there are {', '.join(MODELS)}")
+
+
+def _judge(folder: Path, result: TrainingResult) -> str | None:
+    return None if result.valid_loss is None else f"best validation {result.valid_loss:.4f}"
+
+
+# What a process reads in a step whose sentences the others have: a place that no loss counts, so that gradients meet.
+NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch.tensor([[PAD]]))
+
+
+class TranslationTask:
+    """What `train` asks of pairs of sentences.
+
+    Args:
+        train: pairs to learn from.
+        valid: pairs to validate on, in their order.
+        tokeniser: of both sides.
+        batch_tokens: the most ids on the longer side of one batch, padding included.
+        label_smoothing: share of the probability that is spread over all ids.
+        seed: of the order of the batches.
+        world, rank: how many processes train together, and which this is.
+        longest: pairs with more ids on a side are left out of training; how many is in `left_out`.
+
+    Source of the smoothing: Szegedy et al. 2016, section 7.
+
+    Raises:
+        ArgumentError: nothing to learn from, or smoothing outside 0 to 1.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Pair],
+        valid: Sequence[Pair],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = TranslationTraining.Config.batch_tokens,
+        label_smoothing: float = TranslationTraining.Config.label_smoothing,
+        seed: int = TranslationTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = LONGEST_PAIR,
+    ) -> None:
+        if not 0 <= label_smoothing < 1:
+            raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
+        longest = min(longest, batch_tokens)
+        pairs = encode_pairs(train, tokeniser)
+        self._train = [pair for pair in pairs if max(map(len, pair)) < longest]
+        self.left_out = len(pairs) - len(self._train)
+        if not self._train:
+            raise ArgumentError(
+                f"none of {len(pairs)} pairs has fewer than {longest} ids on both sides: there is nothing to learn from"
+            )
+        self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
+        self.label_smoothing = label_smoothing
+        self._batch_tokens = batch_tokens
+        lengths = [(len(source) + 1, len(target) + 1) for source, target in self._train]
+        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
+        self._settings = {"batch_tokens": batch_tokens, "label_smoothing": label_smoothing, "order": seed}
+
+    def batch(self, index: int) -> TranslationBatch:
+        """The micro-batch number `index`, a function of it and of the seed."""
+        rows = self.batches.at(index)
+        return make_batch([self._train[at] for at in rows]) if rows else NOTHING
+
+    def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the smoothed cross entropies over the target ids, and their number."""
+        return self._cross_entropy(model, batch, self.label_smoothing)
+
+    def validation_batches(self) -> Sequence[TranslationBatch]:
+        return self._validation
+
+    def validation_loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the plain cross entropies in nats, and the number of target ids."""
+        return self._cross_entropy(model, batch, 0.0)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        digest = hash_of(self._train, self._valid)
+        return {"pairs": len(self._train), "ids": digest, **self._settings}
+
+    @cached_property
+    def _validation(self) -> list[TranslationBatch]:
+        return [batch for _, batch in batches_in_order(self._valid, self._batch_tokens)]
+
+    @staticmethod
+    def _cross_entropy(model: torch.nn.Module, batch: TranslationBatch, smoothing: float) -> tuple[torch.Tensor, int]:
+        scores = model(batch.source, batch.target)  # (batch, target_length, vocab_size)
+        loss = F.cross_entropy(
+            scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, label_smoothing=smoothing,
+            reduction="sum",
+        )  # fmt: skip
+        return loss, int((batch.next != PAD).sum())
+
+
+def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
+    """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
+    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SAMPLE][:SAMPLES]
+
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        assert isinstance(model, TranslationTransformer | RecurrentTranslator)
+        translator = Translator(model, tokeniser)
+        translations = translator.translate([pair.source for pair in shown])
+        lines = []
+        for pair, translation in zip(shown, translations, strict=True):
+            parts = {"source": pair.source, "should be": pair.target, "is": tidy(translation.text)}
+            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
+        return [*lines, *_draw(translator, translations[:1], picture)]
+
+    return samples
+
+
+def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
+    """Draw the attention of a translation, or say why not."""
+    try:
+        for one in shown:
+            maps = look(translator.model, translator.tokeniser, one.source, one.ids)
+            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy(one.text)}")
+    except Exception as error:  # whatever a drawing library says: a picture stops no training
+        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
+    return []
