@@ -134,7 +134,7 @@ class LinearTransformer(Kernelised, also=("linear",)):
 
         output_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i) Σ_j φ(k_j)
 
-    Time and memory are linear in the length; a text is continued in constant memory (`regard.caches.RecurrentState`).
+    Time and memory are linear in the length; a text is continued in constant memory (`regard.layers.caches.RecurrentState`).
 
     Args:
         feature_map: φ, a FeatureMap; EluPlusOne() by default.

@@ -12,8 +12,8 @@ from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
-from regard.models.block import NORMS
-from regard.models.settings import Settings
+from regard.models.base import Settings
+from regard.models.layers import NORMS
 from regard.patterns import Causal, Pattern, parse
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
