@@ -1,7 +1,8 @@
-"""What every mechanism declares about itself; planner, layers, tests and docs read the same attributes."""
+"""What every mechanism declares; the planner, layers, tests and docs read the same attributes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +11,10 @@ from torch import nn
 
 from regard.patterns import Pattern
 from regard.patterns.algebra import Both
+from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout")
+Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # queries, keys, parameters
 STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "weights_of")
 
 
@@ -25,12 +28,15 @@ class Sizes:
     k_len: int
 
 
-class Mechanism:
-    """What turns queries, keys and values into an output; a frozen declaration, compared by value.
+class Mechanism(Declared, enrol=False):
+    """How queries, keys and values become an output; a frozen declaration, compared by value.
 
-    What it may be combined with stands in the attributes below; a call that asks for more is refused before any
-    backend is asked. What it learned is handed to each call as `parameters=`; `new_parameters` makes them.
+    The attributes below say what it may be combined with; a call that asks for more is refused before any backend is
+    asked. Learned tensors are passed to each call as `parameters=`; `new_parameters` makes them. Subclasses enrol
+    themselves, so that `parse` reads their text.
     """
+
+    registry: ClassVar[Registry] = Registry("mechanism")
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = None  # which, joined by &; None for every pattern
     patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
@@ -40,23 +46,54 @@ class Mechanism:
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
     by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose last axis is the key's position
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
+    is_softmax: ClassVar[bool] = False  # are its weights a softmax of scores over the allowed keys?
+    is_dot_product: ClassVar[bool] = False  # are these scores plain dot products, as fused operations compute them?
+    projects: ClassVar[bool] = False  # does `project` change anything?
+    counts_keys: ClassVar[bool] = False  # does a weight depend on how many keys there are?
 
     def default_scale(self, head_dim: int) -> float:
         """The scale of a call that gives none."""
         return head_dim**-0.5
 
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        """Raise a ShapeError unless it compares queries of head_dim with keys of key_dim."""
+
+    def key_dim(self, head_dim: int) -> int:
+        """The size of a key for queries of head_dim."""
+        return head_dim
+
+    def projected_dim(self, head_dim: int) -> int:
+        """The head_dim of what `project` returns."""
+        return head_dim
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as backends take them."""
+        return q, k, dict(parameters)
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Keys as `with_projected_keys` takes them, so that a cache need not project them again."""
+        return k
+
+    def with_projected_keys(self) -> Mechanism:
+        """The same mechanism for keys that went through `project_keys`."""
+        return self
+
+    def lowered(self) -> Mechanism:
+        """What backends compute after `project`."""
+        return self
+
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The tensors that every call is handed, by name; the first axis (heads or batch) may also be 1."""
+        """The tensors that every call needs, by name; the first axis (heads or batch) may also be 1."""
         return {}
 
     def new_parameters(
         self, heads: int = 1, kv_heads: int | None = None, generator: torch.Generator | None = None
     ) -> nn.ParameterDict:
-        """What it learns, at its start, for so many heads; empty for a mechanism that learns nothing."""
+        """Initial parameters for a number of heads; empty for a mechanism that learns nothing."""
         return nn.ParameterDict()
 
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
-        """What else is wrong with such a call, in words that end a sentence, or None."""
+        """Why such a call is refused, as the end of a sentence; None if it is not."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Random directions by counting: they depend on a seed and two sizes alone, and no generator of torch is touched."""
+"""Random directions by hashing: a function of a seed and two sizes, which uses no generator of torch."""
 
 from __future__ import annotations
 

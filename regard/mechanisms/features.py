@@ -33,7 +33,7 @@ class Features:
     q_log: torch.Tensor | None = None
 
 
-class Kernelised(Mechanism):
+class Kernelised(Mechanism, enrol=False):
     """A mechanism of features: `Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)`, linear in the length."""
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, SameDocument)

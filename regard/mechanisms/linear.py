@@ -1,4 +1,4 @@
-"""The linear transformer: a feature map in place of the exponential of scores."""
+"""The linear transformer and its feature maps, which stand in for the exponential of scores."""
 
 from __future__ import annotations
 
@@ -7,16 +7,129 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
+from torch.nn import functional
 
+from regard.arguments import real
 from regard.errors import ArgumentError
 from regard.kinds import shown
 from regard.mechanisms.base import STATISTICS
-from regard.mechanisms.feature_maps import EluPlusOne, FeatureMap
 from regard.mechanisms.features import Features, Kernelised
+from regard.patterns.arguments import kept_whole
+from regard.patterns.registry import Declared, Registry, written
+
+
+class FeatureMap(Declared, enrol=False):
+    """Turns vectors (..., head_dim) into features (..., features) that are not negative; compared by value.
+
+    To write one, derive a frozen dataclass and define `__call__`, and `dim` if the number of features differs from the
+    size of a vector. Where all features of a query are 0, its output is 0. Subclasses enrol themselves, so that the
+    text of a mechanism may name them: `linear(square)`.
+
+    >>> @dataclass(frozen=True)
+    ... class Square(FeatureMap):
+    ...     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    ...         return x.square()
+    >>> Square()(torch.tensor([-2.0, 1.0])).tolist()
+    [4.0, 1.0]
+    """
+
+    registry: ClassVar[Registry] = Registry("feature map")
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Features of each vector, which look at no other."""
+        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+
+    def dim(self, head_dim: int) -> int:
+        """How many features a vector turns into."""
+        return head_dim
 
 
 @dataclass(frozen=True)
-class LinearTransformer(Kernelised):
+class EluPlusOne(FeatureMap):
+    """`elu(x) + 1`: x + 1 above 0, exp(x) below.
+
+    Source: Transformers are RNNs, Katharopoulos et al. 2020, equation 7.
+
+    >>> EluPlusOne()(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([0.3679, 1.0000, 2.0000])
+    """
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.elu(x).add_(1)
+
+
+@dataclass(frozen=True)
+class Relu(FeatureMap):
+    """`max(x, 0) + epsilon`; epsilon keeps the row of a query without any positive number from being empty.
+
+    Source: Rethinking Attention with Performers, Choromanski et al. 2021, section 4 (Performer-ReLU).
+
+    >>> Relu(epsilon=0.5)(torch.tensor([-1.0, 0.0, 1.0])).tolist()
+    [0.5, 0.5, 1.5]
+    """
+
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        epsilon = real("Relu's epsilon", self.epsilon)
+        if not 0 <= epsilon < 1e30:
+            raise ArgumentError(f"Relu's epsilon is {epsilon}; it is added to features: a number, 0 or more")
+        object.__setattr__(self, "epsilon", epsilon)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(x) + self.epsilon
+
+    def __str__(self) -> str:
+        return written(self, "epsilon")
+
+
+@dataclass(frozen=True)
+class SignedSoftmax(FeatureMap):
+    """`softmax([x, -x])`: twice as many features, which sum to 1, so that large numbers stand out.
+
+    Source: The Hedgehog and the Porcupine, Zhang et al. 2024, section 4 (without its learned projection).
+
+    >>> SignedSoftmax()(torch.tensor([0.0, 0.0])).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x, -x), dim=-1).softmax(-1)
+
+    def dim(self, head_dim: int) -> int:
+        return 2 * head_dim
+
+
+@dataclass(frozen=True)
+class Products(FeatureMap):
+    """Each number of `relu([x, -x])` times the one `shift` places before it, for shifts 1 .. `shifts`: DPFP.
+
+    Sparse features in 2 · shifts · head_dim dimensions keep more keys apart in one sum. A vector of zeros has none.
+
+    Source: Linear Transformers Are Secretly Fast Weight Programmers, Schlag et al. 2021, section 5 (DPFP).
+
+    >>> Products()(torch.tensor([1.0, 2.0, -3.0])).tolist()
+    [3.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+    """
+
+    shifts: int = 1
+
+    def __post_init__(self) -> None:
+        kept_whole(self, "shifts", "Products' shifts", 1)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        both = functional.relu(torch.cat((x, -x), dim=-1))
+        return torch.cat([both * both.roll(shift, -1) for shift in range(1, self.shifts + 1)], dim=-1)
+
+    def dim(self, head_dim: int) -> int:
+        return 2 * self.shifts * head_dim
+
+    def __str__(self) -> str:
+        return f"products({self.shifts})"
+
+
+@dataclass(frozen=True)
+class LinearTransformer(Kernelised, also=("linear",)):
     """Weights are dot products of features, so that their sum over keys is a matrix, whatever the length.
 
         output_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i) Σ_j φ(k_j)
@@ -25,7 +138,7 @@ class LinearTransformer(Kernelised):
     `regard.layers.caches.RecurrentState`).
 
     Args:
-        feature_map: φ, a FeatureMap: EluPlusOne() unless given.
+        feature_map: φ, a FeatureMap; EluPlusOne() by default.
 
     Raises:
         ArgumentError: a feature map that is none.

@@ -67,11 +67,10 @@ class LSH(Mechanism):
         kept_whole(self, "chunk", "LSH's chunk", 1)
         kept_whole(self, "rounds", "LSH's rounds", 1)
         kept_whole(self, "seed", "LSH's seed")
-        many = isinstance(self.buckets, tuple)
         factors = tuple(whole("LSH's buckets", factor, 2) for factor in self.factors)
         if not factors:
             raise ArgumentError("LSH's buckets is (); it needs one even number or more")
-        object.__setattr__(self, "buckets", factors if many else factors[0])
+        object.__setattr__(self, "buckets", factors if len(factors) > 1 else factors[0])
         for factor in factors:
             if factor % 2:
                 raise ArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from regard.errors import ArgumentError
 from regard.kinds import shown
-from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Sizes
+from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
 
 
@@ -28,6 +29,7 @@ class Softmax(Mechanism):
 
     takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    is_softmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.score, Score):
@@ -36,6 +38,39 @@ class Softmax(Mechanism):
     @property
     def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]
         return self.score.own_key_dim
+
+    @property
+    def is_dot_product(self) -> bool:  # ty: ignore[incompatible-property-override]
+        return self.score.is_dot_product
+
+    @property
+    def projects(self) -> bool:  # ty: ignore[incompatible-property-override]
+        return self.score.projects
+
+    @property
+    def counts_keys(self) -> bool:  # ty: ignore[incompatible-property-override]
+        return self.score.counts_keys
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        self.score.check_dims(head_dim, key_dim)
+
+    def key_dim(self, head_dim: int) -> int:
+        return getattr(self.score, "key_dim", None) or head_dim
+
+    def projected_dim(self, head_dim: int) -> int:
+        return self.score.projected_dim(head_dim)
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        return self.score.project(q, k, parameters)
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.score.project_keys(k, parameters)
+
+    def with_projected_keys(self) -> Softmax:
+        return Softmax(self.score.with_projected_keys())
+
+    def lowered(self) -> Softmax:
+        return Softmax(self.score.lowered())
 
     def default_scale(self, head_dim: int) -> float:
         return self.score.default_scale(head_dim)

@@ -138,6 +138,10 @@ def word(value: object) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def is_importable(kind: type) -> bool:
     """Whether the class is what its module holds under its name."""
     return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
@@ -169,6 +173,7 @@ class Reader:
         self.words: list[tuple[str, int]] = []
         self.at = 0
         self.positions_read = 0
+        self.flags: set[str] = set()  # arguments of the class being read that are false by default
         end, place = len(text.rstrip()), 0
         while place < end:
             match = _WORD.match(text, place)
@@ -193,7 +198,7 @@ class Reader:
         name = self.peek()
         kind = registry.kinds.get(name)
         if kind is None:
-            raise self.error(f"{name!r} is no {registry.what}" if name else f"a {registry.what} is missing")
+            raise self.error(f"{_shortened(name)!r} is no {registry.what}" if name else f"a {registry.what} is missing")
         if kind.no_text is not None:
             raise self.error(f"{name!r} is no {registry.what} that a text can hold: {kind.no_text}")
         self.at += 1
@@ -202,6 +207,7 @@ class Reader:
     def called(self, kind: type) -> Any:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""
         name, takes = self.words[self.at - 1][0], signature(kind)
+        outer, self.flags = self.flags, {one for one, taken in takes.parameters.items() if taken.default is False}
         by_place: list[Any] = []
         by_name: dict[str, Any] = {}
         for argument, value in self.listed(self.argument):
@@ -211,6 +217,7 @@ class Reader:
                 by_name[argument] = value
             else:
                 raise self.error(f"arguments of {name} come by place first, then each name once")
+        self.flags = outer
         try:
             takes.bind(*by_place, **by_name)
         except TypeError:
@@ -293,7 +300,7 @@ class Reader:
         """An error that names the place, by default that of the next word, and the names there are."""
         if place is None:
             place = self.words[self.at][1] if self.at < len(self.words) else len(self.text)
-        shown = self.text if len(self.text) <= 80 else self.text[:77] + "..."
+        shown = _shortened(self.text)
         what, names = self.registry.what, ", ".join(self.registry.names())
         return ArgumentError(
             f"cannot read the {what} {shown!r}: {reason} at character {place + 1}; {what}s are {names}{self.more}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from cells import Places
+from fuzz.meanings import LEAVES
 
 from regard import patterns as p
 
@@ -227,6 +229,25 @@ PATTERNS: dict[str, Row] = {
         lambda at: ~(_causal(at) & (at.j % 3 == 0)) & ((np.abs(at.i - at.j) <= 4) | (at.j >= 4)),
         structured=False,
     ),
+}
+
+
+def _by_formula(name: str) -> Row:
+    """A row of the fuzzer's list of formulas, with the numbers that it draws first."""
+    leaf, args = LEAVES[name], LEAVES[name].draw(random.Random(name), 9)
+    return Row(
+        lambda at: leaf.build(*args),
+        lambda at: np.broadcast_to(leaf.mask(at, *args), at.shape),
+        sure=leaf.sure,
+        open_ended=leaf.open_ended,
+    )
+
+
+# A pattern with a formula there needs no row here.
+PATTERNS |= {
+    name: _by_formula(name)
+    for name in p.Pattern.registry.of_package("regard")
+    if name in LEAVES and not any(key.startswith(name.replace("_", " ")) for key in PATTERNS)
 }
 PATTERNS["per head"] = by_head(
     [PATTERNS[name] for name in ("causal", "full", "strided, causal", "bigbird", "nothing", "fixed, far part")]

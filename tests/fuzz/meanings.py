@@ -1,4 +1,7 @@
-"""Every pattern as data: how to draw one, which pairs it allows by its line in docs/conventions.md, how to build it.
+"""The list of formulas: how to draw a pattern, which pairs it allows (see docs/conventions.md), and how to build it.
+
+Fuzzer, contract grid and hypothesis laws take patterns from here; a pattern of regard that is missing fails
+tests/contracts/test_enrolled.py.
 
 The masks are NumPy written from the table of the contract; nothing here asks a pattern of regard what it means.
 """
@@ -74,6 +77,8 @@ class Leaf:
     build: Callable[..., p.Pattern]
     readable: bool = True  # it has a text
     cached: bool = True  # a cache may continue it
+    sure: bool = True  # where it lets every query look at every key, its structure says so
+    open_ended: bool = False  # it may be a band of diagonals without an end on one side
 
 
 def _size(r: random.Random, n: int) -> int:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
-
-from regard import patterns as p
 
 from . import judging
 from .__main__ import main
 from .cases import draw_case
-from .meanings import LEAVES, Places, build, mask_of, plain_leaf
+from .meanings import LEAVES, build, mask_of
 from .running import Tally, case_of, run
 
 FEW, PARTS = 240, 3
@@ -49,14 +45,6 @@ def test_every_pattern_bias_statistic_and_option_occurs_in_the_first_seeds():
     assert asked == {"log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "weights_of"}
     for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second"):
         assert len({getattr(case, name) for case in drawn}) > 1, name
-
-
-def test_every_pattern_of_the_library_has_a_meaning_here():
-    at = Places(2, 2, 5, 5, (0,))
-    built = {type(build(plain_leaf(random.Random(0), kind, 5), at)) for kind in LEAVES}
-    joined = {p.Pattern, p.Both, p.Either, p.Not, p.PerHead, p.Grid}
-    known = {one for name in p.__all__ if isinstance(one := getattr(p, name), type)}
-    assert built == known - joined
 
 
 def test_masks_of_random_patterns_are_what_the_patterns_write_out():

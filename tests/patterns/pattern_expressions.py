@@ -1,9 +1,10 @@
-"""Random patterns for the laws: every leaf there is, joined with `& | ~`, and the truth told by `allows` alone."""
+"""Random patterns for the laws: every enrolled pattern, joined with `& | ~`; `allows` is the truth."""
 
 from __future__ import annotations
 
 import torch
 from hypothesis import strategies as st
+from pattern_strategies import completed
 
 from regard.patterns import (
     Causal,
@@ -36,28 +37,34 @@ places = st.sets(st.integers(0, 9), max_size=4)
 runs = st.lists(st.builds(lambda start, length: range(start, start + length), st.integers(0, 9), few), max_size=3)
 blocks = st.integers(1, 6).flatmap(lambda stride: st.tuples(st.just(stride), st.integers(1, stride)))
 
-local = st.one_of(  # shifted with query and key together they stay what they are
-    st.just(Full()),
-    st.just(Causal()),
-    st.builds(SlidingWindow, st.integers(1, 7)),
-    st.builds(CausalWindow, st.integers(1, 7)),
-    st.builds(Diagonals, st.none() | small, st.none() | small),
-    st.builds(DilatedWindow, st.integers(1, 7), few),
-    st.builds(Lattice, few),
-    st.builds(Strided, few, st.booleans()),
-    st.builds(SameBlock, few),
-    st.builds(lambda block: Summary(*block), blocks),
-    st.builds(lambda block, local: Fixed(*block, local=local), blocks, st.booleans()),
+LOCAL = {  # shifted with query and key together they stay what they are
+    "full": st.just(Full()),
+    "causal": st.just(Causal()),
+    "sliding_window": st.builds(SlidingWindow, st.integers(1, 7)),
+    "causal_window": st.builds(CausalWindow, st.integers(1, 7)),
+    "diagonals": st.builds(Diagonals, st.none() | small, st.none() | small),
+    "dilated_window": st.builds(DilatedWindow, st.integers(1, 7), few),
+    "lattice": st.builds(Lattice, few),
+    "strided": st.builds(Strided, few, st.booleans()),
+    "same_block": st.builds(SameBlock, few),
+    "summary": st.builds(lambda block: Summary(*block), blocks),
+    "fixed": st.builds(lambda block, local: Fixed(*block, local=local), blocks, st.booleans()),
+}
+READABLE = completed(
+    {
+        **LOCAL,
+        "global_tokens": st.builds(GlobalTokens, places),
+        "key_set": st.builds(lambda runs: KeySet(tuple(runs)), runs),
+        "query_set": st.builds(lambda runs: QuerySet(tuple(runs)), runs),
+        "prefix": st.builds(Prefix, st.integers(0, 9)),
+        "key_span": st.builds(KeySpan, small, st.none() | small),
+        "random_blocks": st.builds(
+            RandomBlocks, st.integers(1, 3), st.integers(1, 4), st.integers(0, 99), st.booleans()
+        ),
+    },
+    lambda kind: kind.no_text is None,
 )
-readable = st.one_of(
-    local,
-    st.builds(GlobalTokens, places),
-    st.builds(lambda runs: KeySet(tuple(runs)), runs),
-    st.builds(lambda runs: QuerySet(tuple(runs)), runs),
-    st.builds(Prefix, st.integers(0, 9)),
-    st.builds(KeySpan, small, st.none() | small),
-    st.builds(RandomBlocks, st.integers(1, 3), st.integers(1, 4), st.integers(0, 99), st.booleans()),
-)
+local, readable = st.one_of(*LOCAL.values()), st.one_of(*READABLE.values())
 documents = st.builds(lambda ids: SameDocument(torch.tensor(ids)), st.lists(st.integers(0, 2), min_size=9, max_size=12))
 rules = st.sampled_from([Where(lambda i, j: (3 * i + j) % 4 != 1), Where(lambda i, j: j % 3 == 0)])
 spans = st.builds(

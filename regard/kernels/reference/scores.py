@@ -15,7 +15,7 @@ import torch
 from regard.kernels.scores.centres import live_keys
 from regard.kernels.scores.formulas import sums_tanh
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre
+from regard.mechanisms.scores.base import AroundCentre
 from regard.operands import Operands
 from regard.problem import Problem
 

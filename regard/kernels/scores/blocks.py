@@ -21,7 +21,7 @@ from regard.kernels.scores.formulas import Dots, Formula, TanhSums
 from regard.kernels.scores.layout import Layout, Part, Strip
 from regard.kernels.scores.workspace import Workspace
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre, TanhSum
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
 from regard.operands import Operands, Relative
 
 LOG2E = 1 / math.log(2)

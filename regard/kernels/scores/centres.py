@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.mechanisms.scores.pairs import AroundCentre
+from regard.mechanisms.scores.base import AroundCentre
 from regard.operands import Operands
 from regard.patterns import Grid
 from regard.problem import Problem

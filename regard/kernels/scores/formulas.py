@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from regard.kernels.scores.workspace import Workspace
-from regard.mechanisms.scores.pairs import AroundCentre, TanhSum
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
 from regard.problem import Problem
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from regard.kernels.scores.centres import live_keys
 from regard.kernels.scores.formulas import sums_tanh
 from regard.kernels.second_order import Index, Piece
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre
+from regard.mechanisms.scores.base import AroundCentre
 from regard.operands import Operands, Relative
 from regard.patterns import Grid
 from regard.patterns.ranges import Ranges

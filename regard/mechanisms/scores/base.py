@@ -1,8 +1,9 @@
-"""What every score declares about itself."""
+"""What every score declares, and the formulas of pairs that backends compute once queries and keys are projected."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -11,32 +12,34 @@ from torch import nn
 
 from regard.arguments import whole
 from regard.errors import ShapeError
-from regard.mechanisms.base import Sizes
+from regard.mechanisms.base import Projected, Sizes
+from regard.patterns.registry import Declared, Registry
 
-Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 
-
-class Score:
+class Score(Declared, enrol=False):
     """A score of queries and keys; a frozen declaration, compared by value.
 
-    Whatever it multiplies queries or keys with alone is done before a backend meets them (`project`); what is left
-    is a formula of pairs, and `lowered` names it.
+    Factors of queries alone or keys alone are applied before a backend gets them (`project`); a formula of pairs is
+    left, which `lowered` names. Subclasses enrol themselves, so that the text of a mechanism may name them.
     """
 
+    registry: ClassVar[Registry] = Registry("score")
+
     own_key_dim: ClassVar[bool] = False  # may keys have another size than queries?
+    is_dot_product: ClassVar[bool] = False  # is it `q · k * scale` and nothing else?
     projects: ClassVar[bool] = False  # does `project` change anything?
     counts_keys: ClassVar[bool] = False  # does a score depend on how many keys there are, so that no text is continued?
 
     def default_scale(self, head_dim: int) -> float:
-        """The scale of a call that gives none: 1, for only scaled dot products have another in their paper."""
+        """The scale of a call that gives none: 1, except for scaled dot products."""
         return 1.0
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The tensors that every call is handed, by name; the first axis (heads) may also be 1."""
+        """The tensors that every call needs, by name; the first axis (heads) may also be 1."""
         return {}
 
     def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
-        """What it learns, at its start: each number uniform within ±1 / sqrt(those that are summed up with it)."""
+        """Initial parameters: each number uniform within ±1 / sqrt(the numbers that are summed with it)."""
         heads, kv_heads = whole("heads", heads, 1), whole("kv_heads", kv_heads, 1)
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
@@ -54,7 +57,7 @@ class Score:
         return q, k, {}
 
     def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Keys as `with_projected_keys` takes them, so that a cache can keep what would be computed anew each step."""
+        """Keys as `with_projected_keys` takes them, so that a cache need not project them again."""
         return k
 
     def with_projected_keys(self) -> Score:
@@ -98,3 +101,26 @@ def check_sizes(score: Score, found: tuple[int, int], wanted: tuple[int, int]) -
 
 def _drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> nn.Parameter:
     return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * shape[-1] ** -0.5)
+
+
+@dataclass(frozen=True)
+class TanhSum(Score, enrol=False):
+    """`v · tanh(q + k) * scale`, with v handed over as the parameter `energy`, (heads or 1, head_dim)."""
+
+
+@dataclass(frozen=True)
+class AroundCentre(Score, enrol=False):
+    """Another formula, `scale` and softcap included, and then `- (j - p)² / (2 σ²)` where `|j - p| <= window`, σ =
+    window / 2; other keys are not seen.
+
+    p = first + S · centre, where a call's live keys are the S from `first` on, and the parameter `centre`, (batch,
+    heads, q_len), says for each query which share of them lies before p.
+    """
+
+    score: Score
+    window: int
+
+    @property
+    def precision(self) -> float:
+        """1 / σ²."""
+        return 4 / self.window**2

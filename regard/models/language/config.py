@@ -11,9 +11,9 @@ from regard.errors import ArgumentError
 from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
+from regard.mechanisms import parse as parse_mechanism
 from regard.models.base import Settings
 from regard.models.layers import NORMS
-from regard.models.mechanism_text import parse_mechanism
 from regard.patterns import Causal, Pattern, parse
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
@@ -34,7 +34,7 @@ class LanguageConfig(Settings):
         hidden_dim: inside the feed-forward; 4 · dim by default, and two thirds of it where the activation is gated.
         pattern: who may look at whom, as text, ANDed with causal; or several texts, which the layers take in turn:
             ("causal_window(128)", "full").
-        mechanism: how scores become weights, a text of `regard.models.mechanism_text`, or several likewise.
+        mechanism: how scores become weights, a text of `regard.mechanisms.parse`, or several likewise.
         positions: "rotary" (turned by `rotary_base`), "alibi", "learned" (up to max_length), "sinusoidal" or "none".
         norm: "rms" or "layer", before each part and at the end; epsilon: of the norms.
         activation: of the feed-forward, see FeedForward.

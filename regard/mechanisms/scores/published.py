@@ -1,0 +1,312 @@
+"""The scores of the papers: dot products, a hidden layer with tanh (Bahdanau, Luong), and local attention (Luong)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from regard.arguments import is_whole, plain, whole, yes_or_no
+from regard.errors import ArgumentError
+from regard.kinds import shown
+from regard.mechanisms.base import Sizes
+from regard.mechanisms.scores.base import AroundCentre, Projected, Score, TanhSum, check_sizes, kept_dims, multiplied
+
+
+@dataclass(frozen=True)
+class ScaledDot(Score):
+    """Scores are scaled dot products: `q · k * scale`, with scale 1 / sqrt(head_dim) unless given.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.1.
+    """
+
+    is_dot_product: ClassVar[bool] = True
+
+    def default_scale(self, head_dim: int) -> float:
+        return head_dim**-0.5
+
+
+@dataclass(frozen=True)
+class Dot(Score):
+    """Scores are dot products as they are: `q · k * scale`, with scale 1 unless given.
+
+    Luong's local-m, which looks at D keys on either side of the query's own position, is a pattern and no score of
+    its own: `pattern=SlidingWindow(2 * D)` with this score and `q_start` as the aligned position of the first query.
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, section 3.1, dot;
+    section 3.2, local-m.
+    """
+
+    def lowered(self) -> Score:
+        return ScaledDot()
+
+
+@dataclass(frozen=True)
+class General(Score):
+    """Scores are dot products through a matrix: `qᵀ W k * scale`, with scale 1 unless given.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+
+    Parameters of a call: `weight`, W, (heads or 1, query_dim, key_dim).
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, section 3.1, general.
+
+    >>> import regard as rg
+    >>> from regard.mechanisms import General, Softmax
+    >>> q, k, v = torch.randn(2, 6, 5, 8), torch.randn(2, 3, 7, 4), torch.randn(2, 3, 7, 9)
+    >>> mechanism = Softmax(General(query_dim=8, key_dim=4))
+    >>> rg.attention(q, k, v, mechanism=mechanism, parameters=mechanism.new_parameters(heads=6)).shape
+    torch.Size([2, 6, 5, 9])
+    """
+
+    query_dim: int
+    key_dim: int
+
+    own_key_dim: ClassVar[bool] = True
+    projects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        kept_dims(self, "query_dim", "key_dim")
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {"weight": (sizes.heads, self.query_dim, self.key_dim)}
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        check_sizes(self, (head_dim, key_dim), (self.query_dim, self.key_dim))
+
+    def projected_dim(self, head_dim: int) -> int:
+        return self.key_dim
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        return multiplied(q, parameters["weight"].mT), k, {}  # qᵀ W k = (Wᵀ q) · k
+
+    def lowered(self) -> Score:
+        return ScaledDot()
+
+
+@dataclass(frozen=True)
+class _OfHiddenLayer(Score, enrol=False):
+    """What the two share: they become `v · tanh(q' + k')` of projected queries and keys."""
+
+    query_dim: int
+    key_dim: int
+    hidden: int
+    projected_keys: bool = False
+
+    own_key_dim: ClassVar[bool] = True
+    projects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        kept_dims(self, "query_dim", "key_dim", "hidden")
+        yes_or_no(f"{type(self).__name__}'s projected_keys", self.projected_keys)
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        key_size = self.hidden if self.projected_keys else self.key_dim
+        check_sizes(self, (head_dim, key_dim), (self.query_dim, key_size))
+
+    def projected_dim(self, head_dim: int) -> int:
+        return self.hidden
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        keys = k if self.projected_keys else self.project_keys(k, parameters)
+        return self._project_queries(q, parameters), keys, {"energy": parameters["energy"]}
+
+    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        raise NotImplementedError
+
+    def with_projected_keys(self) -> Score:
+        return replace(self, projected_keys=True)
+
+    def lowered(self) -> Score:
+        return TanhSum()
+
+
+@dataclass(frozen=True)
+class Additive(_OfHiddenLayer):
+    """Scores are `v · tanh(W q + U k) * scale`, with scale 1 unless given.
+
+    The tanh of all pairs is never in memory at once.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+        hidden: size of what tanh is taken of.
+        projected_keys: keys are handed over as U k, of size `hidden` (`project_keys` makes them), so that a cache keeps
+            them so; `key_weight` is not asked for then.
+
+    Parameters of a call: `query_weight`, W, (heads or 1, hidden, query_dim); `key_weight`, U, (kv_heads or 1, hidden,
+    key_dim); `energy`, v, (heads or 1, hidden).
+
+    Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, appendix A.1.2.
+
+    >>> import regard as rg
+    >>> from regard.mechanisms import Additive, Softmax
+    >>> q, k, v = torch.randn(2, 1, 1, 8), torch.randn(2, 1, 7, 4), torch.randn(2, 1, 7, 4)
+    >>> mechanism = Softmax(Additive(query_dim=8, key_dim=4, hidden=16))
+    >>> rg.attention(q, k, v, mechanism=mechanism, parameters=mechanism.new_parameters()).shape
+    torch.Size([2, 1, 1, 4])
+    """
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        shapes = {
+            "query_weight": (sizes.heads, self.hidden, self.query_dim),
+            "key_weight": (sizes.kv_heads, self.hidden, self.key_dim),
+            "energy": (sizes.heads, self.hidden),
+        }
+        if self.projected_keys:
+            del shapes["key_weight"]
+        return shapes
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return multiplied(k, parameters["key_weight"])
+
+    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return multiplied(q, parameters["query_weight"])
+
+
+@dataclass(frozen=True)
+class Concat(_OfHiddenLayer):
+    """Scores are `v · tanh(W [q; k]) * scale`, with scale 1 unless given.
+
+    It is `Additive` with W's columns side by side. Query heads that share a key head share W, since its right half
+    belongs to the key; each has its own v.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+        hidden: size of what tanh is taken of.
+        projected_keys: keys are handed over as W's right half times k, of size `hidden` (`project_keys` makes them), so
+            that a cache keeps them so.
+
+    Parameters of a call: `weight`, W, (kv_heads or 1, hidden, query_dim + key_dim); `energy`, v, (heads or 1, hidden).
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, section 3.1, concat.
+
+    >>> import regard as rg
+    >>> from regard.mechanisms import Concat, Softmax
+    >>> q, k = torch.randn(2, 6, 5, 8), torch.randn(2, 3, 7, 4)
+    >>> mechanism = Softmax(Concat(query_dim=8, key_dim=4, hidden=16))
+    >>> rg.attention(q, k, k, mechanism=mechanism, parameters=mechanism.new_parameters(heads=6, kv_heads=3)).shape
+    torch.Size([2, 6, 5, 4])
+    """
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {
+            "weight": (sizes.kv_heads, self.hidden, self.query_dim + self.key_dim),
+            "energy": (sizes.heads, self.hidden),
+        }
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return multiplied(k, parameters["weight"][..., self.query_dim :])
+
+    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return multiplied(q, parameters["weight"][..., : self.query_dim])
+
+
+@dataclass(frozen=True)
+class LocalPredictive(Score):
+    """Each query predicts where to look, and sees the keys near there, the nearer the better (local-p).
+
+        p = S · sigmoid(v_p · tanh(W_p q)),   scores = score(q, k) - (j - p)² / (2 σ²) where |j - p| <= D,   σ = D / 2
+
+    The term is added before the softmax, so that the weights of the keys sum to one. The paper multiplies the
+    weights with exp(-(j - p)² / (2 σ²)) after it and leaves their sum below one: its weights are these times their
+    sum, one factor for each query, where its softmax too is over the window.
+
+    Positions j are counted from the first key that some query of the call sees, and S is how many there are from it
+    to the last one: padding changes nothing. A text that grows has another S at each step, so it cannot be
+    continued with a cache; a source that stands can. The scale and softcap of a call are those of the inner score.
+
+    Args:
+        score: what is scored near the centre: Dot, General, Concat, Additive or ScaledDot.
+        window: the paper's D: keys farther than this from the centre are not seen.
+        query_dim: size of a query; needed where the inner score does not tell it.
+
+    Parameters of a call: those of the inner score; `centre_weight`, W_p, (heads or 1, query_dim, query_dim), and
+    `centre_energy`, v_p, (heads or 1, query_dim).
+
+    Raises:
+        ArgumentError: a window below 1, a score inside that is local itself, or no query_dim.
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, section 3.2,
+    equations 9 and 10.
+
+    >>> import regard as rg
+    >>> from regard.mechanisms import Dot, LocalPredictive, Softmax
+    >>> q, k, v = torch.randn(2, 1, 3, 8), torch.randn(2, 1, 50, 8), torch.randn(2, 1, 50, 8)
+    >>> mechanism = Softmax(LocalPredictive(Dot(), window=10, query_dim=8))
+    >>> rg.attention(q, k, v, mechanism=mechanism, parameters=mechanism.new_parameters()).shape
+    torch.Size([2, 1, 3, 8])
+    """
+
+    score: Score
+    window: int
+    query_dim: int | None = None
+
+    projects: ClassVar[bool] = True
+    counts_keys: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        window = plain("window", self.window)
+        if not is_whole(window) or window < 1:
+            raise ArgumentError(f"window is {shown(window)}; it is how far a key may lie from the centre, 1 or more")
+        object.__setattr__(self, "window", whole("window", window))
+        if self.query_dim is not None:
+            kept_dims(self, "query_dim")
+        if not isinstance(self.score, Score) or self.score.counts_keys:
+            raise ArgumentError(
+                f"{shown(self.score)} has no place in LocalPredictive; give Dot, General, Concat or Additive"
+            )
+        own = getattr(self.score, "query_dim", self.query_dim)
+        if own is None or self.query_dim not in (None, own):
+            raise ArgumentError(
+                f"query_dim is {self.query_dim} beside {self.score}; the centre is predicted from whole queries, so "
+                f"give their size"
+            )
+        object.__setattr__(self, "query_dim", own)
+
+    @property
+    def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]
+        return self.score.own_key_dim
+
+    def default_scale(self, head_dim: int) -> float:
+        return self.score.default_scale(head_dim)
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        assert self.query_dim is not None
+        return {
+            **self.score.parameter_shapes(sizes),
+            "centre_weight": (sizes.heads, self.query_dim, self.query_dim),
+            "centre_energy": (sizes.heads, self.query_dim),
+        }
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        self.score.check_dims(head_dim, key_dim)
+        assert self.query_dim is not None
+        check_sizes(self, (head_dim, key_dim), (self.query_dim, key_dim))
+
+    def projected_dim(self, head_dim: int) -> int:
+        return self.score.projected_dim(head_dim)
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        weight, energy = parameters["centre_weight"], parameters["centre_energy"]
+        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[..., 0]  # (batch, heads, q_len)
+        q, k, left = self.score.project(q, k, parameters)
+        return q, k, {**left, "centre": centre}
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.score.project_keys(k, parameters)
+
+    def with_projected_keys(self) -> Score:
+        return replace(self, score=self.score.with_projected_keys())
+
+    def lowered(self) -> Score:
+        return AroundCentre(self.score.lowered(), self.window)
+
+    def __str__(self) -> str:
+        inside = hasattr(self.score, "query_dim")  # then it need not be repeated
+        return f"local_predictive({self.score}, {self.window}{'' if inside else f', query_dim={self.query_dim}'})"

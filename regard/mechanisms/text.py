@@ -1,0 +1,61 @@
+"""Mechanisms as text: `performer(features=256)`, for configs and command lines."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from regard.mechanisms.base import Mechanism
+from regard.mechanisms.linear import FeatureMap
+from regard.mechanisms.scores import Score
+from regard.patterns.registry import WORDS, Reader
+
+_HYPHEN = re.compile(r"(?<=[a-z])-(?=[a-z])")
+INSIDE = (FeatureMap.registry, Score.registry)  # what an argument of a mechanism may be
+
+
+def parse(text: str) -> Mechanism:
+    """The mechanism that a text describes: a name, and in parentheses the arguments of its class.
+
+    Arguments stand by place or as name=value. Values are numbers, true, false, all (None), feature maps and scores by
+    name, and words such as keys_and_values. A hyphen in a name is an underscore. `str` of a mechanism reads back.
+
+    Raises:
+        ArgumentError: a text that is no mechanism, or arguments that its class refuses.
+
+    >>> print(parse("performer(features=256)"))
+    performer(256, seed=0)
+    >>> print(parse("linear(signed-softmax)"))
+    linear_transformer(signed_softmax)
+    >>> parse("softmax(general(8, 4))").score.key_dim
+    4
+    """
+    text = _HYPHEN.sub("_", text) if isinstance(text, str) else text
+    return _MechanismReader(text, Mechanism.registry, ", with arguments such as performer(features=256)").whole()
+
+
+class _MechanismReader(Reader):
+    """Adds nested declarations, words, factors such as 4 x 8, and flags: `gated` for gated=true."""
+
+    def argument(self) -> tuple[str | None, Any]:
+        if self.peek() in self.flags and self.peek(1) != "=":
+            self.at += 1
+            return self.words[self.at - 1][0], True
+        return super().argument()
+
+    def value(self) -> Any:
+        name = self.peek()
+        inside = next((registry for registry in INSIDE if name in registry.kinds), None)
+        if inside is not None:
+            return self.named(inside)
+        if name.isidentifier() and name not in WORDS:
+            self.at += 1
+            return name
+        value = super().value()
+        return value if self.peek() != "x" else self._factors(value)
+
+    def _factors(self, first: int) -> tuple[int | float, ...]:
+        factors: list[int | float] = [first]
+        while self.take("x"):
+            factors.append(self.number())
+        return tuple(factors)

@@ -1,0 +1,82 @@
+"""Mechanisms as text: names of enrolled classes, numbers and words, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard import mechanisms as m
+from regard.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("text", "mechanism"),
+    [
+        ("softmax", m.Softmax()),
+        (" softmax() ", m.Softmax()),
+        ("linear", m.LinearTransformer()),
+        ("linear(signed-softmax)", m.LinearTransformer(m.SignedSoftmax())),
+        ("linear(feature_map=relu)", m.LinearTransformer(m.Relu())),
+        ("performer(features=256)", m.Performer(256)),
+        ("performer( 8 , seed = 3, orthogonal=false)", m.Performer(8, 3, False)),
+        ("random-feature(5, gated=true, sigma=0.75)", m.RandomFeature(5, gated=True, sigma=0.75)),
+        ("random_feature(5)", m.RandomFeature(5)),
+        ("linformer(length=9, rank=3, shared=keys_and_values)", m.Linformer(9, 3, "keys_and_values")),
+        ("lsh(chunk=3, buckets=4)", m.LSH(3, 4)),
+        ("lsh(chunk=3, buckets=4 x 6, rounds=1)", m.LSH(3, (4, 6), 1)),
+        ("random_feature(64, gated, sigma=1e-0)", m.RandomFeature(64, gated=True)),
+        ("softmax(local-predictive(dot, 4, query_dim=5))", m.Softmax(m.LocalPredictive(m.Dot(), 4, 5))),
+        ("linear(relu(epsilon=0.5))", m.LinearTransformer(m.Relu(0.5))),
+    ],
+)
+def test_a_text_is_its_mechanism(text, mechanism):
+    assert m.parse(text) == mechanism
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("perfomer", "'perfomer' is no mechanism at character 1; mechanisms are .*softmax"),
+        ("performer(features=256", "',' is missing at character 23"),
+        ("os.system", "'.system' is not understood"),
+        (3, "a mechanism's text is a string; this is 3"),
+        ("performer(feature=3)", r"performer takes \(features, seed, orthogonal\)"),
+        ("performer(1, 2, true, 4)", "performer takes"),
+        ("random-feature", r"takes \(features, gated"),
+        ("performer(seed=1, 8)", "arguments of performer come by place first"),
+        ("performer(seed=1, seed=2)", "each name once"),
+        ("performer(8,)", "a whole number, all, true or false is missing at character 13"),
+        ("performer(__import__)", "features"),
+        ("performer(features=true)", "features"),
+        ("performer(0)", "1 or more|least 1|from 1|below"),
+        ("linear(tanh)", "feature_map is 'tanh'"),
+        ("softmax(tanh_sum)", "Softmax's score is 'tanh_sum'"),
+        ("softmax(causal)", "Softmax's score is 'causal'"),
+        ("linear(relu(1, 2))", r"relu takes \(epsilon\)"),
+        ("performer(8) & performer(8)", "'&' follows a mechanism that is already complete"),
+        ("x" * 500, r"\.\.\.' is no mechanism"),
+    ],
+)
+def test_a_text_that_is_none_is_refused_in_its_words(text, words):
+    with pytest.raises(ArgumentError, match=words):
+        m.parse(text)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        m.RandomFeature(5, gated=True, seed=-3, sigma=0.7123456789),
+        m.RandomFeature(5, sigma=1e20),
+        m.LinearTransformer(m.Relu(1e-9)),
+        m.LinearTransformer(m.Products(2)),
+        m.LSH(3, (4, 6), 1, seed=5),
+        m.LSH(3, (4,)),
+        m.Performer(8, orthogonal=False),
+        m.Linformer(9, 3, "heads"),
+        m.Softmax(m.Additive(5, 6, 7, projected_keys=True)),
+        m.Softmax(m.LocalPredictive(m.Concat(5, 3, 7), 4)),
+        m.Softmax(m.LocalPredictive(m.ScaledDot(), 4, query_dim=8)),
+    ],
+    ids=str,
+)
+def test_the_text_of_a_mechanism_reads_back(mechanism):
+    assert m.parse(str(mechanism)) == mechanism

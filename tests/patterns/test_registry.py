@@ -1,0 +1,112 @@
+"""Classes enrol themselves: one's own pattern, score or feature map reads back, and no name is taken twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.errors import ArgumentError
+from regard.patterns.registry import Registry, text_name, word
+
+
+@dataclass(frozen=True)
+class EveryThird(p.Pattern):
+    """A pattern as a user writes one: nothing but its truth and its fields."""
+
+    offset: int
+    both_ways: bool = False
+    share: float = 0.5
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        distance = (q_pos - k_pos).abs() if self.both_ways else q_pos - k_pos
+        return distance % 3 == self.offset
+
+
+@dataclass(frozen=True)
+class Cubed(m.FeatureMap):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x.abs() ** 3
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("every_third(1)", EveryThird(1)),
+        ("every_third(0, both_ways=true, share=0.25)", EveryThird(0, both_ways=True, share=0.25)),
+        ("causal & ~every_third(2, share=2)", p.Causal() & ~EveryThird(2, share=2.0)),
+    ],
+)
+def test_a_pattern_of_ones_own_reads_back(text, pattern):
+    assert str(pattern) == text
+    assert p.parse(text) == pattern
+    assert torch.equal(p.parse(text).dense(7, 11), pattern.dense(7, 11))
+
+
+def test_a_pattern_with_nothing_but_its_truth_answers_everything():
+    pattern = EveryThird(1)
+    dense = pattern.dense(7, 11)
+    assert pattern.count(7, 11) == int(dense.sum())
+    assert pattern.tiles(7, 11, 3).states().shape == (3, 4)
+    assert pattern.empty_rows(3, 1, q_start=0) == (range(1), range(2, 3))
+    assert str(pattern.reach()) == "everything back, everything ahead"
+    assert (pattern.band(), pattern.structure(), pattern.period) == (None, pattern, None)
+
+
+def test_a_feature_map_of_ones_own_reads_back():
+    mechanism = m.LinearTransformer(Cubed())
+    assert str(mechanism) == "linear_transformer(cubed)"
+    assert m.parse(str(mechanism)) == mechanism
+
+
+def test_a_name_is_taken_once():
+    with pytest.raises(
+        ArgumentError, match=r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal"
+    ):
+        type("Causal", (p.Pattern,), {"__module__": __name__})
+    with pytest.raises(ArgumentError, match="'linear' in a text"):
+        type("Another", (m.Mechanism,), {"__module__": __name__}, also=("linear",))
+    assert p.parse("causal") == p.Causal()
+
+
+def test_a_class_that_is_defined_again_replaces_the_one_before():
+    first, again = (type("DefinedAgain", (p.Pattern,), {"__module__": __name__}) for _ in range(2))
+    assert p.Pattern.registry.kinds["defined_again"] is again is not first
+    del p.Pattern.registry.kinds["defined_again"]
+
+
+def test_a_class_inside_a_function_and_one_that_says_so_stay_out():
+    class Local(p.Pattern):
+        pass
+
+    type("StaysOut", (p.Pattern,), {"__module__": __name__}, enrol=False)
+    assert not {"local", "stays_out"} & set(p.Pattern.registry.kinds)
+
+
+def test_second_names_are_read_and_not_listed():
+    assert m.parse("linear") == m.parse("linear_transformer")
+    assert "linear" not in m.Mechanism.registry.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("SlidingWindow", "sliding_window"), ("LSH", "lsh"), ("LSHWindow", "lsh_window"), ("T5Bias", "t5_bias")],
+)
+def test_the_name_of_a_class_in_a_text(name, text):
+    assert text_name(type(name, (), {})) == text
+
+
+@pytest.mark.parametrize("number", [1e-9, 1e20, 0.1, -2.5, 3.0])
+def test_numbers_are_written_so_that_they_read_back(number):
+    assert p.parse(f"every_third(1, share={word(number)})") == EveryThird(1, share=number)
+
+
+def test_a_registry_lists_what_is_importable_from_a_package():
+    registry = Registry("thing")
+    registry.enrol(p.Causal)
+    registry.enrol(EveryThird)
+    assert registry.of_package("regard") == {"causal": p.Causal}
+    assert set(registry.names()) == {"causal", "every_third"}
