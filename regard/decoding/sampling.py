@@ -10,7 +10,7 @@ from regard.arguments import plain, real, whole
 from regard.decoding.search import likeliest
 from regard.errors import ArgumentError
 from regard.kinds import shown
-from regard.patterns.counting import draw
+from regard.patterns.hashing import draw
 
 
 def filtered_probabilities(

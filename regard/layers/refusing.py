@@ -10,7 +10,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.kinds import shown
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Explicit, Pattern
-from regard.patterns.compound import Compound
+from regard.patterns.base import Compound
 from regard.shapes import refuse_layout
 
 

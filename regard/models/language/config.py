@@ -11,9 +11,9 @@ from regard.errors import ArgumentError
 from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
+from regard.mechanisms import parse as parse_mechanism
 from regard.models.base import Settings
 from regard.models.layers import NORMS
-from regard.models.mechanism_text import parse_mechanism
 from regard.patterns import Causal, Pattern, parse
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
