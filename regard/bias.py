@@ -20,23 +20,23 @@ __all__ = ["ALiBi", "T5Relative", "Bias"]
 
 
 class Bias:
-    """Something added to a score that depends on the head and on the distance `k_pos - q_pos` alone.
+    """Base class of biases: numbers added to the scores, by head and distance `k_pos - q_pos`.
 
-    So a call needs one number a distance and head, never one a pair. Biases that learn are modules.
+    A call therefore needs one number per head and distance, not one per pair. Biases with parameters are modules.
     """
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
-        """The bias at these distances, (heads or 1, distances), differentiable in what it learns.
+        """The bias at these distances, (heads or 1, distances), differentiable with respect to its parameters.
 
         Args:
             distances: k_pos - q_pos, integers (distances,).
             heads: query heads.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what it adds")
+        raise NotImplementedError(f"{type(self).__name__} does not define by_distance")
 
     @property
     def learns(self) -> bool:
-        """Does it hold something that needs a gradient?"""
+        """Whether it has parameters that need a gradient."""
         return False
 
     def check(self, heads: int) -> None:
@@ -45,17 +45,17 @@ class Bias:
 
 @dataclass(frozen=True, init=False)
 class ALiBi(Bias):
-    """Each head lowers a score in proportion to the distance, at a rate of its own.
+    """Attention with linear biases: each head subtracts from a score in proportion to the distance, at its own rate.
 
         bias = -slope[head] · |k_pos - q_pos|
 
-    Causal attention looks back alone, where this is the paper's; ahead, it falls likewise.
+    The paper defines it for causal attention; for keys ahead of the query the bias is the same by distance.
 
     Args:
-        slopes: one for each query head; by default the paper's series for however many heads a call has.
+        slopes: one for each query head; by default the paper's series for the heads of the call.
 
     Raises:
-        ArgumentError: slopes that are no finite numbers.
+        ArgumentError: slopes that are not finite numbers.
 
     Source: Train Short, Test Long, Press et al. 2022, section 3.
 
@@ -87,16 +87,14 @@ def _slope(one: object) -> float:
     try:
         return real("slope", one)
     except ArgumentError:
-        raise ArgumentError(
-            f"ALiBi was given slope {shown(one)}; each is a finite number, one for each query head"
-        ) from None
+        raise ArgumentError(f"ALiBi has the slope {shown(one)}; give a finite number for each query head") from None
 
 
 def series(heads: int) -> tuple[float, ...]:
     """The paper's slopes: 2^(-8/heads) and its powers for a power of two.
 
-    For another number of heads, those of the power of two below it come first, and between them are put those with
-    odd numbers of the power of two above.
+    For another number of heads, the slopes of the next lower power of two come first, then every other slope of the
+    next higher one.
 
     >>> series(4)
     (0.25, 0.0625, 0.015625, 0.00390625)
@@ -110,21 +108,23 @@ def series(heads: int) -> tuple[float, ...]:
 
 
 class T5Relative(nn.Module, Bias):
-    """Near distances have a bucket each, farther ones share buckets that widen as a logarithm, up to `max_distance`.
+    """T5's relative bias: each head learns a number for each bucket of distances.
+
+    Near distances have a bucket each; farther ones share buckets that widen logarithmically up to `max_distance`.
 
         bias = weight[bucket(k_pos - q_pos), head]
 
     Args:
-        heads: query heads.
-        buckets: how many numbers a head learns; half of them for keys ahead if `bidirectional`.
-        max_distance: from here on everything is in the last bucket.
-        bidirectional: tell keys ahead from keys behind; otherwise every key ahead counts as the query's own place.
+        heads: number of query heads.
+        buckets: learned numbers per head; half of them are for keys ahead if `bidirectional`.
+        max_distance: distances from here on share the last bucket.
+        bidirectional: use separate buckets for keys ahead; otherwise keys ahead are treated as distance 0.
 
     Raises:
-        ArgumentError: sizes that leave no bucket to a distance.
+        ArgumentError: too few buckets for the distances.
 
-    Source: Exploring the Limits of Transfer Learning, Raffel et al. 2020, section 2.1; the rule of the buckets is
-    that of its code, so that `weight` holds what T5's `relative_attention_bias.weight` holds.
+    Source: Exploring the Limits of Transfer Learning, Raffel et al. 2020, section 2.1; the buckets are those of
+    its code, so `weight` can be copied from T5's `relative_attention_bias.weight`.
 
     >>> bias = T5Relative(heads=2, buckets=8, max_distance=16)
     >>> bias.bucket(torch.tensor([-20, -3, -1, 0, 1, 3, 20])).tolist()
@@ -140,8 +140,8 @@ class T5Relative(nn.Module, Bias):
         if heads < 1 or sided < 2 or max_distance <= sided // 2:
             raise ArgumentError(
                 f"T5Relative(heads={heads}, buckets={buckets}, max_distance={max_distance}, "
-                f"bidirectional={bidirectional}): it needs a head, 2 buckets for each side it tells apart, and a "
-                f"max_distance beyond the {sided // 2} distances with a bucket of their own"
+                f"bidirectional={bidirectional}): it needs 1 head or more, 2 buckets or more per direction, and a "
+                f"max_distance above {sided // 2}, the distances that have a bucket each"
             )
         self.heads, self.buckets, self.max_distance, self.bidirectional = heads, buckets, max_distance, bidirectional
         self.weight = nn.Parameter(torch.empty(buckets, heads))
@@ -167,7 +167,7 @@ class T5Relative(nn.Module, Bias):
     def check(self, heads: int) -> None:
         if heads != self.heads:
             raise ShapeError(
-                f"this T5Relative was made for {self.heads} heads and the call has {heads}; make one for {heads}"
+                f"this T5Relative has {self.heads} heads and the call {heads}; make one with heads={heads}"
             )
 
     def extra_repr(self) -> str:

@@ -15,11 +15,11 @@ __all__ = ["Sinusoidal", "Learned", "Rotary"]
 
 
 class Sinusoidal(nn.Module):
-    """Adds to embedding 2c a sine and to 2c + 1 a cosine of the position: `sin(p / base^(2c / dim))`.
+    """Sinusoidal positions, added to embeddings: `sin(p / base^(2c / dim))` in dimension 2c, the cosine in 2c + 1.
 
     Args:
         dim: size of the embeddings, an even number.
-        base: the slowest wave is about `2π · base` positions long.
+        base: the longest wave length is about `2π · base` positions.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.5.
 
@@ -45,28 +45,29 @@ class Sinusoidal(nn.Module):
 
 
 def check_positions(positions: torch.Tensor) -> None:
-    """Raise a ShapeError unless these are a tensor of whole numbers."""
+    """Raise a ShapeError unless positions are an integer tensor."""
     if not isinstance(positions, torch.Tensor) or positions.dtype not in (torch.int64, torch.int32):
-        raise ShapeError(f"positions are {shown(positions)}; they need to be a tensor of whole numbers (int64)")
+        raise ShapeError(f"positions are {shown(positions)}; give an integer tensor (int64)")
 
 
 def checked_base(name: str, base: float) -> float:
-    """The number whose powers are the wave lengths, or a refusal."""
-    if (found := real(f"{name}'s base", base)) <= 0:
-        raise ArgumentError(f"{name}'s base is {found}; wave lengths are powers of it, so it is above 0")
-    return found
+    """The base of the wave lengths; an ArgumentError unless it is above 0."""
+    base = real(f"{name}'s base", base)
+    if base <= 0:
+        raise ArgumentError(f"{name}'s base is {base}; wave lengths are powers of it, so give a number above 0")
+    return base
 
 
 def frequencies(dim: int, base: float, device: torch.device) -> torch.Tensor:
-    """`base^(-2c / dim)` for c = 0 .. dim / 2 - 1, in float64: at position 100,000 float32 angles are noise."""
+    """`base^(-2c / dim)` for c = 0 .. dim / 2 - 1, in float64, since float32 angles are wrong at position 100,000."""
     return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
 
 
 class Learned(nn.Module):
-    """A table with one vector a position, to be added to the embeddings.
+    """Learned positions: a table with one vector per position, added to embeddings.
 
     Args:
-        length: positions 0 to length - 1 have a vector; later ones are refused.
+        length: number of positions; later ones are refused.
         dim: size of the embeddings.
 
     Source: BERT, Devlin et al. 2019, section 3.
@@ -86,14 +87,14 @@ class Learned(nn.Module):
         """The vectors to add, (..., dim), for integer positions (...).
 
         Raises:
-            ShapeError: a position that has no vector.
+            ShapeError: a position outside the table.
         """
         length = len(self.weight)
         check_positions(positions)
         if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
             raise ShapeError(
-                f"positions {int(positions.min())} to {int(positions.max())} were asked for; this table has learned "
-                f"0 to {length - 1}: shorten the text, or train with a longer table"
+                f"positions {int(positions.min())} to {int(positions.max())} were given and this table has "
+                f"0 to {length - 1}; shorten the text, or train with a longer table"
             )
         return self.weight[positions]
 
@@ -103,11 +104,11 @@ class Learned(nn.Module):
 
 @dataclass(frozen=True)
 class Rotary:
-    """Turns pair c of a head's dimensions by the angle `p · base^(-2c / dims)` at position p.
+    """Rotary positions: rotates pair c of a head's dimensions by the angle `p · base^(-2c / dims)` at position p.
 
     Args:
         base: sets the slowest rotation.
-        dims: how many leading dimensions of a head are turned, an even number; None for all.
+        dims: number of leading dimensions to rotate, even; None for all.
         pairs: which dimensions form pair c: "halves" c and c + dims / 2 (Llama, GPT-NeoX), "neighbours" 2c and
             2c + 1 (the paper, GPT-J). Weights trained with one do not fit the other.
 
@@ -129,19 +130,21 @@ class Rotary:
         if self.pairs not in ("halves", "neighbours"):
             raise ArgumentError(f"Rotary(pairs={shown(self.pairs)}): pairs are 'halves' or 'neighbours'")
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
-            raise ArgumentError(f"Rotary(dims={self.dims}): rotations turn pairs, so dims is even and above 0")
+            raise ArgumentError(f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0")
 
     def check(self, head_dim: int) -> None:
-        """Raise an ArgumentError if heads of this size cannot be turned."""
+        """Raise an ArgumentError if heads of this size cannot be rotated."""
         dims = head_dim if self.dims is None else self.dims
         if dims % 2 or dims > head_dim:
-            raise ArgumentError(f"Rotary turns pairs within head_dim, and {dims} of {head_dim} dimensions are no pairs")
+            raise ArgumentError(
+                f"Rotary rotates pairs of dimensions and cannot rotate {dims} of {head_dim}; use an even head_dim"
+            )
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Heads (batch, heads, length, head_dim) turned to their positions, (length,) or (batch, length)."""
+        """Heads (batch, heads, length, head_dim) rotated to their positions, (length,) or (batch, length)."""
         check_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
-            raise ShapeError(f"Rotary turns heads (batch, heads, length, head_dim) and was given {shown(x)}")
+            raise ShapeError(f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}")
         if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (len(x),)):
             raise ShapeError(
                 f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
@@ -154,8 +157,8 @@ class Rotary:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
         wide = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-        turned, rest = x[..., :dims].to(wide), x[..., dims:]
-        one, two = turned.chunk(2, -1) if self.pairs == "halves" else (turned[..., 0::2], turned[..., 1::2])
-        both = one * cos - two * sin, one * sin + two * cos
-        turned = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
-        return torch.cat([turned.to(x.dtype), rest], -1)
+        rotated, rest = x[..., :dims].to(wide), x[..., dims:]
+        first, second = rotated.chunk(2, -1) if self.pairs == "halves" else (rotated[..., 0::2], rotated[..., 1::2])
+        both = first * cos - second * sin, first * sin + second * cos
+        rotated = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
+        return torch.cat([rotated.to(x.dtype), rest], -1)

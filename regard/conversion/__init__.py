@@ -1,7 +1,7 @@
-"""Trained models with fewer or more key/value heads: folder in, folder out, and what that saves.
+"""Conversion of trained models to another number of key/value heads, from folder to folder.
 
-Our own models are converted whole; folders of the Llama layout tensor by tensor. Nothing is unpickled, and every
-conversion is held against its oracle: with its heads repeated, the new model says exactly the same.
+Models of regard are converted in memory, folders of the Llama layout one tensor at a time. Nothing is unpickled. Each
+result is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
 """
 
 from regard.conversion.folders import convert_kv_heads

@@ -1,4 +1,4 @@
-"""`convert_kv_heads`: a folder in, a folder out, whoever wrote the first."""
+"""`convert_kv_heads`: convert a folder of regard or Hugging Face to another number of key/value heads."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from regard.kinds import a_path
 def convert_kv_heads(
     folder: str | Path, out: str | Path, kv_heads: int, *, method: str = "mean", check: bool = True
 ) -> Conversion:
-    """Write a trained model with another number of key/value heads, so that its cache is smaller.
+    """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
-    Neighbouring heads become one, as `resized` says; query heads stay. Until it is trained a little further, expect
-    it to say worse things than before. More heads than there are repeat them, and change nothing that it says.
+    Neighbouring heads are pooled into one, see `resized`; query heads are unchanged. Expect lower quality until the
+    model is trained a little further. A larger number repeats heads and leaves the outputs unchanged.
 
     Args:
-        folder: a model or run of ours (LanguageModel, TextEncoder, TranslationTransformer), or a Hugging Face folder of
-            the Llama layout (Llama, Mistral, Qwen2, Qwen3) with its weights as safetensors.
-        out: a new folder of the same kind, or an earlier conversion, which is replaced.
-        kv_heads: key/value heads of each layer; of a translator's decoder and cross-attention.
-        method: "mean" of a group, or its "first".
-        check: hold the result against its oracle, the same heads repeated, before anything is written.
+        folder: a model or training run of regard (LanguageModel, TextEncoder, TranslationTransformer), or a Hugging
+            Face folder of the Llama layout (Llama, Mistral, Qwen2, Qwen3) with safetensors weights.
+        out: a new folder of the same kind; an earlier conversion there is replaced.
+        kv_heads: key/value heads of each layer; in a translator, of the decoder and the cross-attention.
+        method: how a group is pooled: "mean" or "first".
+        check: compare the result with its reference, the same heads repeated, before it is written.
 
     Returns:
-        What it saves.
+        The report: heads, parameters and cache bytes before and after.
 
     Raises:
-        CheckpointError: missing or damaged files, or an `out` that holds something else.
-        ArgumentError: heads that do not divide, or another method.
-        UnsupportedError: a kind of model, or a tensor in it, that is not understood; pickled weights.
+        CheckpointError: missing or damaged files, or an `out` that holds other files.
+        ArgumentError: numbers of heads that do not divide, or an unknown method.
+        UnsupportedError: an unknown kind of model or tensor, or pickled weights.
 
     >>> import tempfile
     >>> from regard.models import LanguageModel
@@ -56,7 +56,7 @@ def convert_kv_heads(
 
 
 def is_hugging_face(folder: Path) -> bool:
-    """Is there a config that names the type of a model, as Hugging Face's do?
+    """Whether the folder has a config with a `model_type`, as Hugging Face's do.
 
     Raises:
         CheckpointError: the config is damaged.
@@ -66,29 +66,31 @@ def is_hugging_face(folder: Path) -> bool:
 
 
 def check_out(folder: Path, out: Path) -> None:
-    """Raise a CheckpointError unless `out` is free, or holds an earlier conversion and nothing else."""
+    """Raise a CheckpointError unless `out` is new or empty, or holds an earlier conversion only."""
     check_apart(folder, out)
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     known = _files_of_conversion(out)
     if known is None or (strangers := {path.name for path in out.iterdir()} - known):
-        what = "is no earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
+        what = "is not an earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
         raise CheckpointError(f"{out} {what}; choose another folder, or delete it first")
 
 
 def check_apart(folder: Path, out: Path) -> None:
-    """Raise a CheckpointError if one of two folders lies in the other."""
+    """Raise a CheckpointError if one of the two folders contains the other."""
     here, there = folder.resolve(), out.resolve()
     if here == there or here in there.parents or there in here.parents:
-        raise CheckpointError(f"{out} and {folder} lie in each other; choose a folder apart, for the original stays")
+        raise CheckpointError(
+            f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"
+        )
 
 
 def _files_of_conversion(out: Path) -> set[str] | None:
-    """The names of the files of an earlier conversion; None where there is none."""
+    """The names of the files of an earlier conversion, or None."""
     if out.is_symlink() or not (out / CONFIG_FILE).is_file():
         return None
     config = read_json(out / CONFIG_FILE)
-    names = config.get("files")  # ours: hashes by name
+    names = config.get("files")  # a model of regard: hashes by name
     if PROVENANCE in config:
         about = config[PROVENANCE]
         names = about.get("files") if isinstance(about, dict) else None

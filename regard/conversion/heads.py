@@ -12,27 +12,27 @@ from regard.errors import ArgumentError, ShapeError
 from regard.shapes import check_tensor
 
 METHODS = ("mean", "first")
-TOLERANCE = 1e-6  # of a conversion beside its oracle, in float64, of an output of size 1
+TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1
 
 
 def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean") -> torch.Tensor:
-    """What belongs to `before` key/value heads, for `after` of them.
+    """A tensor of `before` key/value heads, pooled or repeated to `after` heads.
 
-        fewer   new head j is the mean, or the first, of the heads j·g … (j+1)·g - 1, where g = before / after
-        more    new head j is head j // r, where r = after / before: nothing that a model says changes
+        fewer   new head j is the mean, or the first, of heads j·g … (j+1)·g - 1, where g = before / after
+        more    new head j is head j // r, where r = after / before; the outputs of a model do not change
 
-    Neighbours make a group, because query head h reads key/value head h // (heads // kv_heads).
+    Groups are neighbouring heads, since query head h reads key/value head h // (heads // kv_heads).
 
     Args:
-        tensor: (before · size, ...), a projection's weight or bias, or what else has the heads in its first axis.
+        tensor: (before · size, ...), a projection's weight or bias, or another tensor with the heads in its first axis.
         before, after: key/value heads; one is a multiple of the other.
-        method: "mean" or "first"; both are the same where heads are repeated.
+        method: "mean" or "first"; unused where heads are repeated.
 
     Returns:
         (after · size, ...) in the tensor's dtype; the mean is computed in float64 and rounded once.
 
     Raises:
-        ArgumentError: numbers of heads that do not divide, or another method.
+        ArgumentError: numbers of heads that do not divide, or an unknown method.
 
     Source: GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints, Ainslie et al. 2023,
     sections 2.1 (mean; the first head, for comparison, section 3.3) and 2.2 (groups).
@@ -48,7 +48,7 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
     if tensor.dim() < 1 or tensor.shape[0] % before:
         raise ShapeError(
             f"tensor has shape {tuple(tensor.shape)}, whose first axis does not divide into {before} key/value heads; "
-            f"give the weight or the bias of a projection to so many"
+            f"give the weight or bias of a projection to that many heads"
         )
     heads = tensor.unflatten(0, (before, -1))  # (before, size, ...)
     if after >= before:
@@ -59,20 +59,20 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
 
 
 def check_heads(before: int, after: int, method: str) -> int:
-    """The key/value heads after the conversion; an ArgumentError for one that cannot be."""
+    """The number of key/value heads after the conversion, checked."""
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
     after = plain("the number of key/value heads", after)
     if not is_whole(after) or after < 1 or max(before, after) % min(before, after):
         raise ArgumentError(
-            f"{before} key/value heads cannot become {after!r}: neighbours make groups of one size, so one number is "
+            f"{before} key/value heads cannot become {after!r}: groups have equal size, so one number must be "
             f"a multiple of the other"
         )
     return whole("the number of key/value heads", after)
 
 
 class Change(NamedTuple):
-    """A number before and after."""
+    """A number before and after a conversion."""
 
     before: int
     after: int
@@ -83,19 +83,18 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion did; `str` makes a table of it.
+    """The report of a conversion; `str` gives a table.
 
     Args:
-        kind: of model, such as "language-model" or "llama".
-        method: how a group's heads became one: "mean", "first", or "repeat" where there are more heads now.
-        heads: query heads, which stay.
-        kv_heads: by setting, such as `decoder_kv_heads`.
-        parameters: numbers of the model.
-        kv_bytes: bytes that a "token" takes in the caches of all layers; a translator's "source token" and "target
-            token"; the "state" of mechanisms that keep sums. Empty for a model that keeps nothing.
-        measured: were the bytes counted on the tensors of a real cache? Otherwise they follow from the sizes.
-        difference: the largest between what the new model says and what it says with its heads repeated, in float64;
-            None where it was not asked for.
+        kind: kind of model, such as "language-model" or "llama".
+        method: "mean", "first", or "repeat" if the number of heads grew.
+        heads: number of query heads, unchanged.
+        kv_heads: changes by setting, such as `decoder_kv_heads`.
+        parameters: number of parameters.
+        kv_bytes: cache bytes in all layers of one "token"; of a translator, of a "source token" and a "target token";
+            of the "state" of mechanisms that keep sums. Empty for models without a cache.
+        measured: whether the bytes were counted on a real cache; otherwise they are computed from the sizes.
+        difference: largest difference from the reference with repeated heads, in float64; None if not checked.
 
     >>> Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)}).removed
     150
@@ -112,11 +111,11 @@ class Conversion:
 
     @property
     def removed(self) -> int:
-        """Numbers that the model no longer has; below 0 where heads were repeated."""
+        """Number of parameters removed; negative if heads were repeated."""
         return self.parameters.before - self.parameters.after
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """The report as JSON values."""
         changes = {name: {key: change._asdict() for key, change in getattr(self, name).items()} for name in
                    ("kv_heads", "kv_bytes")}  # fmt: skip
         return {**asdict(self), **changes, "parameters": self.parameters._asdict(), "parameters_removed": self.removed}

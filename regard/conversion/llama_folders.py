@@ -22,22 +22,22 @@ from regard.functional import attention
 from regard.storage.files import write_folder
 from regard.storage.tensors import DTYPES, Entry, raw_bytes
 
-PLACES = 5  # positions on which each layer is compared
+LENGTH = 5  # positions at which each layer is compared
 
 
 def checked_difference(source: LlamaFolder, written: LlamaFolder, method: str) -> float:
-    """The largest difference, over all layers, between attention with the new heads, as the disk holds them, and with
-    as many key/value heads as query heads: the source's own, pooled and repeated.
+    """The largest difference over all layers between attention with the written heads and the reference.
 
-    What turns or normalises a head does so to all alike; it is the same on both sides, and left out.
+    The reference has one key/value head per query head: the source's heads, pooled and repeated. Rotations and norms of
+    heads are the same on both sides, so they are left out.
 
     Raises:
-        CheckpointError: numbers that are not finite.
-        RegardError: it is too large.
+        CheckpointError: weights that are not finite.
+        RegardError: the difference is too large.
     """
     before, after, heads = source.sizes.kv_heads, written.sizes.kv_heads, source.sizes.heads
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, PLACES, source.sizes.dim, generator=generator, dtype=torch.float64)
+    x = torch.randn(1, LENGTH, source.sizes.dim, generator=generator, dtype=torch.float64)
 
     def pooled_and_repeated(tensor: torch.Tensor) -> torch.Tensor:
         return resized(resized(tensor, before, after, method), after, heads)
@@ -48,15 +48,15 @@ def checked_difference(source: LlamaFolder, written: LlamaFolder, method: str) -
         q = projected(x, source, f"{layer}.q_proj", heads)
         grouped = [projected(x, written, name, after) for name in keys_and_values]
         repeated = [projected(x, source, name, heads, pooled_and_repeated) for name in keys_and_values]
-        said, expected = (attention(q, *kv, pattern="causal") for kv in (grouped, repeated))
-        found = float((said - expected).abs().max() / expected.abs().max().clamp(min=1))
-        if found != found:
-            raise CheckpointError(f"{layer} of {source.folder} holds numbers that are not finite: nothing was written")
-        worst = max(worst, found)
+        output, expected = (attention(q, *kv, pattern="causal") for kv in (grouped, repeated))
+        difference = float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
+        if math.isnan(difference):
+            raise CheckpointError(f"{layer} of {source.folder} holds weights that are not finite; nothing was written")
+        worst = max(worst, difference)
     if not worst <= TOLERANCE:
         raise RegardError(
             f"a converted layer and the one with its heads repeated differ by {worst:.1e} (at most {TOLERANCE:.0e}); "
-            f"nothing was written. This is a fault of regard: please report it with the model's config"
+            f"nothing was written. This is a bug of regard; please report it with the config of the model"
         )
     return worst
 
@@ -68,27 +68,27 @@ def projected(
     heads: int,
     changed: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
 ) -> torch.Tensor:
-    """x (1, PLACES, dim) through the projection of a layer, which is changed first: (1, heads, PLACES, head_dim)."""
+    """x (1, LENGTH, dim) projected by weights to which `changed` was applied: (1, heads, LENGTH, head_dim)."""
     parts = [folder.read(f"{name}.{part}") for part in ("weight", "bias")]
     weight, bias = (None if part is None else changed(part).double() for part in parts)
     assert weight is not None
     return F.linear(x, weight, bias).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-PROVENANCE = "regard_conversion"  # in the config; programs that do not know it leave it alone
-COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and settings of generation
+PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
+COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
 COPIED_NAMES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
 
 
 def convert_llama(folder: Path, out: Path, kv_heads: int, method: str, check: bool) -> Conversion:
-    """The conversion of one folder into another that loads wherever the first did; see `convert_kv_heads`."""
+    """Convert a folder of the Llama layout; programs that load the source load the result. See `convert_kv_heads`."""
     source = LlamaFolder(folder)
     sizes = source.sizes
     check_heads(sizes.kv_heads, kv_heads, method)
     if sizes.heads % kv_heads or kv_heads == sizes.kv_heads:
         raise ArgumentError(
-            f"{folder} has {sizes.heads} heads and {sizes.kv_heads} key/value heads; {kv_heads} were asked for, where "
-            f"another number that divides {sizes.heads} is needed"
+            f"{folder} has {sizes.heads} heads and {sizes.kv_heads} key/value heads; {kv_heads} is no "
+            f"conversion; give another number that divides {sizes.heads}"
         )
     conversion = LlamaConversion(source, kv_heads, method)
     differences: list[float] = []
@@ -104,14 +104,14 @@ def convert_llama(folder: Path, out: Path, kv_heads: int, method: str, check: bo
 
 @dataclass(frozen=True)
 class LlamaConversion:
-    """A folder on its way to another number of key/value heads."""
+    """The conversion of one folder to another number of key/value heads."""
 
     source: LlamaFolder
     kv_heads: int
     method: str
 
     def write(self, aside: Path) -> None:
-        """Everything that the new folder holds, into one that is being written aside."""
+        """Write all files of the converted folder into `aside`."""
         digest = hashlib.sha256()
         for name, shard in self.source.shards.items():
             shapes = {key: (entry.code, self.shape(key, entry)) for key, entry in shard.entries.items()}
@@ -124,19 +124,21 @@ class LlamaConversion:
         self._write_config(aside, digest.hexdigest(), names)
 
     def shape(self, name: str, entry: Entry) -> list[int]:
-        """The shape of a tensor as it will be."""
+        """The shape of a tensor after the conversion."""
         rows, *rest = entry.shape or [1]
         return [rows // self.source.sizes.kv_heads * self.kv_heads, *rest] if is_resized(name) else entry.shape
 
     def report(self, difference: float | None) -> Conversion:
-        """What it saves, by the sizes."""
+        """The report, computed from the sizes."""
         entries, sizes = self.source.entries, self.source.sizes
         weights = [entry for name, entry in entries.items() if is_resized(name) and name.endswith(".weight")]
-        width = sizes.head_dim * sum(DTYPES[entry.code].itemsize for entry in weights)  # of one head, in all layers
+        width = sizes.head_dim * sum(
+            DTYPES[entry.code].itemsize for entry in weights
+        )  # bytes of one head in all layers
         now = sum(math.prod(entry.shape) for entry in entries.values())
         return Conversion(
             kind=self.source.family,
-            method=self._told,
+            method=self._method,
             heads=sizes.heads,
             kv_heads={"num_key_value_heads": Change(sizes.kv_heads, self.kv_heads)},
             parameters=Change(now, sum(math.prod(self.shape(name, entry)) for name, entry in entries.items())),
@@ -145,11 +147,11 @@ class LlamaConversion:
         )
 
     @property
-    def _told(self) -> str:
+    def _method(self) -> str:
         return "repeat" if self.kv_heads > self.source.sizes.kv_heads else self.method
 
     def _tensors(self, shard: TensorFile, digest: Any) -> Iterator[torch.Tensor]:
-        """The tensors of a shard as they will be, one at a time; those that were read go into the digest."""
+        """The converted tensors of a shard, one at a time; the source tensors are added to the digest."""
         for name in shard.entries:
             tensor = shard.read(name)
             digest.update(name.encode())
@@ -159,7 +161,7 @@ class LlamaConversion:
             yield tensor
 
     def _copy_others(self, aside: Path) -> list[str]:
-        """Tokenisers, settings of generation and licences, as they are; their names."""
+        """Copy tokenisers, generation settings and licences; return their names."""
         copied = []
         for path in sorted(self.source.folder.iterdir()):
             is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
@@ -170,7 +172,7 @@ class LlamaConversion:
         return copied
 
     def _write_index(self, aside: Path, index: dict[str, Any]) -> None:
-        """The same tensors in the same shards, counted anew."""
+        """Write the index: the same tensors in the same shards, with new totals."""
         about = index.get("metadata")
         about = dict(about) if isinstance(about, dict) else {}
         counts = {name: math.prod(self.shape(name, entry)) for name, entry in self.source.entries.items()}
@@ -181,11 +183,11 @@ class LlamaConversion:
         _write_json(aside / INDEX_FILE, {**index, "metadata": about})
 
     def _write_config(self, aside: Path, digest: str, names: list[str]) -> None:
-        """The config with its new number of heads, and where the weights come from."""
+        """Write the config with the new number of heads and the provenance of the weights."""
         config = self.source.config
         provenance = {
             "conversion": "kv-heads",
-            "method": self._told,
+            "method": self._method,
             "groups": "neighbours",
             "num_key_value_heads": {"before": self.source.sizes.kv_heads, "after": self.kv_heads},
             "source_sha256": digest,

@@ -1,9 +1,9 @@
-"""What a folder of the Llama layout holds: its sizes, and what each of its tensors is.
+"""Folders of the Llama layout: their sizes and tensors, read and checked.
 
     config.json                  model_type, num_attention_heads, num_key_value_heads, ...
-    model.safetensors            or model.safetensors.index.json, which says in which shard each tensor lies
+    model.safetensors            or model.safetensors.index.json, which names the shard of each tensor
 
-Llama, Mistral, Qwen2 (with biases) and Qwen3 (with norms of queries and keys, one for all heads) share it.
+Llama, Mistral, Qwen2 (with biases) and Qwen3 (with query and key norms shared by all heads) use this layout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that a config names."""
+    """The sizes in a config."""
 
     layers: int
     heads: int
@@ -47,11 +47,12 @@ class Sizes:
 
 
 class LlamaFolder:
-    """A folder of the Llama layout, every tensor known by its name and none read yet.
+    """A checked folder of the Llama layout; tensors are read on demand.
+
 
     Raises:
-        CheckpointError: missing or damaged files, or sizes that contradict each other.
-        UnsupportedError: another family of models, pickled weights, or a tensor that is not understood.
+        CheckpointError: missing or damaged files, or inconsistent sizes.
+        UnsupportedError: another family of models, pickled weights, or an unknown tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,20 +71,20 @@ class LlamaFolder:
         return {name: shard.entries[name] for name, shard in self._shard_of.items()}
 
     def read(self, name: str) -> torch.Tensor | None:
-        """One tensor; None where there is none of that name."""
+        """The tensor of this name, or None."""
         return self._shard_of[name].read(name) if name in self._shard_of else None
 
     def attention_names(self) -> list[str]:
-        """The beginning of the names of each layer's attention, from the first layer to the last."""
-        found = {match[2]: match[1] for name in self._shard_of if (match := _LAYER.fullmatch(name))}
-        return [f"{found[number]}.self_attn" for number in sorted(found, key=int)]
+        """The name prefix of each layer's attention, in the order of the layers."""
+        prefixes = {match[2]: match[1] for name in self._shard_of if (match := _LAYER.fullmatch(name))}
+        return [f"{prefixes[number]}.self_attn" for number in sorted(prefixes, key=int)]
 
     def _check_index(self) -> None:
         if self.index is None:
             return
-        found = {name: shard.path.name for name, shard in self._shard_of.items()}
-        if wrong := sorted(dict(found.items() ^ self.index["weight_map"].items())):
-            raise CheckpointError(f"{self.folder / INDEX_FILE} and the shards disagree on where {wrong[0]!r} lies")
+        shards = {name: shard.path.name for name, shard in self._shard_of.items()}
+        if wrong := sorted(dict(shards.items() ^ self.index["weight_map"].items())):
+            raise CheckpointError(f"{self.folder / INDEX_FILE} and the shards disagree on the shard of {wrong[0]!r}")
 
     def _check_tensors(self) -> None:
         for name in self._shard_of:
@@ -99,7 +100,7 @@ class LlamaFolder:
                 if f"{layer}.{part}.bias" in self._shard_of:
                     self._check_shape(f"{layer}.{part}.bias", [heads * sizes.head_dim])
             for part in ("q_norm", "k_norm"):
-                if f"{layer}.{part}.weight" in self._shard_of:  # one of its own for each head could not be pooled
+                if f"{layer}.{part}.weight" in self._shard_of:  # norms that differ by head could not be pooled
                     self._check_shape(f"{layer}.{part}.weight", [sizes.head_dim])
 
     def _check_shape(self, name: str, wanted: list[int]) -> None:
@@ -108,22 +109,22 @@ class LlamaFolder:
         entry = self._shard_of[name].entries[name]
         if entry.shape != wanted or not DTYPES[entry.code].is_floating_point:
             raise CheckpointError(
-                f"{self.folder}: {name!r} is {entry.code} {entry.shape}; with the sizes in {CONFIG_FILE} it would be a "
-                f"float {wanted}"
+                f"{self.folder}: {name!r} is {entry.code} {entry.shape}; the sizes in {CONFIG_FILE} need "
+                f"floats {wanted}"
             )
 
 
 def is_resized(name: str) -> bool:
-    """Does a tensor have a part for each key/value head?"""
+    """Whether a tensor has a part for each key/value head."""
     match = _LAYER.fullmatch(name)
     return match is not None and match[3] in RESIZED
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object from a file that a person or another program wrote.
+    """Read a JSON object from a file that another program wrote.
 
     Raises:
-        CheckpointError: missing, too large, or no JSON object.
+        CheckpointError: the file is missing, too large, or not a JSON object.
     """
     try:
         if path.stat().st_size > TEXT_LIMIT:
@@ -133,23 +134,21 @@ def read_json(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    found = parse_json(data, path)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
-    return found
+    content = parse_json(data, path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return content
 
 
 def _checked_family(config: dict[str, Any], folder: Path) -> str:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnsupportedError(
-            f"{folder} holds a model of type {str(family)[:80]!r}; those of the Llama layout that are converted are "
+            f"{folder} holds a model of type {str(family)[:80]!r}; supported types of the Llama layout are "
             f"{', '.join(FAMILIES)}"
         )
     if "quantization_config" in config:
-        raise UnsupportedError(
-            f"{folder} is quantised, and pooling needs plain numbers; convert the model it came from"
-        )
+        raise UnsupportedError(f"{folder} is quantised, and pooling needs floats; convert the model it was made from")
     return family
 
 
@@ -164,13 +163,13 @@ def _sizes(config: dict[str, Any], path: Path) -> Sizes:
         dim=dim,
     )
     if sizes.heads % sizes.kv_heads:
-        raise CheckpointError(f"{path}: {heads} heads are no multiple of {kv_heads} key/value heads")
+        raise CheckpointError(f"{path}: {heads} heads are not a multiple of {kv_heads} key/value heads")
     return sizes
 
 
 def _whole(value: object, name: str, path: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(f"{path}: {name} is {value!r}; it is a whole number of at least 1")
+        raise CheckpointError(f"{path}: {name} is {value!r}; it must be an integer of at least 1")
     return value
 
 
@@ -184,8 +183,8 @@ def _shard_names(folder: Path, index: dict[str, Any] | None) -> list[str]:
         return [WEIGHTS_FILE]
     if pickled := sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED):
         raise UnsupportedError(
-            f"{folder} has its weights in {pickled[0]}, a pickle, which can run any program when it is read; load it "
-            f"where you trust it and let save_pretrained write safetensors"
+            f"{folder} has its weights in {pickled[0]}, a pickle, which can run any code when it is loaded; load it "
+            f"where you trust it and write safetensors with save_pretrained"
         )
     raise CheckpointError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}")
 
@@ -197,6 +196,6 @@ def _check_understood(name: str, folder: Path) -> None:
         is_known = match[3] == "self_attn.rotary_emb"
     if not _OUTSIDE.fullmatch(name) and not is_known:
         raise UnsupportedError(
-            f"{folder} holds a tensor {name!r}, which the Llama layout has not; whether it belongs to key/value heads "
-            f"is not known, so nothing is converted"
+            f"{folder} holds the tensor {name!r}, which is not part of the Llama layout and may depend on the "
+            f"key/value heads, so nothing is converted"
         )

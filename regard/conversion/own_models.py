@@ -27,21 +27,21 @@ Model = LanguageModel | TextEncoder | TranslationTransformer
 
 @torch.no_grad()
 def difference(model: Model, other: Model) -> float:
-    """The largest difference between what two models say of the same ids, in float64, against outputs of size 1."""
+    """The largest difference between the outputs of two models for the same ids, in float64, for outputs of size 1."""
     generator = torch.Generator().manual_seed(0)
     length = min(11, model.config.max_length)
     ids = torch.randint(1, model.config.vocab_size, (2, 3, length), generator=generator)
     inputs = tuple(ids) if isinstance(model, TranslationTransformer) else (ids[0],)
-    said, expected = (deepcopy(each).double().eval()(*inputs) for each in (model, other))
-    return float((said - expected).abs().max() / expected.abs().max().clamp(min=1))
+    output, expected = (deepcopy(each).double().eval()(*inputs) for each in (model, other))
+    return float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
 @torch.no_grad()
 def kept_of_one(model: Model) -> dict[str, int]:
-    """Bytes that one id takes in the model's own caches, counted on their tensors: by what is kept.
+    """Cache bytes of one id, measured on the model's own caches.
 
-    A "token"; of a translator a "source token" and a "target token"; the "state" of mechanisms that keep sums. An
-    encoder keeps nothing.
+    Keys: "token"; for a translator "source token" and "target token"; "state" for mechanisms that keep sums. Empty for
+    an encoder, which has no cache.
     """
     if isinstance(model, TextEncoder):
         return {}
@@ -52,14 +52,14 @@ def kept_of_one(model: Model) -> dict[str, int]:
         return {"source token": _bytes(state.contexts), "target token": _bytes(state.caches)}
     caches = [cache for texts in state.groups for cache in texts.caches.each]
     growing = [cache for cache in caches if isinstance(cache, Cache)]
-    found = {"token": _bytes(growing), "state": sum(cache.nbytes for cache in caches if cache not in growing)}
-    return {name: count for name, count in found.items() if count}
+    counts = {"token": _bytes(growing), "state": sum(cache.nbytes for cache in caches if cache not in growing)}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
-    """Of the keys and values that are held, room for more left out."""
-    held = [x for part in parts for x in (part.keys, part.values)]
-    return sum(x.numel() * x.element_size() for x in held if isinstance(x, torch.Tensor))  # all are: one id, no int8
+    """Bytes of keys and values, without free room."""
+    tensors = [x for part in parts for x in (part.keys, part.values)]
+    return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))  # all: no int8, no ring
 
 
 ModelT = TypeVar("ModelT", LanguageModel, TextEncoder, TranslationTransformer)
@@ -69,21 +69,21 @@ KINDS: dict[str, type[Model]] = {
     TextEncoder.KIND: TextEncoder,
     TRANSLATION: TranslationTransformer,
 }
-# The encoder of a translator keeps its heads, as in the paper: no cache holds them (Ainslie et al. 2023, section 2.2).
+# As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
 OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
 PROVENANCE_FILE = "conversion.json"
 
 
 def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
-    """The model with so many key/value heads in each attention layer that keeps its past; it shares no weight with it.
+    """A copy of the model with `kv_heads` key/value heads in each attention layer that has a cache.
 
     Args:
         model: a LanguageModel, TextEncoder or TranslationTransformer (its decoder and cross-attention).
-        kv_heads: fewer pool neighbours; more repeat them, and nothing that the model says changes.
+        kv_heads: a smaller number pools neighbouring heads; a larger one repeats them and leaves the outputs unchanged.
         method: "mean" or "first".
 
     Raises:
-        ArgumentError: heads that do not divide, or as many as there are.
+        ArgumentError: numbers of heads that do not divide, or the present number.
 
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=8))
     >>> with_kv_heads(model, 2).config.kv_heads
@@ -95,7 +95,7 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
     names = _settings(model)
     now = {name: _kv_heads(model, name) for name in names}
     if all(before == kv_heads for before in now.values()):
-        raise ArgumentError(f"this model has {kv_heads} key/value heads already; ask for another number")
+        raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
     for before in now.values():
         check_heads(before, kv_heads, method)
     changed: Any = replace(model.config, **dict.fromkeys(names, kv_heads))
@@ -106,7 +106,9 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
     for name, layer in _attention_layers(other).items():
         for part, wanted in layer.state_dict().items():
             tensor = state[f"{name}.{part}"]
-            if tensor.shape != wanted.shape:  # keys, values, and what a mechanism learned for each of their heads
+            if (
+                tensor.shape != wanted.shape
+            ):  # projections of keys and values, and learned parameters per key/value head
                 state[f"{name}.{part}"] = resized(tensor, layers[name].kv_heads, layer.kv_heads, method)
     other.load_state_dict(state, assign=True)
     return other.requires_grad_(True).train(model.training)
@@ -114,7 +116,7 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
 
 @dataclass(frozen=True)
 class Converted:
-    """A model before and after, what changed, and the texts that are kept beside the new one."""
+    """A model before and after a conversion, the report, and the text files to save with the new model."""
 
     before: Model
     after: Model
@@ -122,27 +124,27 @@ class Converted:
     files: dict[str, str]
 
     def save(self, folder: str | Path) -> None:
-        """Write the new model into a folder, whole or not at all."""
+        """Write the new model into a folder atomically."""
         self.after.save(folder, self.files)
 
 
 def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, check: bool = True) -> Converted:
-    """A saved model, or the best one of a run, with another number of key/value heads.
+    """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
 
     Args:
-        folder: what `save` or a training wrote.
+        folder: a saved model or a training run.
         kv_heads, method: as for `with_kv_heads`.
-        check: hold it against its oracle, the model before with each head replaced by what its group became.
+        check: compare the outputs with the reference, the original model with each head replaced by its pooled group.
 
     Raises:
-        CheckpointError: missing or damaged.
-        ArgumentError, UnsupportedError: what cannot be converted so.
-        RegardError: the oracle says something else.
+        CheckpointError: missing or damaged files.
+        ArgumentError, UnsupportedError: a model or number of heads that cannot be converted.
+        RegardError: the outputs differ from the reference.
     """
     saved = load_model(folder)
     if saved.kind not in KINDS:
         raise UnsupportedError(
-            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; those that have are "
+            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
             f"{', '.join(KINDS)}"
         )
     model: Any = KINDS[saved.kind].from_saved(saved, str(folder))
@@ -165,13 +167,13 @@ def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, c
 
 
 def _settings(model: Model) -> tuple[str, ...]:
-    """The settings of a model that say how many key/value heads its layers have."""
+    """The settings of a model's config that hold numbers of key/value heads."""
     return OF_A_TRANSLATOR if isinstance(model, TranslationTransformer) else ("kv_heads",)
 
 
 def _kv_heads(model: Model, setting: str) -> int:
-    found = getattr(model.config, setting)
-    return model.config.heads if found is None else found
+    kv_heads = getattr(model.config, setting)
+    return model.config.heads if kv_heads is None else kv_heads
 
 
 def _attention_layers(model: torch.nn.Module) -> dict[str, MultiHeadAttention]:
@@ -179,7 +181,7 @@ def _attention_layers(model: torch.nn.Module) -> dict[str, MultiHeadAttention]:
 
 
 def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
-    """The model before, each key/value head replaced by what its group becomes: the oracle of the model after."""
+    """The reference: the original model with each key/value head replaced by its pooled group."""
     twin = deepcopy(model)
     after = _attention_layers(other)
     for name, layer in _attention_layers(twin).items():
@@ -195,18 +197,18 @@ def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
 
 def _checked_difference(model: Model, twin: Model) -> float:
     if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
-        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so nothing can be said about its conversion")
-    found = difference(model, twin)
-    if not found <= TOLERANCE:
+        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
+    largest = difference(model, twin)
+    if not largest <= TOLERANCE:
         raise RegardError(
-            f"the converted model and the one with its heads repeated differ by {found:.1e} (at most {TOLERANCE:.0e}); "
-            f"nothing was written. This is a fault of regard: please report it with the model's config"
+            f"the converted model and its reference differ by {largest:.1e} (at most {TOLERANCE:.0e}); "
+            f"nothing was written. This is a bug of regard; please report it with the config of the model"
         )
-    return found
+    return largest
 
 
 def _provenance(saved: SavedModel, report: Conversion) -> str:
-    """Where the weights come from, to be kept with them: what was done, and a hash of what it was done to."""
+    """The provenance to save with the weights: the conversion, and a hash of the original weights."""
     digest = hashlib.sha256()
     for name in sorted(saved.state):
         digest.update(name.encode())

@@ -1,6 +1,6 @@
 """Safetensors files of other programs, read and written one tensor at a time.
 
-`regard.storage.tensors` seals what is ours; what comes from elsewhere carries no seal, so only its form can be checked.
+They have no checksums, unlike the files of `regard.storage.tensors`, so only their structure can be checked.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from regard.storage.tensors import DTYPES, HEADER_LIMIT, Entry, raw_bytes
 
 
 class TensorFile:
-    """A file of named tensors: `entries` says what there is, `read` fetches one.
+    """A file of named tensors: `entries` lists them, `read` loads one.
 
     Raises:
-        CheckpointError: missing, cut short, or claiming what cannot be.
+        CheckpointError: the file is missing, truncated or inconsistent.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,13 +34,13 @@ class TensorFile:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > HEADER_LIMIT or 8 + length > size:
-                raise CheckpointError(f"{path} has {size} bytes and is cut short, or is no file of tensors")
+                raise CheckpointError(f"{path} has {size} bytes and is truncated, or is not a tensor file")
             content = parse_json(file.read(length), path)
         try:
             self.metadata: dict[str, str] = dict(content.pop("__metadata__", None) or {})
             self.entries = {name: _entry(name, item, path) for name, item in content.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: the header is not that of a file of tensors ({error})") from error
+            raise CheckpointError(f"{path}: the header is not that of a tensor file ({error})") from error
         self._start = 8 + length
         end = 0
         for entry in sorted(self.entries.values(), key=lambda entry: entry.start):
@@ -51,7 +51,7 @@ class TensorFile:
             raise CheckpointError(f"{path} has {size} bytes; its header describes {self._start + end}")
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, on the CPU."""
+        """Read one tensor to the CPU."""
         entry = self.entries[name]
         if entry.start == entry.stop:
             return torch.empty(entry.shape, dtype=DTYPES[entry.code])
@@ -59,20 +59,22 @@ class TensorFile:
         with _opened(self.path) as file:
             file.seek(self._start + entry.start)
             if file.readinto(data) != len(data):
-                raise CheckpointError(f"{self.path} ended in the middle of tensor {name!r}: was it changed meanwhile?")
+                raise CheckpointError(
+                    f"{self.path} ended in the middle of tensor {name!r}; it may have been changed while it was read"
+                )
         return torch.frombuffer(data, dtype=DTYPES[entry.code]).reshape(entry.shape)
 
 
 def write_tensors(
     file: BinaryIO, shapes: Mapping[str, tuple[str, list[int]]], tensors: Iterable[torch.Tensor], metadata: dict
 ) -> None:
-    """Write tensors as they come, so that no two need to be held.
+    """Write tensors one at a time, so that only one is in memory.
 
     Args:
-        file: where.
-        shapes: the dtype's code and the shape of each by its name, in the order in which they come.
-        tensors: their numbers.
-        metadata: words to keep beside them.
+        file: an open binary file.
+        shapes: dtype code and shape of each tensor by name, in the order of `tensors`.
+        tensors: the tensors.
+        metadata: strings to store beside them.
     """
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     start = 0
@@ -104,12 +106,12 @@ def _entry(name: str, item: dict[str, Any], path: Path) -> Entry:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """A plain file, or a link to one: a hub's local folders are made of links."""
+    """Open a regular file, or a link to one, since the Hugging Face cache consists of links."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{path} is not a plain file")
+        raise CheckpointError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")

@@ -1,7 +1,7 @@
-"""From a model's scores to text: greedy search, draws and beam search over any model that can `start` and `step`.
+"""Decoding: greedy search, sampling and beam search for any model with `start` and `step`.
 
-A search keeps its state in hand (caches, hypotheses), so one model serves many at once. `Translator` and `Generator`
-join a model and its tokeniser, and `evaluate` scores translations.
+The state of a search (caches, hypotheses) is separate from the model, so one model can serve several searches.
+`Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
 from regard.decoding.beam import beam_search
@@ -26,7 +26,7 @@ __all__ = [
     "NORMALISATIONS",
     "normalised",
     "SpecialIds",
-    # draws
+    # sampling
     "Sampling",
     "filtered_probabilities",
     # scores

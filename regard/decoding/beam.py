@@ -1,4 +1,4 @@
-"""Several hypotheses side by side."""
+"""Beam search."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from regard.decoding.search import (
 from regard.errors import ArgumentError
 from regard.models.state import Writer
 
-WIDEST = 1 << 16  # hypotheses of a beam
-Going = tuple[tuple[int, ...], float]  # ids of a hypothesis, and the logarithm of their probability
+WIDEST = 1 << 16  # largest beam
+Going = tuple[tuple[int, ...], float]  # ids and log-probability of an unfinished hypothesis
 
 
 @dataclass
 class _Row:
-    """One text's search: hypotheses that go on (likeliest first) and those that ended."""
+    """The search for one text: its unfinished hypotheses, the most likely first, and its finished ones."""
 
     number: int
     limit: int
@@ -46,30 +46,29 @@ class _Row:
         self.ended.append(Hypothesis(ids, log_probability, score, finished))
 
     def best(self) -> list[Hypothesis]:
-        return sorted(self.ended, key=lambda found: -found.score)[: self.count]
+        return sorted(self.ended, key=lambda hypothesis: -hypothesis.score)[: self.count]
 
     def is_settled(self) -> bool:
-        """Can no hypothesis that goes on enter the best `count` any more?
+        """Whether no unfinished hypothesis can still become one of the best `count`.
 
-        A log-probability only falls, and dividing it by the normalisation of the longest text flatters it most.
+        A log-probability only decreases, so its best possible score is that at the shortest or the longest length.
         """
         if not self.going or (self.beam == 1 and self.ended):  # a beam of 1 is greedy search
             return True
         if len(self.ended) < self.count:
             return False
-        hope = self.going[0][1]
-        flattered = max(normalised(hope, length, self.normalisation, self.alpha) for length in (1, self.limit))
-        return flattered <= self.best()[-1].score
+        likeliest = self.going[0][1]
+        bound = max(normalised(likeliest, length, self.normalisation, self.alpha) for length in (1, self.limit))
+        return bound <= self.best()[-1].score
 
     def advance(self, candidates: list[tuple[int, int, float]], special: SpecialIds, over: Over | None) -> list[int]:
-        """Let the hypotheses go one id further.
+        """Extend the hypotheses by one id.
 
         Args:
-            candidates: the likeliest first: the place of the hypothesis that goes on, its next id, and what the
-                logarithm of the probability is then.
+            candidates: (place of a hypothesis, its next id, the new log-probability), the most likely first.
 
         Returns:
-            The place that each hypothesis which goes on came from.
+            For each unfinished hypothesis, the place of the hypothesis it extends.
         """
         before, self.going = self.going, []
         places: list[int] = []
@@ -106,44 +105,44 @@ def beam_search(
     over: Over | None = None,
     special: SpecialIds = OURS,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for each row, `beam` of them kept at every step.
+    """Beam search: the best hypotheses for each batch row, of `beam` kept at every step.
 
-    A row is searched until no hypothesis that goes on can enter its best `count`, and then leaves the batch.
+    A batch row is finished, and leaves the batch, when no unfinished hypothesis can become one of its best `count`.
 
     Args:
-        model: what can `start` and `step`.
-        source: ids (batch, length), padded with PAD: sources to be translated, or prompts to be continued.
-        beam: hypotheses that go on at each step; 1 is greedy search.
-        count: hypotheses returned for each row, at most `beam`.
-        normalisation: how scores allow for length: "none", "average" or "gnmt"; see `normalised`.
-        alpha: of "gnmt".
-        max_length: the most new ids; by default twice a row's ids and 16 more.
-        over: is the text of a row, with these ids, over?
-        special: the ids that mean something.
+        model: a model with `start` and `step`.
+        source: ids (batch, length), padded with PAD: sources to translate, or prompts to continue.
+        beam: number of hypotheses kept at each step; 1 is greedy search.
+        count: number of hypotheses returned for each batch row, at most `beam`.
+        normalisation: length normalisation of scores: "none", "average" or "gnmt"; see `normalised`.
+        alpha: exponent of "gnmt".
+        max_length: the most new ids; by default twice the ids of the batch row plus 16.
+        over: function of (batch row, ids) that returns True to end a text.
+        special: ids with a special meaning.
 
     Returns:
-        For each row its best `count` hypotheses, the best first.
+        For each batch row its best `count` hypotheses, the best first.
 
     Raises:
-        ArgumentError: a beam, count or normalisation that cannot be.
+        ArgumentError: an invalid beam, count or normalisation.
 
     Source: Sequence to Sequence Learning, Sutskever et al. 2014, section 3.2.
     """
     check_search(special, over)
     beam, count = whole("beam", beam), whole("count", count)
     if not 1 <= count <= beam <= WIDEST:
-        raise ArgumentError(f"beam={beam}, count={count}: a beam is 1 to {WIDEST} and finds at most as many hypotheses")
+        raise ArgumentError(f"beam={beam}, count={count}: beam is 1 to {WIDEST}, and count is 1 to beam")
     check_normalisation(normalisation, alpha)
     limits = length_limits(source, max_length)
     rows = [_Row(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
     if not rows:
         return []
     state, scores = open_texts(model, source, special)
-    searched, width = rows, 1  # each row has `width` places in the batch, side by side
+    searched, width = rows, 1  # each text has `width` neighbouring places in the batch
     while True:
         candidates = _candidates(*admitted(scores, special), [row.going for row in searched], width, beam)
-        came_from = [row.advance(found, special, over) for row, found in zip(searched, candidates, strict=True)]
-        parents: list[int] = []  # which place of the batch each goes on from
+        came_from = [row.advance(best, special, over) for row, best in zip(searched, candidates, strict=True)]
+        parents: list[int] = []  # the place in the batch that each hypothesis extends
         for at, (row, places) in enumerate(zip(searched, came_from, strict=True)):
             if not row.is_settled():
                 parents += [at * width + place for place in _filled(places, beam)]
@@ -158,9 +157,9 @@ def beam_search(
 def _candidates(
     scores: torch.Tensor, total: torch.Tensor, going: list[list[Going]], width: int, beam: int
 ) -> list[list[tuple[int, int, float]]]:
-    """For each row the likeliest continuations of its hypotheses, 2 · beam: enough even if `beam` of them end.
+    """For each text its 2 · beam most likely continuations: enough even if `beam` of them end.
 
-    Only the best of each hypothesis can be among the best of all, so the vocabulary is looked through once.
+    Only the best continuations of each hypothesis can be among the best of all, so the vocabulary is read once.
     """
     best, identifiers = likeliest(scores, 2 * beam)  # (rows * width, kept)
     before = [[so_far for _, so_far in row] + [-torch.inf] * (width - len(row)) for row in going]
@@ -174,6 +173,6 @@ def _candidates(
     return [[(at // kept, i, so_far) for at, i, so_far in zip(*row, strict=True)] for row in columns]
 
 
-def _filled(found: list[Any], size: int) -> list[Any]:
-    """A list as long as `size`, its last entry repeated."""
-    return found + found[-1:] * (size - len(found))
+def _filled(entries: list[Any], size: int) -> list[Any]:
+    """The entries, with the last one repeated up to `size`."""
+    return entries + entries[-1:] * (size - len(entries))

@@ -21,16 +21,16 @@ GREEDY = Sampling(temperature=0)
 def greedy_search(
     model: Writer[Any], texts: torch.Tensor, max_length: int | None = None, special: SpecialIds = OURS
 ) -> list[Hypothesis]:
-    """One hypothesis for each row, each id the likeliest after those before it.
+    """Greedy search: one hypothesis for each batch row, always with the most likely next id.
 
     Args:
-        model: what can `start` and `step`.
-        texts: ids (batch, length), padded with PAD: sources to be translated, or prompts to be continued.
-        max_length: the most new ids; by default twice a row's ids and 16 more.
-        special: the ids that mean something.
+        model: a model with `start` and `step`.
+        texts: ids (batch, length), padded with PAD: sources to translate, or prompts to continue.
+        max_length: the most new ids; by default twice the ids of the batch row plus 16.
+        special: ids with a special meaning.
 
     Returns:
-        Hypotheses, one a row; their score is their log-probability.
+        One hypothesis for each batch row; its score is its log-probability.
     """
     check_search(special, None)
     return write(model, texts, length_limits(texts, max_length), GREEDY, special=special)
@@ -48,17 +48,18 @@ def write(
     over: Over | None = None,
     special: SpecialIds = OURS,
 ) -> list[Hypothesis]:
-    """`count` texts for each row, one id after another; what is done leaves the batch.
+    """Write `count` texts for each batch row, id by id; finished texts leave the batch.
 
     Args:
         model, texts, special: as for `greedy_search`.
-        limits: the most new ids of each row.
-        sampling: how an id is chosen.
-        rows: the number of each row in its draws; 0, 1, ... by default.
-        over: asked after each id whether its text is over; the rows it hears of are row · count + number of the text.
+        limits: the most new ids of each batch row.
+        sampling: how the next id is chosen.
+        count: texts for each batch row.
+        rows: the number of each batch row in its draws; 0, 1, ... by default.
+        over: function of (row · count + number of the text, ids) that returns True to end a text.
 
     Returns:
-        Hypotheses, those of one row together; their log-probability, and score, is the model's own: without
+        Hypotheses, those of one batch row together. Log-probability and score are those of the model, before
         temperature and filters.
     """
     if not len(texts):
@@ -97,8 +98,7 @@ def write(
         if going:
             scores = model.step(ids, state)
     return [
-        Hypothesis(tuple(found), total, total, done)
-        for found, total, done in zip(written, totals, finished, strict=True)
+        Hypothesis(tuple(ids), total, total, done) for ids, total, done in zip(written, totals, finished, strict=True)
     ]
 
 
@@ -116,52 +116,55 @@ def generate(
     over: Over | None = None,
     special: SpecialIds = OURS,
 ) -> list[list[Hypothesis]]:
-    """Continue prompts, or translate sources: greedily, by draws, or by beam search.
+    """Continue prompts, or translate sources, by greedy search, sampling or beam search.
 
     Args:
-        model: what can `start` and `step`: a LanguageModel, or a translator.
+        model: a model with `start` and `step`: a LanguageModel or a translator.
         prompts: ids (batch, length) of unequal lengths, padded with PAD on either side.
-        max_tokens: the most new ids; None for twice a row's ids and 16 more.
-        sampling: how ids are drawn; None for the likeliest.
-        beam: more than 1 for beam search, which draws nothing.
-        count: texts for each prompt: as many draws, or the best of a beam.
-        normalisation, alpha: how a beam's scores allow for length; see `normalised`.
-        rows: the number of each prompt in its draws; 0, 1, ... by default, so that a prompt which is continued alone
-            continues as it does among others if it is given its number there.
-        over: told the row and all new ids of a text, says whether it is over; with draws, row · count + number.
-        special: the ids that mean something.
+        max_tokens: the most new ids; None for twice the ids of the prompt plus 16.
+        sampling: settings of sampling; None takes the most likely id.
+        beam: more than 1 for beam search, which does not sample.
+        count: texts for each prompt: independent samples, or the best of a beam.
+        normalisation, alpha: length normalisation of beam scores; see `normalised`.
+        rows: the number of each prompt in its draws; 0, 1, ... by default. A prompt with the same number and seed gives
+            the same text in any batch.
+        over: function of a text's number and all its new ids that returns True to end it. The number is the batch row
+            of a beam, else batch row · count + number of the sample.
+        special: ids with a special meaning.
 
     Returns:
-        For each prompt `count` hypotheses: the best first of a beam, else in the order they were drawn.
+        For each prompt `count` hypotheses: the best of a beam first, else in the order of sampling.
 
     Raises:
-        ArgumentError: settings that cannot be, or not together.
+        ArgumentError: invalid settings, or settings that exclude each other.
 
     >>> from regard.models import LanguageConfig, LanguageModel
     >>> model = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=2)).eval()
     >>> prompts = torch.tensor([[5, 6, 7], [0, 0, 8]])  # 0 is PAD
-    >>> found = generate(model, prompts, max_tokens=4, sampling=Sampling(top_k=9, seed=1), count=2)
-    >>> [len(texts) for texts in found]
+    >>> texts = generate(model, prompts, max_tokens=4, sampling=Sampling(top_k=9, seed=1), count=2)
+    >>> [len(of_prompt) for of_prompt in texts]
     [2, 2]
     """
     check_search(special, over)
     if sampling is not None:
-        of_kind("sampling", sampling, Sampling, "a Sampling, or None for the likeliest ids")
+        of_kind("sampling", sampling, Sampling, "a Sampling, or None for the most likely ids")
     beam, count = whole("beam", beam, 1), whole("count", count)
     if rows is not None:
-        rows = a_list("rows", rows, int, "whole numbers, one for each prompt")
+        rows = a_list("rows", rows, int, "integers, one for each prompt")
         if len(rows) != len(prompts):
             raise ArgumentError(f"rows are {len(rows)} numbers for {len(prompts)} prompts; give one for each prompt")
     sampling = GREEDY if sampling is None else sampling
     if beam != 1:
         if not sampling.is_greedy:
-            raise ArgumentError(f"beam={beam} and draws at temperature {sampling.temperature} exclude each other")
+            raise ArgumentError(
+                f"beam={beam} and sampling at temperature {sampling.temperature} exclude each other; give one of them"
+            )
         return beam_search(
             model, prompts, beam, count=count, normalisation=normalisation, alpha=alpha, max_length=max_tokens,
             over=over, special=special,
         )  # fmt: skip
     if count < 1 or (count > 1 and sampling.is_greedy):
-        raise ArgumentError(f"count={count}: the likeliest ids make 1 text; draw them, or search by a wider beam")
+        raise ArgumentError(f"count={count}: the most likely ids give 1 text; give sampling= or a larger beam")
     limits = length_limits(prompts, max_tokens)
-    found = write(model, prompts, limits, sampling, count=count, rows=rows, over=over, special=special)
-    return [found[at : at + count] for at in range(0, len(found), count)]
+    written = write(model, prompts, limits, sampling, count=count, rows=rows, over=over, special=special)
+    return [written[at : at + count] for at in range(0, len(written), count)]

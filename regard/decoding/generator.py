@@ -20,14 +20,14 @@ from regard.text import BEGIN, Tokeniser, pad
 
 
 class TextStream:
-    """Bytes in, text out: never half a character, nothing of a stop, and nothing after it.
+    """Decodes bytes to text as they arrive, up to the first stop text.
 
-    Text is held back while it may be the beginning of a stop. Where several are met, the one that is complete first
-    counts, so that it does not matter how the bytes are cut.
+    It returns whole characters only, and holds text back while it may be the beginning of a stop. Of several stops, the
+    one that is complete first counts, so the result does not depend on how the bytes are split.
 
     Args:
         stops: texts that end the stream.
-        begins: does a text begin here, whose first word has the tokeniser's space before it?
+        begins: whether to remove the space that the tokeniser puts before the first word.
 
     Raises:
         ArgumentError: an empty stop.
@@ -49,14 +49,14 @@ class TextStream:
         self._held = ""
 
     def feed(self, raw: bytes) -> str:
-        """What may be shown now that these bytes have come."""
-        return self._take(self._decoder.decode(of_kind("raw", raw, bytes, "the bytes of a piece of text")))
+        """The text that is certain after these bytes."""
+        return self._take(self._decoder.decode(of_kind("raw", raw, bytes, "bytes of text")))
 
     def close(self) -> str:
-        """What was held back and is certain now that nothing follows."""
-        shown = self._take(self._decoder.decode(b"", final=True))
-        shown, self._held = shown + self._held, ""
-        return shown
+        """End the stream, and return the text that was held back."""
+        text = self._take(self._decoder.decode(b"", final=True))
+        text, self._held = text + self._held, ""
+        return text
 
     def _take(self, text: str) -> str:
         if self.stopped:
@@ -74,19 +74,19 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many of the last characters of a text may be the beginning of a stop."""
+    """The length of the longest end of a text that is the beginning of a stop."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class Listener:
-    """Reads the ids of texts as they come, tells what is certain of each text, and says when a stop has ended it.
+    """Reads the ids of texts while they are written, passes on new text, and detects stops.
 
     Args:
-        bytes_of: what an id stands for.
+        bytes_of: the bytes of an id.
         stop: texts that end a text.
-        begins: for each prompt, whether it is empty, so that the text begins there.
+        begins: for each prompt, whether it is empty, so that its text begins with a word.
         count: texts for each prompt.
-        whole: read each text from its beginning, as the hypotheses of a beam must be, which take turns.
+        whole: decode each text from its beginning every time, as a beam needs, whose hypotheses change places.
     """
 
     def __init__(
@@ -94,43 +94,43 @@ class Listener:
     ) -> None:
         self.bytes_of, self.stop, self.begins, self.count, self.whole = bytes_of, stop, begins, count, whole
         self.streams = [TextStream(stop, first) for first in begins for _ in range(count)]
-        self.tell: Callable[[int, int, str], None] | None = None  # number of the prompt, of its text, more of it
+        self.on_text: Callable[[int, int, str], None] | None = None  # number of the prompt, of its text, new text
 
     def __call__(self, text: int, ids: Sequence[int]) -> bool:
-        """Is the text, with the last of these ids, over?"""
+        """Whether the text is over after the last of these ids."""
         if self.whole:
             return bool(self.stop) and self.read(text, ids)[1]
         stream = self.streams[text]
-        self._tell(*divmod(text, self.count), stream.feed(self.bytes_of(ids[-1])))
+        self._pass_on(*divmod(text, self.count), stream.feed(self.bytes_of(ids[-1])))
         return stream.stopped
 
     def read(self, prompt: int, ids: Sequence[int]) -> tuple[str, bool]:
-        """The text of all these ids after a prompt, and whether a stop ended it."""
+        """The text of these ids after a prompt, and whether a stop ended it."""
         stream = TextStream(self.stop, self.begins[prompt])
-        shown = "".join(stream.feed(self.bytes_of(identifier)) for identifier in ids) + stream.close()
-        return shown, stream.stopped
+        text = "".join(stream.feed(self.bytes_of(identifier)) for identifier in ids) + stream.close()
+        return text, stream.stopped
 
-    def close(self, found: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Tell what was held back; of a beam, everything: the ids of each prompt's texts."""
-        for prompt, texts in enumerate(found):
+    def close(self, ids_of_texts: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Pass on the text that was held back, or the whole text for a beam, given the ids of each prompt's texts."""
+        for prompt, texts in enumerate(ids_of_texts):
             for number, ids in enumerate(texts):
                 stream = self.streams[prompt * self.count + number]
-                self._tell(prompt, number, self.read(prompt, ids)[0] if self.whole else stream.close())
+                self._pass_on(prompt, number, self.read(prompt, ids)[0] if self.whole else stream.close())
 
-    def _tell(self, prompt: int, number: int, more: str) -> None:
-        if more and self.tell is not None:
-            self.tell(prompt, number, more)
+    def _pass_on(self, prompt: int, number: int, more: str) -> None:
+        if more and self.on_text is not None:
+            self.on_text(prompt, number, more)
 
 
-OnText = Callable[[int, int, str], None]  # the number of a prompt, the number of its text, and more of that text
+OnText = Callable[[int, int, str], None]  # number of the prompt, number of its text, new part of that text
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A prompt and one text that continues it.
+    """A prompt and one continuation.
 
-    `text` is what follows the prompt, up to a stop; `ids` are all that were written, those of the stop too. `ended`
-    says by what: "end", the model's own; "stop", a text that was asked for; "length", the limit.
+    `text` is the continuation up to a stop; `ids` includes the ids of the stop. `ended` is "end" (the model wrote END),
+    "stop" (a stop text) or "length" (the limit).
     """
 
     prompt: str
@@ -143,28 +143,28 @@ class Generation:
 
 
 class Generator:
-    """Continues texts with a trained language model.
+    """Continues prompts with a trained language model.
 
     Args:
-        model: put into eval mode.
-        tokeniser: the one it was trained with.
+        model: a language model; it is put into eval mode.
+        tokeniser: the tokeniser it was trained with.
 
     Raises:
-        ArgumentError: they were not trained together.
+        ArgumentError: the vocabulary sizes differ.
     """
 
     def __init__(self, model: LanguageModel, tokeniser: Tokeniser) -> None:
         if not all(hasattr(model, name) for name in ("config", "start", "step")):
-            raise ArgumentError(f"model is {shown(model)}; it needs a LanguageModel")
+            raise ArgumentError(f"model is {shown(model)}; give a LanguageModel")
         check_together(model.config.vocab_size, tokeniser)
         self.model, self.tokeniser = model.eval(), tokeniser
 
     @classmethod
     def load(cls, folder: str | Path) -> Generator:
-        """The best model of a training run, or a saved model, with its tokeniser.
+        """Load the best model of a training run, or a saved model, with its tokeniser.
 
         Raises:
-            CheckpointError: missing, damaged, or no language model.
+            CheckpointError: the folder is missing, damaged, or holds no language model.
         """
         saved, tokeniser = load_with_tokeniser(folder, LanguageModel.KIND)
         return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser)
@@ -184,50 +184,49 @@ class Generator:
         first_row: int = 0,
         on_text: OnText | None = None,
     ) -> list[list[Generation]]:
-        """`count` texts for each prompt, in the prompts' order.
+        """Write `count` texts for each prompt, in the order of the prompts.
 
         Args:
-            prompts: texts; an empty one is continued from nothing.
-            max_tokens, sampling, beam, count, normalisation, alpha: of `generate`.
-            stop: texts that end a text, wherever they fall among its sub-words, and are no part of it.
+            prompts: texts; a prompt may be empty.
+            max_tokens, sampling, beam, count, normalisation, alpha: as for `regard.decoding.generate`.
+            stop: texts that end a continuation; they are not part of it, and need not align with sub-words.
             batch_size: the most prompts continued at once.
-            first_row: the number of the first prompt in its draws, as `rows` of `generate`, so that prompts given
-                one by one draw as they would together.
-            on_text: told (number of the prompt, number of its text, more of that text) as soon as this is certain:
-                whole characters, and nothing that may be the beginning of a stop. A beam is told at its end.
+            first_row: number of the first prompt in its draws, so that prompts given one by one are sampled as they
+                would be together.
+            on_text: called with (number of the prompt, number of its text, new part of that text) as soon as it is
+                certain: whole characters, and no beginning of a stop. For a beam it is called once, at the end.
 
         Raises:
-            ArgumentError: settings that cannot be, or more ids than the model has places for.
-            UnsupportedError: prompts of unequal lengths for a pattern that counts from the beginning of a text.
+            ArgumentError: invalid settings, or more ids than the model has positions.
         """
         prompts = a_list("prompts", prompts, str, "a list of texts")
         for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):
             whole(name, number, None if name == "max_tokens" else 1)  # `generate` refuses 0 of them
         if on_text is not None and not callable(on_text):
-            raise ArgumentError(f"on_text is {shown(on_text)}; it needs a function of two numbers and a text")
+            raise ArgumentError(f"on_text is {shown(on_text)}; give a function of two numbers and a text")
         if isinstance(first_row, bool) or not isinstance(first_row, int) or not 0 <= first_row < 2**32:
-            raise ArgumentError(f"first_row is {first_row!r}; it is a whole number from 0 to 2**32 - 1")
-        TextStream(stop)  # refuses what cannot stop a text, before any work
+            raise ArgumentError(f"first_row is {first_row!r}; give an integer from 0 to 2**32 - 1")
+        TextStream(stop)  # refuses invalid stops before any work
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         self._check_room(max(map(len, encoded), default=0), max_tokens)
         options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "beam": beam, "count": count}
         options |= {"normalisation": normalisation, "alpha": alpha}
         device = next(self.model.parameters()).device
-        found: list[list[Generation]] = [[] for _ in prompts]
+        generations: list[list[Generation]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
         for rows in (order[at : at + batch_size] for at in range(0, len(order), batch_size)):
             begins = [not encoded[row][1:] and not self.tokeniser.verbatim for row in rows]
             listener = Listener(self._bytes_of, stop, begins, count, beam > 1)
             if on_text is not None:
-                listener.tell = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
+                listener.on_text = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
             batch = pad([encoded[row] for row in rows]).to(device)
             texts = generate(self.model, batch, rows=[first_row + row for row in rows], over=listener, **options)
             for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
                 for one in hypotheses:
                     text, stopped = listener.read(at, one.ids)
-                    found[row].append(_generation(prompts[row], encoded[row][1:], one, text, stopped))
+                    generations[row].append(_generation(prompts[row], encoded[row][1:], one, text, stopped))
             listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
-        return found
+        return generations
 
     def _bytes_of(self, identifier: int) -> bytes:
         return self.tokeniser.vocabulary.raw_pieces[identifier] or b""
@@ -236,12 +235,12 @@ class Generator:
         config = self.model.config
         if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
             raise ArgumentError(
-                f"a prompt of {longest} ids, BEGIN included, and {max_tokens} more were asked for; this model has "
-                f"learned {config.max_length} positions, so ask for at most {max(0, config.max_length - longest + 1)}, "
+                f"the prompt has {longest} ids with BEGIN and max_tokens is {max_tokens}; this model has "
+                f"{config.max_length} learned positions, so give at most {max(0, config.max_length - longest + 1)}, "
                 f"or shorten the prompt"
             )
 
 
-def _generation(prompt: str, prompt_ids: list[int], found: Hypothesis, text: str, stopped: bool) -> Generation:
-    ended = "stop" if stopped else "end" if found.finished else "length"
-    return Generation(prompt, text, tuple(prompt_ids), found.ids, found.log_probability, found.score, ended)
+def _generation(prompt: str, prompt_ids: list[int], written: Hypothesis, text: str, stopped: bool) -> Generation:
+    ended = "stop" if stopped else "end" if written.finished else "length"
+    return Generation(prompt, text, tuple(prompt_ids), written.ids, written.log_probability, written.score, ended)

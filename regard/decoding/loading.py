@@ -1,4 +1,4 @@
-"""A saved model's folder, read once: the model's part and its tokeniser."""
+"""Load a saved model together with its tokeniser."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TOKENISER_FILE = "tokeniser.json"
 
 
 def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[SavedModel, Tokeniser]:
-    """What a folder holds, of one kind if that is given, and the tokeniser beside it.
+    """The saved model in a folder, optionally of one kind only, and its tokeniser.
 
     Raises:
-        CheckpointError: missing, damaged, of another kind, or without a tokeniser.
+        CheckpointError: the folder is missing, damaged, of another kind, or has no tokeniser.
     """
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
@@ -25,7 +25,7 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
 
 
 def check_together(vocab_size: int, tokeniser: Tokeniser) -> None:
-    """Raise an ArgumentError if a model of so many ids and a tokeniser were not trained together."""
+    """Raise an ArgumentError if the vocabulary size of a model is not that of the tokeniser."""
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     if vocab_size != tokeniser.vocab_size:
         raise ArgumentError(

@@ -21,22 +21,22 @@ def filtered_probabilities(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> torch.Tensor:
-    """Probabilities of the next ids, in this order: temperature, then top-k, top-p and min-p.
+    """Probabilities of the next ids after temperature, top-k, top-p and min-p, applied in this order.
 
-        p = softmax(scores / temperature), where every filter leaves out ids and the others share what they had
+        p = softmax(scores / temperature); each filter removes ids and renormalises the others
 
     Args:
         scores: (batch, vocab_size).
-        temperature: above 1 evens the probabilities out, below 1 sharpens them; 0 leaves the likeliest alone.
-        top_k: keeps the k likeliest, and those as likely as the last of them.
-        top_p: keeps the likeliest that together reach p, so that at least one stays.
-        min_p: keeps those at least p times as likely as the likeliest.
+        temperature: above 1 flattens the probabilities, below 1 sharpens them; 0 keeps the most likely id only.
+        top_k: keep the k most likely ids, and any tied with the last of them.
+        top_p: keep the most likely ids whose probabilities add up to p; at least one.
+        min_p: keep ids at least p times as likely as the most likely one.
 
     Returns:
-        (batch, vocab_size), in float32 at least; each row adds up to 1.
+        (batch, vocab_size), in float32 or float64; each batch row adds up to 1.
 
     Raises:
-        ArgumentError: settings that cannot be.
+        ArgumentError: invalid settings.
 
     Source: top-k, Hierarchical Neural Story Generation, Fan et al. 2018, section 5.1; top-p, The Curious Case of Neural
     Text Degeneration, Holtzman et al. 2020, section 3.1; min-p, Turning Up the Heat, Nguyen et al. 2024, section 3.
@@ -46,12 +46,12 @@ def filtered_probabilities(
     """
     check_filters(temperature, top_k, top_p, min_p)
     check_scores(scores)
-    temperature = real("temperature", temperature)  # torch divides by no whole number beyond 64 bits
+    temperature = real("temperature", temperature)  # torch cannot divide by an integer beyond 64 bits
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if is_greedy(temperature):
         return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1)
-    scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # at most 0, so that no temperature overflows
+    scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # at most 0, so the division cannot overflow
     if top_k is not None:
         least = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -65,54 +65,54 @@ def filtered_probabilities(
 
 
 def check_scores(scores: torch.Tensor) -> None:
-    """Raise an ArgumentError for what are no scores (batch, vocab_size)."""
+    """Raise an ArgumentError unless these are scores (batch, vocab_size)."""
     if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or not scores.shape[1]:
-        raise ArgumentError(f"scores are {shown(scores)}; they are a tensor (batch, vocab_size) of real numbers")
+        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
     if not (scores.is_floating_point() or scores.dtype == torch.int64):
-        raise ArgumentError(f"scores are {shown(scores)}; they are a tensor (batch, vocab_size) of real numbers")
+        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
 
 
 def is_greedy(temperature: float) -> bool:
-    """Is it 0, or too near for float32 to divide by?"""
+    """Whether the temperature is 0, or too small to divide by in float32."""
     return temperature < torch.finfo(torch.float32).tiny
 
 
 def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
-    """Raise an ArgumentError for settings that cannot be."""
+    """Raise an ArgumentError for invalid settings."""
     for name, number in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
         if number is not None or name == "temperature":
             real(name, number)
     if not 0 <= temperature < float("inf"):
-        raise ArgumentError(f"temperature is {temperature}; it is 0 for the likeliest id, or a number above 0")
+        raise ArgumentError(f"temperature is {temperature}; give 0 for the most likely id, or a number above 0")
     top_k = plain("top_k", top_k)
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ArgumentError(f"top_k is {top_k}; it keeps 1 id or more, and None keeps all")
+        raise ArgumentError(f"top_k is {top_k}; give 1 or more, or None for all ids")
     if top_p is not None and not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p is {top_p}; it is a probability above 0 and at most 1")
+        raise ArgumentError(f"top_p is {top_p}; give a probability above 0, at most 1")
     if min_p is not None and not 0 <= min_p <= 1:
-        raise ArgumentError(f"min_p is {min_p}; it is a share from 0 to 1 of the likeliest id's probability")
+        raise ArgumentError(f"min_p is {min_p}; give a share from 0 to 1 of the largest probability")
 
 
 def _nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Where the likeliest ids stand that together reach `top_p`; of equally likely ones the first."""
+    """Mask of the most likely ids that together reach `top_p`; the first of equally likely ones."""
     ordered = scores.sort(dim=-1, descending=True, stable=True)
     likely = ordered.values.softmax(-1)
-    before = likely.cumsum(-1) - likely  # how much the likelier ones have together
+    before = likely.cumsum(-1) - likely  # probability of all more likely ids
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ordered.indices, before < top_p)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Settings of a draw; `filtered_probabilities` says what they mean.
+    """Settings of sampling; see `filtered_probabilities` for their meaning.
 
     Args:
-        temperature: 0 for no draw at all: the likeliest id.
+        temperature: 0 always takes the most likely id.
         top_k, top_p, min_p: which ids may be drawn; None for all.
-        seed: the number drawn for a text's next id is a function of (seed, row of the text, ids written so far): the
-            same on every device, and whatever stands beside it in a batch.
+        seed: a draw is a function of (seed, number of the text, ids written so far), so it is the same on every device
+            and in every batch.
 
     Raises:
-        ArgumentError: settings that cannot be.
+        ArgumentError: invalid settings.
 
     >>> Sampling(temperature=0.8, top_p=0.9, seed=7).is_greedy
     False
@@ -127,19 +127,19 @@ class Sampling:
     def __post_init__(self) -> None:
         check_filters(self.temperature, self.top_k, self.top_p, self.min_p)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ArgumentError(f"seed is {self.seed!r}; it is a whole number from 0 to 2**63 - 1")
+            raise ArgumentError(f"seed is {self.seed!r}; give an integer from 0 to 2**63 - 1")
 
     @property
     def is_greedy(self) -> bool:
         return is_greedy(self.temperature)
 
     def choose(self, scores: torch.Tensor, rows: torch.Tensor, place: int) -> torch.Tensor:
-        """The next id of each text.
+        """Choose the next id of each text.
 
         Args:
             scores: (batch, vocab_size).
             rows: int64 (batch,), the number of each text.
-            place: how many ids each of them has got already.
+            place: number of ids written so far.
 
         Returns:
             Ids (batch,).
@@ -147,7 +147,7 @@ class Sampling:
         check_scores(scores)
         whole("place", place, 0)
         if not isinstance(rows, torch.Tensor) or rows.shape != scores.shape[:1] or rows.dtype != torch.int64:
-            raise ArgumentError(f"rows are {shown(rows)}; they are an int64 tensor, a number for each row of scores")
+            raise ArgumentError(f"rows are {shown(rows)}; give an int64 tensor, one number for each batch row")
         if self.is_greedy:
             return likeliest(scores, 1)[1][:, 0]
         likely = filtered_probabilities(
@@ -155,11 +155,13 @@ class Sampling:
         )
         below = likely.double().cumsum(-1)  # (batch, vocab_size)
         wanted = uniform(self.seed, rows, place).to(below.device)[:, None] * below[:, -1:]
-        return torch.searchsorted(below, wanted, right=True)[:, 0]  # the first id that reaches beyond
+        return torch.searchsorted(below, wanted, right=True)[
+            :, 0
+        ]  # the first id whose cumulative probability is larger
 
 
 def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
-    """A number in [0, 1) for each of the rows (batch,), of 52 random bits, so that its product stays below too."""
+    """A random number in [0, 1) for each row (batch,), of 52 bits, so that its product with a total stays below it."""
     rows = rows.cpu()
     high = draw(seed, rows, 2 * place, torch.tensor(2**31))
     low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21))

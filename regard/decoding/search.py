@@ -14,15 +14,15 @@ from regard.kinds import each, shown
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 
-LARGEST_ALPHA = 30  # a longer text, to this power, is still a float
+LARGEST_ALPHA = 30  # the normalisation of any text stays a finite float
 NORMALISATIONS = ("none", "average", "gnmt")
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Ids of a text without BEGIN and END, the logarithm of their probability, and the score it is ranked by.
+    """The result of a search: ids without BEGIN and END, their log-probability, and the score used for ranking.
 
-    `finished` says whether END or a stop closed it, or the limit of its length cut it off.
+    `finished` is True if END or a stop ended the text, and False if the length limit did.
     """
 
     ids: tuple[int, ...]
@@ -32,7 +32,7 @@ class Hypothesis:
 
 
 def normalised(log_probability: float, length: int, normalisation: str, alpha: float = 0.6) -> float:
-    """The score of a hypothesis of `length` ids, END included.
+    """The length-normalised score of a hypothesis of `length` ids, including END.
 
     none: log p;   average: log p / length;   gnmt: log p / ((5 + length) / 6)^alpha
 
@@ -52,25 +52,25 @@ def normalised(log_probability: float, length: int, normalisation: str, alpha: f
 
 
 def check_normalisation(normalisation: str, alpha: float) -> None:
-    """Raise an ArgumentError for a normalisation that does not exist, or an alpha that is no small number."""
+    """Raise an ArgumentError for an unknown normalisation or an alpha that is too large."""
     if normalisation not in NORMALISATIONS:
         raise ArgumentError(f"normalisation={normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
     if abs(real("alpha", alpha)) > LARGEST_ALPHA:
-        raise ArgumentError(f"alpha is {alpha}; it is a power, from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")
+        raise ArgumentError(f"alpha is {alpha}; it is an exponent from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")
 
 
-BLOCK = 128  # ids, of which the largest score is looked at first
-NEAR = 1 << 18  # scores that stay near a core while they are summed up
+BLOCK = 128  # ids per block, for the largest score of each block
+CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest scores of each row, the largest first, and where they stand.
+    """The `count` largest scores of each batch row, the largest first, and their ids.
 
-    The largest of all stand in the blocks with the largest maxima, so that all but these are read once and no more.
+    They lie in the blocks with the largest maxima, so every other block is read only once.
 
     Args:
         scores: (batch, vocab_size), without NaN.
-        count: at least 1; as many as there are where there are fewer.
+        count: at least 1; a smaller vocabulary returns fewer.
 
     Returns:
         Scores and ids, both (batch, count).
@@ -91,28 +91,29 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def log_total(scores: torch.Tensor) -> torch.Tensor:
-    """log Σ exp(scores) of each row, (batch, 1), a few rows at a time."""
-    rows = max(1, NEAR // max(1, scores.shape[1]))
+    """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
+    rows = max(1, CACHED // max(1, scores.shape[1]))
     return torch.cat([part.logsumexp(-1, keepdim=True) for part in scores.split(rows)])
 
 
 def _largest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    found = scores.max(-1, keepdim=True) if count == 1 else scores.topk(count)  # a third of the time, and the first
-    return found.values, found.indices
+    # max takes a third of topk's time, and returns the first of equal scores
+    best = scores.max(-1, keepdim=True) if count == 1 else scores.topk(count)
+    return best.values, best.indices
 
 
-# Is the text of this row, with all its ids so far, over? Asked once for each id that did not end it.
+# Whether the text of this batch row, given all its ids so far, is over; called after each new id except END.
 Over = Callable[[int, Sequence[int]], bool]
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids that mean something to a search; those of regard's tokenisers unless given.
+    """Ids with a special meaning in a search; the defaults are those of regard's tokenisers.
 
     Args:
-        begin: opens a text that a model begins to write, such as a translation.
-        end: closes a text; None for a model that never ends one.
-        never: what no text holds, so that no search chooses it.
+        begin: first id of a text that a model writes from the start, such as a translation.
+        end: id that ends a text; None for a model without one.
+        never: ids that are never chosen.
     """
 
     begin: int = BEGIN
@@ -120,12 +121,12 @@ class SpecialIds:
     never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
 
     def __post_init__(self) -> None:
-        found = {
+        checked = {
             "begin": whole("begin", self.begin, 0),
             "end": None if self.end is None else whole("end", self.end, 0),
             "never": tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids")),
         }
-        for name, value in found.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
 
@@ -133,59 +134,57 @@ OURS = SpecialIds()
 
 
 def check_search(special: SpecialIds, over: Over | None) -> None:
-    """Raise an ArgumentError where a search is given another kind of object."""
+    """Raise an ArgumentError unless `special` is a SpecialIds and `over` a function or None."""
     if not isinstance(special, SpecialIds):
-        raise ArgumentError(f"special is {shown(special)}; it needs SpecialIds")
+        raise ArgumentError(f"special is {shown(special)}; give a SpecialIds")
     if over is not None and not callable(over):
-        raise ArgumentError(f"over is {shown(over)}; it needs a function of a row and its ids")
+        raise ArgumentError(f"over is {shown(over)}; give a function of a batch row and its ids")
 
 
 def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> tuple[State, torch.Tensor]:
-    """The state from which texts (batch, length) are continued or translated, and the scores of each first id.
+    """Start a search: the state for texts (batch, length), and the scores of each first new id.
 
-    A state that has read a prompt holds them as `next_scores`; any other text begins with `special.begin`.
+    A state that has read a prompt holds these scores as `next_scores`; otherwise the text starts with `special.begin`.
     """
     for name in ("start", "step"):
         if not callable(getattr(model, name, None)):
-            raise ArgumentError(f"model is {shown(model)}; it needs a model that can `start` and `step`")
+            raise ArgumentError(f"model is {shown(model)}; give a model with `start` and `step`")
     state = model.start(texts)
     scores = getattr(state, "next_scores", None)
     if scores is None:
         begin = torch.full((len(texts),), special.begin, dtype=torch.int64, device=texts.device)
         return state, model.step(begin, state)
-    return state, scores.clone()  # a search writes into scores, and these are the state's
+    return state, scores.clone()  # a search modifies its scores in place
 
 
 def admitted(scores: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores (batch, vocab_size) in which ids that no text holds have -inf, and the logarithm (batch, 1) of what the
-    exponents of a row add up to: scores less that are log-probabilities.
+    """Set the scores (batch, vocab_size) of ids in `special.never` to -inf, and compute their log-sum-exp (batch, 1).
 
-    Scores of at least float32 are written to in place, for they are a step's own and may be large.
+    The difference of the two gives log-probabilities. Scores of float32 or float64 are changed in place, since they may
+    be large.
 
     Raises:
-        RegardError: scores that are not numbers.
+        RegardError: scores that are not finite.
     """
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if special.never:
         scores[:, list(special.never)] = -torch.inf
-    total = log_total(scores)  # NaN or infinite where one score is, or all are -inf
+    total = log_total(scores)  # not finite if a score is NaN or inf, or all are -inf
     if not bool(total.isfinite().all()):
-        raise RegardError(
-            "the model's scores are not finite, so nothing can be chosen by them; its weights are damaged"
-        )
+        raise RegardError("the model's scores are not finite, so no id can be chosen; its weights may be damaged")
     return scores, total
 
 
 def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
-    """How many ids each row may get: twice its living source ids and 16 more, or `most` for all.
+    """The most new ids of each batch row: `most`, or by default twice its ids without padding plus 16.
 
-    A row's limit is its own, so that what stands beside it in a batch changes nothing.
+    The limit depends on the row alone, so a text has the same limit in any batch.
     """
     if not isinstance(texts, torch.Tensor) or texts.dim() != 2:
-        raise ArgumentError(f"texts are {shown(texts)}; they are an int64 tensor of ids (batch, length)")
+        raise ArgumentError(f"texts are {shown(texts)}; give an int64 tensor of ids (batch, length)")
     if most is None:
-        return [2 * living + 16 for living in (texts != PAD).sum(1).tolist()]
+        return [2 * length + 16 for length in (texts != PAD).sum(1).tolist()]
     if whole("the most ids", most) < 1:
-        raise ArgumentError(f"a text of at most {most} ids was asked for; it may have 1 or more")
+        raise ArgumentError(f"the limit is {most} ids; give 1 or more")
     return [most] * len(texts)

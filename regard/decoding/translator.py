@@ -25,7 +25,7 @@ from regard.text.batches import batches_in_order, encode_pairs
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation: its text, the ids of both sides (source with END), and how likely the model finds it."""
+    """A translation: its text, the ids of both sides (the source with END), its log-probability and score."""
 
     source: str
     text: str
@@ -40,11 +40,11 @@ class Translator:
     """Translates lines of text with a trained model, recurrent or Transformer.
 
     Args:
-        model: put into eval mode.
-        tokeniser: the one it was trained with.
+        model: a translation model; it is put into eval mode.
+        tokeniser: the tokeniser it was trained with.
 
     Raises:
-        ArgumentError: they were not trained together.
+        ArgumentError: the vocabulary sizes differ.
     """
 
     def __init__(self, model: TranslationModel, tokeniser: Tokeniser) -> None:
@@ -54,10 +54,10 @@ class Translator:
 
     @classmethod
     def load(cls, folder: str | Path) -> Translator:
-        """The best model of a training run, or a saved model, with its tokeniser.
+        """Load the best model of a training run, or a saved model, with its tokeniser.
 
         Raises:
-            CheckpointError: missing, damaged, or no model that translates.
+            CheckpointError: the folder is missing, damaged, or holds no translation model.
         """
         saved, tokeniser = load_with_tokeniser(folder)
         return cls(translation_model(saved, str(folder)), tokeniser)
@@ -73,33 +73,33 @@ class Translator:
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
     ) -> list[Translation]:
-        """One translation for each line, in their order; a line without text has a translation without text.
+        """Translate each line, in order; the translation of an empty line is empty.
 
         Args:
             lines: sources.
             beam: 1 for greedy search, more for beam search.
-            normalisation, alpha, max_length: of `beam_search`.
+            normalisation, alpha, max_length: as for `beam_search`.
             batch_tokens: the most source ids translated at once.
             progress: called with the number of lines done since the last call.
 
         Raises:
-            ArgumentError: settings that cannot be.
+            ArgumentError: invalid settings.
         """
         lines = a_list("lines", lines, str, "a list of strings, one for each source")
         whole("beam", beam, 1)
         whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
-            raise ArgumentError(f"progress is {shown(progress)}; it needs a function of a number of lines")
-        found: list[Translation | None] = [None] * len(lines)
+            raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
+        translations: list[Translation | None] = [None] * len(lines)
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         for indices, batch in batches_in_order(encoded, batch_tokens):
             for index, hypothesis in zip(
                 indices, self._search(batch.source, beam, normalisation, alpha, max_length), strict=True
             ):
-                found[index] = self._translation(lines[index], encoded[index][0], hypothesis)
+                translations[index] = self._translation(lines[index], encoded[index][0], hypothesis)
             if progress is not None:
                 progress(len(indices))
-        return [translation for translation in found if translation is not None]
+        return [translation for translation in translations if translation is not None]
 
     def _search(
         self, source: torch.Tensor, beam: int, normalisation: str, alpha: float, max_length: int | None
@@ -110,18 +110,18 @@ class Translator:
         best = beam_search(self.model, source, beam, normalisation=normalisation, alpha=alpha, max_length=max_length)
         return [row[0] for row in best]
 
-    def _translation(self, line: str, ids: list[int], found: Hypothesis) -> Translation:
+    def _translation(self, line: str, ids: list[int], best: Hypothesis) -> Translation:
         if not ids:
             return Translation(line, "", (), (), 0.0, 0.0, True)
         return Translation(
-            line, self.tokeniser.decode(found.ids), tuple(ids), found.ids,
-            found.log_probability, found.score, found.finished,
+            line, self.tokeniser.decode(best.ids), tuple(ids), best.ids,
+            best.log_probability, best.score, best.finished,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of the translations, perplexity of the references, and how the translations were found."""
+    """Scores of translations, perplexity of the references, and the settings of the search."""
 
     scores: Scores
     perplexity: float
@@ -129,7 +129,7 @@ class Evaluation:
     translations: list[Translation]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the translations, as JSON values."""
+        """The scores and settings, without the translations, as JSON values."""
         return {**self.scores.to_dict(), "perplexity": self.perplexity, "settings": self.settings}
 
 
@@ -142,25 +142,25 @@ def evaluate(
     alpha: float = 0.6,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Translate the sources, compare with the targets, and ask how likely the model finds the targets.
+    """Translate the sources, score them against the targets, and compute the perplexity of the targets.
 
     Raises:
-        ArgumentError: no pairs, or settings that cannot be.
+        ArgumentError: no pairs, or invalid settings.
     """
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     lines = [pair.source for pair in pairs]
-    found = translator.translate(lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
-    scores = score([translation.text for translation in found], [pair.target for pair in pairs])
+    translations = translator.translate(lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
+    scores = score([translation.text for translation in translations], [pair.target for pair in pairs])
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
         settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
-    return Evaluation(scores, perplexity(translator, pairs), settings, found)
+    return Evaluation(scores, perplexity(translator, pairs), settings, translations)
 
 
 @torch.inference_mode()
 def perplexity(translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048) -> float:
-    """exp of the mean cross entropy of the target ids, END included, given all before them."""
+    """Perplexity of the targets: exp of the mean cross entropy of their ids, including END."""
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     whole("batch_tokens", batch_tokens, 1)

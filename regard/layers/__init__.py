@@ -1,6 +1,7 @@
-"""Modules that hold weights around the one call; conversations hold the caches.
+"""Attention layers: modules with weights around `regard.attention`.
 
-`MultiHeadAttention` is self- and cross-attention with any pattern; `record_attention` looks at it while it works.
+`MultiHeadAttention` is self- and cross-attention with any pattern. `record_attention` collects statistics while a model
+runs. Caches (`regard.layers.caches`) belong to the caller, so one model serves several texts at once.
 """
 
 from regard.layers.feed_forward import FeedForward, Projection, project

@@ -15,14 +15,14 @@ from regard.kinds import shown
 from regard.layers.refusing import check_vectors
 from regard.problem import checked_dropout
 
-FEW = range(4, 16)  # rows for which a CPU takes up to three times as long as for reading a large matrix
-BLOCK = 64  # columns of a product that is quick for so few rows
+FEW = range(4, 16)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
+BLOCK = 64  # output columns per block, fast for so few rows
 
 
 class Projection(nn.Linear):
-    """`x Wᵀ + b`, as `torch.nn.Linear`, quick for a few rows too.
+    """`x Wᵀ + b`, as `torch.nn.Linear`, and fast for a few rows too.
 
-    Tools that look for the very type `torch.nn.Linear`, as torch's dynamic quantisation does, need to be told of this.
+    Tools that match the exact type `torch.nn.Linear`, such as torch's dynamic quantisation, must be given this type.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -31,10 +31,10 @@ class Projection(nn.Linear):
 
 
 def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`x Wᵀ + b`, as `torch.nn.functional.linear`, and as quick as the matrix can be read where x is a few rows.
+    """`x Wᵀ + b`, as `torch.nn.functional.linear`, but faster on a CPU when x has a few rows and needs no gradient.
 
-    On a CPU and without gradients, the step of one text is a product with a vector where numbers are bfloat16, and that
-    of four to fifteen texts goes block by block of the matrix where they are wider; elsewhere torch's own is as good.
+    One row of bfloat16 uses a matrix-vector product. Four to fifteen rows of float32 or float64 are multiplied block by
+    block of the matrix. Every other case calls torch's own function.
 
     Args:
         x: (..., in_features); weight: (out_features, in_features); bias: (out_features,).
@@ -58,10 +58,10 @@ def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 def _quick(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor] | None:
-    """What multiplies these few rows quicker than torch's own product, or None."""
+    """The function that multiplies these few rows faster than torch's own, or None."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
-    if type(weight) not in (torch.Tensor, nn.Parameter):  # sharded, or quantised: it knows its own product
+    if type(weight) not in (torch.Tensor, nn.Parameter):  # sharded or quantised: it brings its own product
         return None
     if x.dtype == torch.bfloat16:
         return _by_vector if x.numel() == x.shape[-1] else None
@@ -69,22 +69,22 @@ def _quick(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]
 
 
 def _by_vector(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product of x (1, in_features), (out_features,)."""
+    """The product for x (1, in_features): (out_features,)."""
     return torch.mv(weight, x[0]) if bias is None else torch.addmv(bias, weight, x[0])
 
 
 def _by_blocks(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product of x (rows, in_features) as a batch of small ones, (rows, out_features)."""
+    """The product for x (rows, in_features) as a batch of small products: (rows, out_features)."""
     rows, dim = x.shape
     blocks = len(weight) // BLOCK
     whole = blocks * BLOCK
     columns = weight[:whole].view(blocks, BLOCK, dim).mT  # (blocks, dim, BLOCK)
     copies = x.expand(blocks, rows, dim)
     if bias is None:
-        found = torch.bmm(copies, columns)  # (blocks, rows, BLOCK)
+        product = torch.bmm(copies, columns)  # (blocks, rows, BLOCK)
     else:
-        found = torch.baddbmm(bias[:whole].view(blocks, 1, BLOCK), copies, columns)
-    joined = found.transpose(0, 1).reshape(rows, whole)
+        product = torch.baddbmm(bias[:whole].view(blocks, 1, BLOCK), copies, columns)
+    joined = product.transpose(0, 1).reshape(rows, whole)
     if whole == len(weight):
         return joined
     rest = F.linear(x, weight[whole:], None if bias is None else bias[whole:])
@@ -102,15 +102,17 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """`activation(x W1 + b1) W2 + b2` at each position by itself; gated, `(act(x G + g) · (x W1 + b1)) W2 + b2`.
+    """The feed-forward network of a Transformer layer, applied at each position.
+
+        act(x W1 + b1) W2 + b2,   gated: (act(x G + g) · (x W1 + b1)) W2 + b2
 
     Args:
-        dim: size of the vectors that come and go.
+        dim: size of input and output vectors.
         hidden_dim: size between the projections.
-        activation: "relu" as in the paper, "gelu" (or its estimate by a tanh, GPT-2's "gelu-tanh"), "silu"; gated,
-            "swiglu" by silu as in Llama, "geglu" by gelu.
+        activation: "relu", "gelu", "gelu-tanh" (GPT-2's approximation of gelu) or "silu"; gated: "swiglu" (silu, as in
+            Llama) or "geglu" (gelu).
         dropout: share of the hidden numbers dropped in training.
-        bias: do the projections have biases?
+        bias: whether the projections have biases.
 
     Raises:
         ArgumentError: an activation that does not exist.

@@ -1,4 +1,4 @@
-"""A layer's mechanism together with what it learned, and what it asks of the layer's projections."""
+"""The mechanism of an attention layer with its learned parameters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.base import Sizes, takes
 from regard.patterns import Causal
 
-GATE = "gate"  # the parameter that is not learned itself but computed from each vector
+GATE = "gate"  # a parameter that is computed from each input vector instead of learned
 
 
 class LayerMechanism(nn.Module):
-    """What a declaration becomes inside a layer.
+    """A mechanism inside a layer: the declaration, its learned parameters and its projection of the keys.
 
     Args:
-        declared: the mechanism, as the user gave it.
+        declared: the mechanism as the user gave it.
         heads, kv_heads, head_dim: of the layer.
-        context_dim: size of the vectors from which keys are made.
+        context_dim: size of the vectors that are projected to keys.
 
     Raises:
-        ArgumentError, ShapeError: head counts or sizes that the mechanism is not made for.
+        ArgumentError, ShapeError: numbers of heads or sizes that the mechanism does not support.
     """
 
     def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
@@ -38,42 +38,42 @@ class LayerMechanism(nn.Module):
             )
         if score is not None:
             score.check_dims(head_dim, self.key_dim)
-        # A score may project its keys; done once here, a cache holds what every later query compares with.
+        # A score may project its keys. They are projected once, so that a cache holds the projected keys.
         self.called = declared if score is None else Softmax(score.with_projected_keys())
         self.learned = declared.new_parameters(heads, kv_heads)
         self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
         self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
 
     def keys(self, k: torch.Tensor) -> torch.Tensor:
-        """Keys (batch, kv_heads, length, key_dim) as they are compared and kept: (…, kept_dim)."""
+        """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
         declared = self.declared
         return declared.score.project_keys(k, dict(self.learned)) if isinstance(declared, Softmax) else k
 
     @property
     def kept_dim(self) -> int:
-        """Size of a key as a cache keeps it."""
+        """Size of a key in a cache."""
         heads = next((x.shape[0] for x in self.learned.values()), 1)
         one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
         return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
 
     @property
     def reason_against_caches(self) -> str | None:
-        """Why no cache of keys continues a text by this mechanism, or None."""
+        """The reason why a cache of keys cannot continue a text with this mechanism, or None."""
         if self.to_gate is not None:
-            return "its gates multiply the past, and a cache of keys keeps no gates; use kind='state'"
+            return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
         if not takes(self.declared, Causal):
-            return "it is never causal, so a text that goes on changes what was said before"
+            return "it is not causal, so later tokens would change earlier outputs"
         if isinstance(self.declared, Softmax) and self.declared.score.counts_keys:
-            return "its score depends on how many keys there are, so a text that goes on changes what was said before"
+            return "its score depends on the number of keys, so later tokens would change earlier outputs"
         return None
 
     def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """How much of the past each of the vectors (batch, length, dim) keeps: (batch, kv_heads, length), 0 to 1."""
+        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length)."""
         return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
 
     def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
-        """What every call of `attention` is handed."""
-        handed = {name: self.learned[name] for name in self.needed if name != GATE}
+        """The options `mechanism` and `parameters` for a call of `attention`."""
+        parameters = {name: self.learned[name] for name in self.needed if name != GATE}
         if gate is not None:
-            handed[GATE] = gate
-        return {"mechanism": self.called, "parameters": handed or None}
+            parameters[GATE] = gate
+        return {"mechanism": self.called, "parameters": parameters or None}

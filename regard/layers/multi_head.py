@@ -37,10 +37,10 @@ from regard.stored import Stored
 
 @dataclass(frozen=True)
 class ProjectedContext:
-    """Keys (batch, kv_heads, context_length, head_dim) and values (…, v_dim) of a context, for one layer.
+    """Projected keys (batch, kv_heads, context_length, head_dim) and values (..., v_dim) of a context, for one layer.
 
-    Made by `MultiHeadAttention.project_context`; handed to the layer as its context at every step of a decoding.
-    `gate` (batch, kv_heads, context_length) belongs to mechanisms that have one.
+    `MultiHeadAttention.project_context` makes it once; decoding passes it as the context of every step. `gate`
+    (batch, kv_heads, context_length) is for mechanisms that have one.
     """
 
     keys: torch.Tensor
@@ -62,35 +62,35 @@ class ProjectedContext:
         return sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.gate) if x is not None)
 
     def without(self, hidden: torch.Tensor) -> ProjectedContext:
-        """The same with zeros where a vector is hidden, (batch, context_length): whatever it held shows nowhere."""
+        """The same with zeros at hidden vectors, (batch, context_length), so that NaN cannot reach the output."""
         hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
         return ProjectedContext(self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate)
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
-        """Row i is what row `index[i]` was here."""
+        """The context whose batch row i is batch row `index[i]` of this one."""
         gate = None if self.gate is None else self.gate.index_select(0, index)
         return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
 
 
 class MultiHeadAttention(RecordedLayer):
-    """Projects to heads, attends in each, and projects the joined heads back: `concat(head_1 … head_h) Wo`.
+    """Multi-head self- and cross-attention: `concat(head_1 … head_h) Wo`.
 
     Args:
-        dim: size of the vectors that come and go.
-        heads: query heads.
-        kv_heads: key/value heads, which `heads` is a multiple of; as many as `heads` by default (multi-head),
-            fewer for grouped-query, 1 for multi-query attention.
+        dim: size of input and output vectors.
+        heads: number of query heads.
+        kv_heads: number of key/value heads, a divisor of `heads`: equal to it by default (multi-head), fewer for
+            grouped-query, 1 for multi-query attention.
         head_dim: size of a head; dim // heads by default.
-        context_dim: size of the vectors of a context; `dim` by default.
-        pattern: who may look at whom, a Pattern or its text; a pattern given to a call is ANDed with it.
-        mechanism: how scores become weights; softmax by default. What it learns belongs to the layer.
-        positions: a Rotary that turns q and k, or None.
-        dropout: share of the weights dropped in training; eval drops nothing.
+        context_dim: size of the context vectors; `dim` by default.
+        pattern: the allowed pairs, a Pattern or its text; a pattern given to a call is ANDed with it.
+        mechanism: how scores become weights; softmax by default. Its learned parameters belong to the layer.
+        positions: a Rotary that rotates q and k, or None.
+        dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
-        projection_bias: do the four projections have biases?
+        projection_bias: whether the four projections have biases.
 
     Raises:
-        ArgumentError: sizes that do not divide, or positions of another kind.
+        ArgumentError: sizes that do not divide, or positions that are not Rotary.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023.
 
@@ -122,8 +122,8 @@ class MultiHeadAttention(RecordedLayer):
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         if positions is not None and not isinstance(positions, Rotary):
             raise ArgumentError(
-                f"positions={type(positions).__name__} is added to embeddings, not to heads; add it before the layer "
-                f"(the layer itself takes Rotary)"
+                f"positions={type(positions).__name__} is added to embeddings, not applied to heads; add it before the "
+                f"layer (the layer itself takes Rotary)"
             )
         self.pattern = as_pattern(pattern)
         self.positions = positions
@@ -143,7 +143,7 @@ class MultiHeadAttention(RecordedLayer):
         of_heads, of_values = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.to_q = Projection(self.dim, of_heads, bias=projection_bias)
         keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
-        self.to_k = keys  # None where the queries are the keys
+        self.to_k = keys  # None if the mechanism uses the queries as keys
         self.to_v = Projection(self.context_dim, of_values, bias=projection_bias)
         self.to_output = Projection(of_heads, self.dim, bias=projection_bias)
 
@@ -161,20 +161,20 @@ class MultiHeadAttention(RecordedLayer):
 
         Args:
             x: (batch, length, dim).
-            context: (batch, context_length, context_dim), or what `project_context` made of it.
-            pattern: ANDed with the layer's own; padding arrives here as KeySpan.
+            context: (batch, context_length, context_dim), or its ProjectedContext.
+            pattern: ANDed with the layer's own; give padding as KeySpan.
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
-            q_start: position of x's first query, where key j stands at position j: a number or int64 (batch,); after
-                a cache's entries, or 0, by default.
-            cache: x's keys and values are appended to it, and x attends to all it holds.
+            q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
+                length of the cache, or 0.
+            cache: x's keys and values are appended to it, and x attends to all its entries.
 
         Returns:
             (batch, length, dim).
 
         Raises:
-            ShapeError, ArgumentError: what does not fit together.
-            UnsupportedError: with a context, a pattern that compares positions without q_start; a mask of one
-                call's rows, or a pattern that another length changes, with a cache; a cache with a context.
+            ShapeError, ArgumentError: tensors or options that do not fit.
+            UnsupportedError: a pattern that compares positions, with a context and without q_start; with a cache, an
+                explicit mask or a pattern that depends on the number of keys; a cache with a context.
         """
         self._check(x, context, cache)
         whole = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
@@ -182,7 +182,7 @@ class MultiHeadAttention(RecordedLayer):
         if context is None:
             first_key = cache.length if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, len(x))
-            q, gate = self._turned(q, q_start), self.mechanism.gate(x)
+            q, gate = self._rotated(q, q_start), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
                 refuse_rows(whole)
@@ -191,17 +191,19 @@ class MultiHeadAttention(RecordedLayer):
         else:
             refuse_unrelated(whole, q_start, turned=self.positions is not None)
             if q_start is not None:
-                q = self._turned(q, checked_q_start(q_start, len(x)))
+                q = self._rotated(q, checked_q_start(q_start, len(x)))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
         return self._join(self._attend(q, k, v, whole, bias, q_start, gate))
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
-        """The keys and values of a context (batch, context_length, context_dim), to be used many times."""
+        """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
         self._check_vectors("context", context, self.context_dim)
         if self.to_k is None:
-            raise UnsupportedError(f"{self.mechanism.declared}: its queries are its keys, so it attends to no context")
-        keys = self._turned(self._split(self.to_k(context), self.kv_heads), 0)
+            raise UnsupportedError(
+                f"{self.mechanism.declared}: it uses the queries as keys, so it cannot attend to a context"
+            )
+        keys = self._rotated(self._split(self.to_k(context), self.kv_heads), 0)
         values = self._split(self.to_v(context), self.kv_heads)
         return ProjectedContext(self.mechanism.keys(keys), values, self.mechanism.gate(context))
 
@@ -212,14 +214,14 @@ class MultiHeadAttention(RecordedLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> Cache | RecurrentState:
-        """An empty cache for `batch` texts that this layer will continue.
+        """An empty cache in which this layer continues `batch` texts.
 
         Args:
-            batch: texts continued side by side.
-            kind: "state" keeps sums over the past, in constant memory, the default of mechanisms that can; else
-                "dynamic", which grows, is the default; "static" has an end, "ring" keeps the last entries.
-            capacity: entries there is room for; a ring's is as far as this layer's pattern looks back by default.
-            dtype: how numbers are kept, that of the weights by default; torch.bfloat16 or "int8" take less room.
+            batch: number of texts.
+            kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries) or "state" (sums in constant
+                memory). The default is "state" for mechanisms that have one, else "dynamic".
+            capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
+            dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
 
         >>> layer = MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)")
         >>> layer.new_cache(batch=1, kind="ring", dtype="int8")
@@ -239,8 +241,8 @@ class MultiHeadAttention(RecordedLayer):
             back = self.pattern.reach().back
             if back is None:
                 raise ArgumentError(
-                    f"a ring without capacity= keeps as much as the layer's pattern looks back, and {self.pattern} "
-                    f"looks back without end; give a capacity, or the layer a window"
+                    f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has "
+                    f"no limit; give capacity=, or a pattern with a window"
                 )
             capacity = max(1, back)
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
@@ -249,13 +251,9 @@ class MultiHeadAttention(RecordedLayer):
 
     def _refuse_state(self, capacity: int | None, dtype: torch.dtype | str | None) -> None:
         if not self.mechanism.declared.has_state:
-            raise UnsupportedError(
-                f"{self.mechanism.declared} has no state of constant size; use another kind of cache"
-            )
+            raise UnsupportedError(f"{self.mechanism.declared} has no recurrent state; use another kind of cache")
         if capacity is not None or dtype is not None:
-            raise ArgumentError(
-                "a state keeps sums, in the dtype of the weights and of one size: no capacity, no dtype"
-            )
+            raise ArgumentError("a state has a fixed size and the dtype of the weights; leave out capacity and dtype")
 
     def _continued(
         self,
@@ -270,10 +268,12 @@ class MultiHeadAttention(RecordedLayer):
         if isinstance(cache, RecurrentState):
             if bias is not None or current_recording(self) is not None:
                 raise UnsupportedError(
-                    "a state keeps sums over the past: no bias and no statistics; use kind='dynamic'"
+                    "a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'"
                 )
-            given = self.mechanism.options(gate)["parameters"]
-            return self._join(cache.attend(q, k, v, pattern=pattern, scale=self.options["scale"], parameters=given))
+            parameters = self.mechanism.options(gate)["parameters"]
+            return self._join(
+                cache.attend(q, k, v, pattern=pattern, scale=self.options["scale"], parameters=parameters)
+            )
         start = cache.length
         with cache.unless_refused():
             keys, values = cache.append(k, v)
@@ -303,14 +303,16 @@ class MultiHeadAttention(RecordedLayer):
 
     def _keys_of_self(self, x: torch.Tensor, first: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
-            raise ShapeError(f"this layer reads contexts of {self.context_dim} and x has {self.dim}: give a context")
+            raise ShapeError(
+                f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
+            )
         v = self._split(self.to_v(x), self.kv_heads)
         if self.to_k is None:
             return q, v
-        k = self._turned(self._split(self.to_k(x), self.kv_heads), first)
+        k = self._rotated(self._split(self.to_k(x), self.kv_heads), first)
         return self.mechanism.keys(k), v
 
-    def _turned(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
+    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:
             return heads
         steps = torch.arange(heads.shape[2], device=heads.device)

@@ -1,4 +1,4 @@
-"""Looking at attention while a model works, without changing the model."""
+"""Recording of attention statistics while a model runs, without changing the model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
 class RecordedLayer(nn.Module):
-    """A layer that tells the recording that listens, if one does, what its attention did."""
+    """A layer whose attention can be recorded."""
 
-    recordings = 0  # that listen, in any thread; a compiled graph holds for as many as there were
+    recordings = 0  # active ones, in all threads; a compiled graph is specialised to this number
 
 
 class Recording:
-    """What the attention layers of a model did, by the layer's name: one AttentionDetail for each time it ran."""
+    """The recorded AttentionDetails of a model, by the name of the layer: one for each time it ran."""
 
     def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:
         self.want = want
@@ -32,7 +32,8 @@ class Recording:
         self._names = {id(layer): name for name, layer in self._layers.items()}
         self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._layers}
 
-    def listens_to(self, layer: nn.Module) -> bool:
+    def includes(self, layer: nn.Module) -> bool:
+        """Whether the layer belongs to the recorded model."""
         return id(layer) in self._names
 
     def count(self, more: int) -> None:
@@ -49,27 +50,27 @@ class Recording:
 
 
 def current_recording(layer: RecordedLayer) -> Recording | None:
-    """The recording that listens to this layer in this thread, if there is one.
+    """The active recording of this layer in this thread, or None.
 
     Raises:
-        UnsupportedError: one listens while the layer is compiled.
+        UnsupportedError: the layer is compiled while a recording is active.
     """
-    if torch.compiler.is_compiling():  # where nothing can be asked about this thread
+    if torch.compiler.is_compiling():  # context variables cannot be read here
         if layer.recordings:
-            raise UnsupportedError("a compiled layer tells nothing to record_attention; record the model uncompiled")
+            raise UnsupportedError("a compiled layer cannot be recorded; call record_attention on the uncompiled model")
         return None
     recording = _current.get()
-    return recording if recording is not None and recording.listens_to(layer) else None
+    return recording if recording is not None and recording.includes(layer) else None
 
 
 @contextmanager
 def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",)) -> Generator[Recording]:
-    """While the block runs, every MultiHeadAttention in `model` also tells the statistics in `want`.
+    """Record the statistics in `want` of every attention layer of `model` while the `with` block runs.
 
-    The output stays what it is; the recording belongs to this thread, so other users of the model are not seen.
+    Outputs are unchanged. The recording belongs to this thread: calls from other threads are not recorded.
 
     Args:
-        model: a module with attention layers inside, or one itself.
+        model: an attention layer, or a module that contains some.
         want: as for `attention_detail`.
 
     Raises:
@@ -83,7 +84,7 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     torch.Size([1, 2, 3, 3])
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"record_attention was given {shown(model)}; it needs a module with attention layers")
+        raise ArgumentError(f"record_attention takes a module with attention layers, not {shown(model)}")
     recording = Recording(model, checked_wants(want))
     if not recording.details:
         raise ArgumentError(f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record")

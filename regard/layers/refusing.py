@@ -1,4 +1,4 @@
-"""What layers refuse beyond the one call: positions without a common origin, what belongs to one call with a cache."""
+"""Checks of a layer's sizes and arguments, and the combinations of context, cache and pattern that it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.shapes import refuse_layout
 def checked_sizes(
     dim: int, heads: int, kv_heads: int | None, head_dim: int | None, context_dim: int | None
 ) -> tuple[int, int, int, int, int]:
-    """The sizes of a layer of heads, with those that were left out, or an ArgumentError."""
+    """The sizes of an attention layer with defaults filled in; an ArgumentError if they do not fit."""
     dim, heads = whole("dim", dim), whole("heads", heads)
     kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads)
     context_dim = dim if context_dim is None else whole("context_dim", context_dim)
@@ -33,24 +33,24 @@ def checked_sizes(
 
 
 def check_kind(kind: str | None) -> None:
-    """Raise an ArgumentError unless this may be the name of a kind of cache."""
+    """Raise an ArgumentError unless `kind` is a string or None."""
     if kind is not None and not isinstance(kind, str):
-        raise ArgumentError(f"kind is {shown(kind)}; it is the name of a cache, such as 'dynamic' or 'static'")
+        raise ArgumentError(f"kind is {shown(kind)}; give the name of a cache, such as 'dynamic' or 'static'")
 
 
 def check_cache(cache: object) -> None:
-    """Raise an ArgumentError unless this is a cache or a state, or None."""
+    """Raise an ArgumentError unless `cache` is a Cache, a RecurrentState or None."""
     if cache is not None and not isinstance(cache, Cache | RecurrentState):
         raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
 
 
 def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
-    """Raise a ShapeError unless these are dense floating-point vectors that the weight can be multiplied with."""
+    """Raise a ShapeError unless the vectors are dense, floating-point, and of the weight's device and dtype."""
     if not isinstance(vectors, torch.Tensor) or not vectors.dtype.is_floating_point:
         raise ShapeError(f"{name} is {shown(vectors)}; this layer needs a tensor of floating-point numbers")
     refuse_layout(name, vectors)
     if not isinstance(weight, torch.Tensor) or type(weight) not in (torch.Tensor, torch.nn.Parameter):
-        return  # sharded, or quantised: it converts by itself
+        return  # sharded or quantised: it converts its inputs
     if vectors.device != weight.device:
         raise ShapeError(f"{name} is on {vectors.device} and this layer on {weight.device}; move one of them")
     if vectors.dtype != weight.dtype and not is_casting(vectors.device.type):
@@ -58,50 +58,50 @@ def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
 
 
 def refuse_unrelated(pattern: Pattern, q_start: int | torch.Tensor | None, turned: bool) -> None:
-    """With a context and without q_start, nothing may compare positions."""
+    """Refuse a pattern or Rotary that compares positions with those of a context, unless q_start is given."""
     if q_start is not None:
         return
     if pattern.compares_positions:
         raise UnsupportedError(
-            f"pattern {pattern} compares positions, and those of x and of a context have no common origin; give "
-            f"q_start to say where x's first vector stands among the context's"
+            f"pattern {pattern} compares positions, and x and its context have no common origin; give q_start, "
+            f"the position of x's first vector among the context's"
         )
     if turned:
         raise UnsupportedError(
-            "Rotary compares positions, and those of x and of a context have no common origin; use a layer "
-            "without positions for cross-attention, or give q_start"
+            "Rotary compares positions, and x and its context have no common origin; use a layer without positions for "
+            "cross-attention, or give q_start"
         )
 
 
 def refuse_rows(pattern: Pattern) -> None:
-    """With a cache, no mask whose rows are those of one call, and nothing that another length changes."""
+    """Refuse a pattern that cannot be continued in a cache: an explicit mask, or one that depends on the length."""
     if _holds_mask(pattern):
         raise UnsupportedError(
-            f"pattern {pattern} holds a mask whose rows are those of one call, and a cache makes many calls of "
-            f"one text; say it by positions (Where, KeySpan, ...)"
+            f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several calls; "
+            f"use a pattern of positions (Where, KeySpan, ...)"
         )
     if pattern.by_length:
         raise UnsupportedError(
-            f"pattern {pattern} depends on how many keys there are, and with a cache each call has more, so that a "
-            f"continued text would differ from the whole at once; draw among the past, RandomBlocks(..., past=True)"
+            f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text would "
+            f"differ from computing it at once; use RandomBlocks(..., past=True)"
         )
 
 
 def refuse_moved(q_start: int | torch.Tensor, length: int) -> None:
-    """With a cache, x stands right behind what it holds."""
+    """Refuse a q_start other than the length of the cache."""
     if isinstance(q_start, torch.Tensor) or q_start != length:
         raise UnsupportedError(
-            f"q_start={q_start} with a cache of {length} entries: what is appended stands right behind them, "
-            f"so leave q_start out"
+            f"q_start={q_start} with a cache of {length} entries: new entries follow the cached ones, so leave "
+            f"q_start out"
         )
 
 
 def refuse_both(cache: object, context: object) -> None:
-    """A cache or a context."""
+    """Refuse a cache together with a context."""
     if cache is not None and context is not None:
         raise UnsupportedError(
-            "a cache keeps x's own keys and a context brings its own; give one of them (project_context keeps a "
-            "context's keys)"
+            "a cache holds x's own keys and a context brings its own; give one of them (project_context projects a "
+            "context once)"
         )
 
 

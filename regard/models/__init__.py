@@ -1,6 +1,6 @@
-"""The models that attention was made for: plain modules with a frozen `Config`, `save(folder)` and `load(folder)`.
+"""Models built on attention: plain modules with a frozen `Config`, `save(folder)` and `load(folder)`.
 
-Batches hold ids padded with `PAD` on either side; a model finds the padding itself and is not changed by it.
+Batches hold ids padded with `PAD` on either side. Models detect the padding themselves; it never changes an output.
 """
 
 from regard.models.encoder import EncoderConfig, TextEncoder

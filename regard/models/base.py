@@ -20,18 +20,18 @@ from regard.positions import Learned, Sinusoidal
 
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
-    """Raise an ArgumentError for what is no next id of each text, or no state of this model."""
+    """Raise an ArgumentError unless these are the next ids of each text and a state of this model."""
     if not isinstance(ids, torch.Tensor) or ids.dim() != axes or ids.dtype not in (torch.int64, torch.int32):
         shape = "(batch,)" if axes == 1 else "(batch, added)"
-        raise ArgumentError(f"ids are {shown(ids)}; they are an int64 tensor {shape}, for each text what follows")
+        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text")
     if not isinstance(state, kind):
-        raise ArgumentError(f"state is {shown(state)}; it needs a {kind.__name__}, which the model's `start` gives")
+        raise ArgumentError(f"state is {shown(state)}; give the {kind.__name__} that the model's `start` returns")
 
 
 def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
-    """Raise an ArgumentError if an id lies outside the vocabulary."""
+    """Raise an ArgumentError unless all ids are in the vocabulary."""
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ArgumentError(f"ids are {shown(ids)}; they are a tensor of whole numbers")
+        raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
     if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
         raise ArgumentError(
             f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to {vocab_size - 1}"
@@ -39,12 +39,12 @@ def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
 
 
 LARGEST_SIZE = 2**31 - 1  # of one axis
-MOST_LAYERS = 10_000  # a limit against mistyped numbers; no memory holds a useful model of so many
+MOST_LAYERS = 10_000  # a limit against typing errors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A frozen config, compared by value; `__post_init__` of each looks at what it was given with the checks below."""
+    """Base class of model configs: frozen, compared by value; `__post_init__` calls the checks below."""
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -52,10 +52,10 @@ class Settings:
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`.
+        """The config with these settings; the inverse of `to_dict`.
 
         Raises:
-            ArgumentError: a setting that does not exist, is missing, or cannot be.
+            ArgumentError: a setting that is unknown, missing or invalid.
         """
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = {field.name: field for field in fields(cls)}
@@ -67,23 +67,24 @@ class Settings:
         return cls(**settings)
 
     def check_sizes(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are integers of at least 1."""
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name} is {value!r}; it needs a whole number of at least 1")
+                raise ArgumentError(f"{name} is {value!r}; give an integer of at least 1")
             most = MOST_LAYERS if name.endswith("layers") else LARGEST_SIZE
             if value > most:
-                shown = value if value < 10**20 else f"a number of {value.bit_length()} bits"
-                raise ArgumentError(f"{name} is {shown}; a model has at most {most}")
+                size = value if value < 10**20 else f"a number of {value.bit_length()} bits"
+                raise ArgumentError(f"{name} is {size}; a model has at most {most}")
 
     @property
     def least_parameters(self) -> int:
-        """So many numbers a model with these settings holds at least, told without building it."""
+        """A lower bound on the number of parameters, computed without building the model."""
         return 0
 
     def check_memory(self) -> None:
-        """Raise an ArgumentError if the parameters, in float32, are larger than the memory of this machine."""
-        if torch.get_default_device().type == "meta":  # built to be filled from a file, or looked at
+        """Raise an ArgumentError if the parameters in float32 need more memory than this machine has."""
+        if torch.get_default_device().type == "meta":  # no memory is allocated
             return
         needed, there = 4 * self.least_parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > there:
@@ -93,44 +94,47 @@ class Settings:
             )
 
     def check_choice(self, name: str, choices: Iterable[str]) -> None:
+        """Raise an ArgumentError unless the setting is one of the choices."""
         if getattr(self, name) not in (choices := tuple(choices)):
             raise ArgumentError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
 
     def check_shares(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are numbers from 0 to 1."""
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-                raise ArgumentError(f"{name} is {value!r}; it is a share from 0 to 1")
+                raise ArgumentError(f"{name} is {value!r}; give a share from 0 to 1")
 
     def check_flags(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are booleans."""
         for name in names:
             if not isinstance(getattr(self, name), bool):
-                raise ArgumentError(f"{name} is {getattr(self, name)!r}; it is true or false")
+                raise ArgumentError(f"{name} is {getattr(self, name)!r}; give true or false")
 
 
 class Storable(nn.Module):
-    """A module that its config builds: `KIND` names it in a folder, `Config` is what its config is made with."""
+    """A module that can be saved and loaded; `KIND` names it in its folder, `Config` is the class of its config."""
 
     KIND: ClassVar[str]
     Config: ClassVar[type[Settings]]
     config: Any
 
     def save(self, folder: str | Path, extra_files: dict[str, str] | None = None) -> None:
-        """Write the model into a folder, whole or not at all."""
+        """Write the model into a folder atomically."""
         save_model(folder, self.config.to_dict(), self.state_dict(), self.KIND, extra_files)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that `save` wrote, or the best one of a training run, ready for use.
+        """Load a saved model, or the best one of a training run, in eval mode.
 
         Raises:
-            CheckpointError: missing, damaged, or a model of another kind.
+            CheckpointError: the folder is missing, damaged, or holds a model of another kind.
         """
         return cls.from_saved(load_model(folder, cls.KIND), str(folder))
 
     @classmethod
     def from_saved(cls, saved: SavedModel, where: str) -> Self:
-        """The model in what was read from `where`; sizes are compared before any memory is taken for them."""
+        """Build a model from `saved`, read from `where`; sizes are checked before memory is allocated."""
         of_kind("saved", saved, SavedModel, "what load_model gives")
         try:
             config = cls.Config.from_dict(saved.config)
@@ -141,7 +145,7 @@ class Storable(nn.Module):
                 model = cls(config)
             model.load_state_dict(saved.state, strict=True, assign=True)
         except (ArgumentError, RuntimeError, TypeError) as error:
-            raise CheckpointError(f"{where} holds weights that are not those of its config: {error}") from error
+            raise CheckpointError(f"{where} holds weights that do not fit its config: {error}") from error
         return model.requires_grad_(True).eval()
 
 

@@ -26,20 +26,20 @@ POOLINGS = ("mean", "first")
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(LanguageConfig):
-    """Sizes and choices of an encoder: those of a LanguageModel, but a text is whole, so that nothing ahead is hidden.
+    """The config of a TextEncoder: that of a LanguageModel, but each token may look at the whole text by default.
 
-    BERT has positions="learned" and its norms after each part; here they come first.
+    BERT has positions="learned"; its norms come after each part, here they come first.
 
     Args:
-        pattern: who may look at whom, as text; or several texts, which the layers take in turn. Longformer:
+        pattern: allowed pairs, as text; or several texts, which the layers use in turn. Longformer:
             "sliding_window(256) | global_tokens(0)"; BigBird adds "| random_blocks(3, block=64, seed=0)".
-        head: what is made of the vectors: "words", scores of the word at each place; "classes", scores of each text;
-            "none", the vectors themselves.
-        classes: how many there are to choose among, for head="classes".
-        pooling: a text's vector, "mean" over its places or the "first" one.
+        head: the output: "words" (scores of the id at each position), "classes" (scores of each text) or "none" (the
+            vectors).
+        classes: number of classes, for head="classes".
+        pooling: the vector of a text: "mean" over its positions, or the "first" one.
 
     Raises:
-        ArgumentError, UnsupportedError: sizes or choices that cannot be, or not together.
+        ArgumentError, UnsupportedError: invalid sizes or choices, or choices that exclude each other.
 
     >>> EncoderConfig(vocab_size=100, dim=32, head="classes", classes=2).pattern
     'full'
@@ -59,17 +59,19 @@ class EncoderConfig(LanguageConfig):
         self.check_choice("head", HEADS)
         self.check_choice("pooling", POOLINGS)
         if (self.head == "classes") != (self.classes is not None):
-            raise ArgumentError(f"head is {self.head!r} and classes is {self.classes}; 'classes' needs their number")
+            raise ArgumentError(
+                f"head is {self.head!r} and classes is {self.classes}; give classes= with head='classes' only"
+            )
         if self.classes is not None:
             self.check_sizes("classes")
 
     def pattern_of(self, layer: int) -> Pattern:
-        """Who may look at whom in a layer, counted from 0."""
+        """The pattern of a layer, counted from 0."""
         return parse(in_turn(self.pattern, layer))
 
     @property
     def by_length(self) -> bool:
-        """Does who looks at whom depend on how long a text is?"""
+        """Whether the pattern of some layer depends on the length of a text."""
         return any(self.pattern_of(layer).by_length for layer in range(self.layers))
 
     def _check_continued(self, pattern: Pattern) -> None:
@@ -77,7 +79,7 @@ class EncoderConfig(LanguageConfig):
 
 
 class WordsHead(nn.Module):
-    """The word at a place: `norm(gelu(x W + b)) E' + c`, E the embeddings or a matrix of its own.
+    """Scores of the id at each position: `norm(gelu(x W + b)) E' + c`; E is the embeddings or a matrix of its own.
 
     Source: BERT, Devlin et al. 2019, section 3.1, task 1; its form is that of the authors' program.
     """
@@ -96,15 +98,16 @@ class WordsHead(nn.Module):
 
 
 class ClassesHead(nn.Module):
-    """The class of a text: `tanh(pool(x) W + b) U + c`.
+    """Scores of the classes of a text: `tanh(pool(x) W + b) U + c`.
 
     Args:
-        dim: of the vectors.
-        classes: how many there are.
-        pooling: "mean" over the places of a text, or its "first".
+        dim: size of the vectors.
+        classes: number of classes.
+        pooling: "mean" over the positions of a text, or the "first" one.
         dropout: share of the pooled vector dropped in training.
 
-    Source: BERT, Devlin et al. 2019, sections 3 and 4.1 (the first place; its pooler is that of the authors' program).
+    Source: BERT, Devlin et al. 2019, sections 3 and 4.1 (the first position; the pooler is that of the authors'
+        program).
     """
 
     def __init__(self, dim: int, classes: int, pooling: str, dropout: float) -> None:
@@ -114,13 +117,13 @@ class ClassesHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.to_classes = nn.Linear(dim, classes)
 
-    def forward(self, x: torch.Tensor, living: torch.Tensor) -> torch.Tensor:
-        """Vectors (batch, length, dim) and which places are no padding (batch, length) -> (batch, classes)."""
+    def forward(self, x: torch.Tensor, is_text: torch.Tensor) -> torch.Tensor:
+        """Vectors (batch, length, dim) and a mask of positions without padding (batch, length) -> (batch, classes)."""
         if self.pooling == "first":
             pooled = x[:, 0]  # (batch, dim)
         else:
-            seen = x.masked_fill(~living[:, :, None], 0.0)
-            pooled = seen.sum(1) / living.sum(1, keepdim=True).clamp(min=1)
+            kept = x.masked_fill(~is_text[:, :, None], 0.0)
+            pooled = kept.sum(1) / is_text.sum(1, keepdim=True).clamp(min=1)
         return self.to_classes(self.dropout(torch.tanh(self.dense(pooled))))
 
 
@@ -129,7 +132,7 @@ SAME_WEIGHTS |= {"gradient_checkpointing"}
 
 
 class TextEncoder(Stack):
-    """Vectors of whole texts, and what its head makes of them: words that were hidden, or classes.
+    """An encoder-only Transformer: vectors of a whole text, scores of masked words, or classes.
 
     Source: BERT: Pre-training of Deep Bidirectional Transformers, Devlin et al. 2019, section 3; long texts by patterns
     as in Longformer, Beltagy et al. 2020, section 3, and Big Bird, Zaheer et al. 2020, section 2.
@@ -152,55 +155,55 @@ class TextEncoder(Stack):
         self._initialise()
 
     def forward(self, ids: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
-        """What the head says of texts.
+        """The output of the head for a batch of texts.
 
         Args:
             ids: (batch, length), padded with PAD on either side.
-            places: for words, score these alone: bool (batch, length), in the order of rows.
+            places: for head "words", score only these positions: bool (batch, length).
 
         Returns:
-            Head "words": (batch, length, vocab_size), or (places, vocab_size) of those that were named.
+            Head "words": (batch, length, vocab_size), or (number of True places, vocab_size) in the order of the rows.
             Head "classes": (batch, classes). Head "none": (batch, length, dim), see `vectors`.
 
         Raises:
-            ArgumentError: ids outside the vocabulary, or places for another head.
+            ArgumentError: ids outside the vocabulary, or places with another head.
             ShapeError: ids or places of another rank, size or dtype.
         """
         aligned = align(ids)
         if places is not None:
             if not isinstance(places, torch.Tensor):
-                raise ArgumentError(f"places are {shown(places)}; they are a bool tensor (batch, length)")
+                raise ArgumentError(f"places are {shown(places)}; give a bool tensor (batch, length)")
             self._check_places(ids, places)
         x = self._read(aligned)
         if isinstance(self.head, ClassesHead):
-            return self.head(x, living(aligned))
+            return self.head(x, text_mask(aligned))
         x = aligned.put_back(x)
         if isinstance(self.head, WordsHead):
             return self.head(x if places is None else x[places], self.embedding.weight)
         return x
 
     def vectors(self, ids: torch.Tensor) -> torch.Tensor:
-        """What the last layer says of each place, whatever the head: (batch, length) -> (batch, length, dim)."""
+        """The normalised output of the last layer, with any head: (batch, length) -> (batch, length, dim)."""
         aligned = align(ids)
         return aligned.put_back(self._read(aligned))
 
     def changed(self, **settings: Any) -> TextEncoder:
-        """Another encoder with some settings changed and all weights that it shares with this one: transfer.
+        """A copy of the encoder with some settings changed, for fine-tuning; it copies all weights that both have.
 
-        A new head begins with weights of its own. Learned positions beyond those of this one repeat them from the
-        first, so that longer texts begin with what short ones taught.
+        A new head starts with new weights. Learned positions beyond the old ones repeat them from the first, so that
+        longer texts start from the learned positions.
 
         Args:
             settings: head, classes, pooling, pattern, max_length, dropout, attention_dropout, gradient_checkpointing.
 
         Raises:
-            ArgumentError: another setting, which would need other weights.
+            ArgumentError: a setting that would need other weights.
 
-        Source: of the positions, Longformer, Beltagy et al. 2020, section 5.
+        Source: copied positions, Longformer, Beltagy et al. 2020, section 5.
         """
         if strange := sorted(settings.keys() - SAME_WEIGHTS):
             raise ArgumentError(
-                f"{', '.join(strange)} cannot be changed in a trained encoder; what can be is "
+                f"{', '.join(strange)} cannot be changed in a trained encoder; settings that can are "
                 f"{', '.join(sorted(SAME_WEIGHTS))}"
             )
         if settings.get("head", self.config.head) != "classes":
@@ -214,12 +217,12 @@ class TextEncoder(Stack):
         return other.train(self.training)
 
     def _read(self, aligned: Aligned) -> torch.Tensor:
-        """Vectors (batch, length, dim) of ids whose padding is all on the right."""
+        """The vectors (batch, length, dim) of ids with all padding on the right."""
         if aligned.span is None or not self.config.by_length:
             return self._stacked(aligned.ids, aligned.span)
-        lengths = living(aligned).sum(1)
+        lengths = text_mask(aligned).sum(1)
         x = self.embedding.weight.new_zeros(*aligned.ids.shape, self.config.dim)
-        for length in lengths.unique().tolist():  # texts of one length at a time see what each would see alone
+        for length in lengths.unique().tolist():  # the pattern depends on the length: one length at a time
             rows = lengths == length
             x[rows, :length] = self._stacked(aligned.ids[rows, :length], None).to(x.dtype)
         return x
@@ -232,10 +235,10 @@ class TextEncoder(Stack):
 
     def _check_places(self, ids: torch.Tensor, places: torch.Tensor) -> None:
         if not isinstance(self.head, WordsHead):
-            raise ArgumentError(f"places were named, but this head is {self.config.head!r}; places are of 'words'")
+            raise ArgumentError(f"places were given, and the head is {self.config.head!r}; they are for head='words'")
         if places.shape != ids.shape or places.dtype != torch.bool:
             raise ShapeError(
-                f"places are {places.dtype} {tuple(places.shape)}; they are bool {tuple(ids.shape)}, as ids"
+                f"places are {places.dtype} {tuple(places.shape)}; give bool {tuple(ids.shape)}, the shape of ids"
             )
 
     def _initialise_head(self, deviation: float) -> None:
@@ -244,7 +247,7 @@ class TextEncoder(Stack):
 
 
 def new_head(config: EncoderConfig) -> WordsHead | ClassesHead | None:
-    """The head that a config names."""
+    """The head of a config, or None."""
     if config.head == "words":
         return WordsHead(config.dim, config.vocab_size, config.norm, config.epsilon, config.tied)
     if config.head == "classes":
@@ -253,8 +256,8 @@ def new_head(config: EncoderConfig) -> WordsHead | ClassesHead | None:
     return None
 
 
-def living(aligned: Aligned) -> torch.Tensor:
-    """Which places of aligned ids hold a text: bool (batch, length)."""
+def text_mask(aligned: Aligned) -> torch.Tensor:
+    """Mask of the positions of aligned ids without padding: bool (batch, length)."""
     places = torch.arange(aligned.ids.shape[1], device=aligned.ids.device)
     if aligned.span is None:
         return torch.ones_like(aligned.ids, dtype=torch.bool)
@@ -264,7 +267,7 @@ def living(aligned: Aligned) -> torch.Tensor:
 
 
 def tiled(positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Learned positions (old length, dim), repeated or cut to (length, dim).
+    """Learned positions (old length, dim), repeated or truncated to (length, dim).
 
     >>> tiled(torch.tensor([[1.0], [2.0]]), 5)[:, 0].tolist()
     [1.0, 2.0, 1.0, 2.0, 1.0]

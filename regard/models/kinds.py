@@ -1,4 +1,4 @@
-"""The kinds of models that translate, by the names that their folders hold."""
+"""The translation models by kind, and loading of whichever kind a folder holds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ TRANSLATORS: dict[str, type[TranslationTransformer] | type[RecurrentTranslator]]
 
 
 def load_translation_model(folder: str | Path) -> TranslationModel:
-    """The translator that a folder holds, of whatever kind.
+    """Load the translation model in a folder, of any kind.
 
     Raises:
-        CheckpointError: missing, damaged, or a model that does not translate.
+        CheckpointError: the folder is missing, damaged, or holds another kind of model.
     """
     return translation_model(load_model(folder), str(folder))
 
 
 def translation_model(saved: SavedModel, where: str) -> TranslationModel:
-    """The translator in what was read from `where`.
+    """Build the translation model in `saved`, read from `where`.
 
     Raises:
-        CheckpointError: a model that does not translate, or one whose weights are not those of its config.
+        CheckpointError: another kind of model, or weights that do not fit its config.
     """
     if saved.kind not in TRANSLATORS:
         raise CheckpointError(
-            f"{where} holds a model of kind {saved.kind!r}, which does not translate; those that do are "
+            f"{where} holds a model of kind {saved.kind!r}, which does not translate; translation models are "
             f"{', '.join(TRANSLATORS)}"
         )
     return TRANSLATORS[saved.kind].from_saved(saved, where)

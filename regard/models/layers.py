@@ -18,7 +18,7 @@ Part = Callable[[torch.Tensor], torch.Tensor]
 
 
 def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Module:
-    """A norm over vectors of `dim` numbers.
+    """A norm over vectors of size `dim`: "rms" or "layer".
 
     Source: "layer", Ba et al. 2016; "rms", Root Mean Square Layer Normalization, Zhang and Sennrich 2019.
     """
@@ -39,13 +39,15 @@ def residual(
 
 
 class Block(nn.Module):
-    """`x = x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+    """A Transformer layer with norms first: `x = x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
 
     Args:
-        attention, feed_forward: its two parts, for vectors of one size.
-        norm: "rms" or "layer"; epsilon: added to the mean square or variance; norm_bias: of "layer".
-        bias: added to the scores of attention by distance.
-        dropout: share of what each part adds that is dropped in training.
+        attention, feed_forward: the two parts, for vectors of the same size.
+        norm: "rms" or "layer".
+        epsilon: added to the mean square or variance by the norms.
+        norm_bias: whether "layer" norms have biases.
+        bias: added to the attention scores.
+        dropout: applied to the output of each part in training.
 
     Source: On Layer Normalization in the Transformer Architecture, Xiong et al. 2020 (norms first).
     """
@@ -72,7 +74,7 @@ class Block(nn.Module):
     def forward(
         self, x: torch.Tensor, live: Pattern | None = None, cache: Cache | RecurrentState | None = None
     ) -> torch.Tensor:
-        """(batch, length, dim) -> (batch, length, dim); live: the keys that are no padding."""
+        """(batch, length, dim) -> (batch, length, dim); live: the keys that are not padding."""
         x = residual(
             x,
             lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache),
@@ -83,11 +85,7 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """Adds what a part makes of x to x: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post").
-
-    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.1 (post); On Layer Normalization in the
-    Transformer Architecture, Xiong et al. 2020 (pre).
-    """
+    """A residual connection with its norm: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post")."""
 
     def __init__(self, dim: int, norm: str, dropout: float) -> None:
         super().__init__()
@@ -101,7 +99,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """A layer of the encoder: self-attention, then feed-forward."""
 
     def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float) -> None:
         super().__init__()
@@ -110,13 +108,13 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(attention.dim, norm, dropout)
 
     def forward(self, x: torch.Tensor, live: Pattern | None) -> torch.Tensor:
-        """x: (batch, length, dim); live: the keys that are no padding."""
+        """x: (batch, length, dim); live: the keys that are not padding."""
         x = self.around_attention(x, lambda x: self.attention(x, pattern=live))
         return self.around_feed_forward(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the encoder, then feed-forward."""
+    """A layer of the decoder: causal self-attention, cross-attention, then feed-forward."""
 
     def __init__(
         self,
@@ -159,14 +157,15 @@ class DecoderLayer(nn.Module):
         mask: torch.Tensor | None,
         context_q_start: int | None,
     ) -> torch.Tensor:
-        """The next vector of each row, (batch, dim) -> (batch, dim).
+        """One decoding step, (batch, dim) -> (batch, dim).
 
         Args:
-            x: vectors that follow what the cache holds.
-            context: of batch / readers texts; `readers` neighbouring rows read each, as queries side by side.
-            cache: of the self-attention.
+            x: vectors at the position after the cached ones.
+            context: projected context of batch / readers texts.
+            cache: cache of the self-attention.
+            readers: number of neighbouring batch rows that read the same text; they become its queries.
             mask: added to the scores of the context's keys.
-            context_q_start: as for `forward`.
+            context_q_start: position of the query for the cross-attention pattern, or None.
         """
         x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
         x = self.around_cross_attention(

@@ -1,4 +1,4 @@
-"""Padding, found and moved to the right: inside a model every text begins at place 0, whatever its pattern counts."""
+"""Detection of padding. Texts are moved to the left, so that inside a model each begins at position 0."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from regard.text.vocabularies import PAD
 
 @dataclass(frozen=True)
 class Aligned:
-    """Ids (batch, length) whose padding is all on the right.
+    """Ids (batch, length) with all padding on the right.
 
-    `span` is the padding as a pattern, None where there is none; `start` (batch,) says how far each row was moved,
-    None where none was.
+    `span` is a pattern of the keys without padding, None if there is none. `start` (batch,) is how far each batch row
+    was moved to the left, None if none was.
     """
 
     ids: torch.Tensor
@@ -25,7 +25,7 @@ class Aligned:
     start: torch.Tensor | None
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
-        """x (batch, length, ...) computed on these ids, as it stands on the ids before they were moved."""
+        """Move x (batch, length, ...), computed on these ids, back to the positions of the original ids."""
         if self.start is None:
             return x
         places = torch.arange(x.shape[1], device=x.device) - self.start[:, None]  # (batch, length)
@@ -34,7 +34,7 @@ class Aligned:
 
 
 def align(ids: torch.Tensor) -> Aligned:
-    """Ids (batch, length), padded with PAD on either side, as a model reads them.
+    """Move ids (batch, length), padded with PAD on either side, so that all padding is on the right.
 
     Raises:
         ShapeError: ids of another rank or dtype.
@@ -43,17 +43,17 @@ def align(ids: torch.Tensor) -> Aligned:
     [[5, 6, 0], [7, 8, 9]]
     """
     if not isinstance(ids, torch.Tensor):
-        raise ArgumentError(f"ids are {shown(ids)}; a batch of texts is an int64 tensor (batch, length)")
+        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor (batch, length)")
     if ids.dim() != 2 or ids.dtype != torch.int64:
-        raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; a batch of texts is int64 (batch, length)")
-    living = ids != PAD
-    if bool(living.all()):
+        raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
+    is_text = ids != PAD
+    if bool(is_text.all()):
         return Aligned(ids, None, None)
     length = ids.shape[1]
     places = torch.arange(length, device=ids.device)
-    start = torch.where(living, places, length).amin(1)
-    stop = torch.where(living, places + 1, 0).amax(1)
-    start = torch.minimum(start, stop)  # a row of nothing but padding is not moved
+    start = torch.where(is_text, places, length).amin(1)
+    stop = torch.where(is_text, places + 1, 0).amax(1)
+    start = torch.minimum(start, stop)  # a batch row of padding only is not moved
     span = KeySpan(0, stop - start)
     if not bool(start.any()):
         return Aligned(ids, span, None)

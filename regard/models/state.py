@@ -17,20 +17,20 @@ from regard.patterns import KeySpan
 
 
 class State(Protocol):
-    """Texts that are continued side by side, one a row; it belongs to the caller and moves on with each step."""
+    """The state of texts that a model is writing, one per batch row. The caller owns it; each step advances it."""
 
     @property
     def length(self) -> int:
-        """Ids taken in so far, of the longest text where they differ."""
+        """Number of ids read so far, of the longest text."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept to go on."""
+        """Bytes held."""
         ...
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
         ...
 
 
@@ -38,19 +38,19 @@ StateT = TypeVar("StateT", bound=State)
 
 
 class Writer(Protocol[StateT]):
-    """A model that writes, id by id."""
+    """A model that writes texts id by id."""
 
     def start(self, texts: torch.Tensor, /) -> StateT:
-        """The state from which texts (batch, length), padded with PAD, are continued or translated."""
+        """The state for continuing or translating texts (batch, length), padded with PAD."""
         ...
 
     def step(self, ids: torch.Tensor, state: StateT, /) -> torch.Tensor:
-        """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
         ...
 
 
 class LayerCaches:
-    """A cache for each attention layer of a model, moved together; what one of them refuses changes none.
+    """One cache for each attention layer of a model. If one cache refuses a change, none is changed.
 
     >>> layers = [MultiHeadAttention(dim=8, heads=2, pattern="causal") for _ in range(3)]
     >>> caches = LayerCaches(layer.new_cache(batch=1) for layer in layers)
@@ -67,7 +67,7 @@ class LayerCaches:
 
     @property
     def length(self) -> int:
-        """Positions so far, the same in every layer."""
+        """Number of positions so far, the same in every layer."""
         return self.each[0].length
 
     @property
@@ -75,21 +75,21 @@ class LayerCaches:
         return sum(cache.nbytes for cache in self.each)
 
     def copy(self) -> LayerCaches:
-        """Others at the same place: these stay as they are when those go on."""
-        return LayerCaches(copy.copy(cache) for cache in self.each)  # what a cache holds is never written over
+        """Independent caches at the same position."""
+        return LayerCaches(copy.copy(cache) for cache in self.each)  # entries of a cache are never overwritten
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i becomes what row `index[i]` was; index: integers (new batch,)."""
+        """Replace batch row i by batch row `index[i]`; index: integers (new batch,)."""
         moved = self.copy()
         for cache in moved.each:
             cache.reorder(index)
         self.each = moved.each
 
     def crop(self, length: int) -> None:
-        """Keep the first `length` positions and forget the rest.
+        """Keep the first `length` positions and drop the rest.
 
         Raises:
-            ArgumentError, UnsupportedError: a layer's cache no longer knows how it was then.
+            ArgumentError, UnsupportedError: a layer's cache no longer holds these positions.
         """
         moved = self.copy()
         for cache in moved.each:
@@ -100,7 +100,7 @@ class LayerCaches:
 def frugal_kind(layer: MultiHeadAttention) -> str:
     """The kind of cache that continues this layer exactly in the least memory.
 
-    "state" where its mechanism has one, "ring" where its pattern looks back to an end, else "dynamic".
+    "state" if its mechanism has one, "ring" if its pattern has a limited reach, else "dynamic".
 
     >>> frugal_kind(MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)"))
     'ring'
@@ -111,20 +111,20 @@ def frugal_kind(layer: MultiHeadAttention) -> str:
 
 
 class Sources:
-    """One context a layer, and in each one text for all the neighbouring rows that read it.
+    """The projected sources of each decoder layer, where neighbouring batch rows may share one source.
 
-    The hypotheses of a beam translate the same text: its keys and values are held once, and the hypotheses look at
-    them as queries side by side.
+    The hypotheses of a beam translate the same source, so its keys and values are stored once, and the hypotheses are
+    its queries.
 
     Args:
-        contexts: of each layer, (texts, ...).
-        live: what of the texts is no padding; None for all.
-        shared: may rows share a text? Not where a pattern asks at which place a query stands.
+        contexts: one for each layer, (texts, ...).
+        live: the positions that are not padding; None for all.
+        shared: whether batch rows may share a text; False if the pattern depends on the position of the query.
     """
 
     def __init__(self, contexts: list[ProjectedContext], live: KeySpan | None, shared: bool) -> None:
         self.contexts, self.mask, self.shared = contexts, None, shared
-        self.readers = 1  # neighbouring rows that read each text
+        self.readers = 1  # number of neighbouring batch rows that read each text
         if live is not None:
             hidden = ~live.allows(*_places(contexts[0]))[:, 0, 0]  # (texts, source_length)
             self.contexts = [context.without(hidden) for context in contexts]
@@ -133,7 +133,7 @@ class Sources:
 
     @property
     def rows(self) -> int:
-        """Of the batch."""
+        """Number of batch rows."""
         return self.readers * len(self.contexts[0].keys)
 
     @property
@@ -141,8 +141,8 @@ class Sources:
         return sum(context.nbytes for context in self.contexts)
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i reads what row `index[i]` read; index: integers (new batch,)."""
-        read = [row // self.readers for row in index.tolist()]  # the text of each row
+        """Let batch row i read the source of batch row `index[i]`; index: integers (new batch,)."""
+        read = [row // self.readers for row in index.tolist()]  # the text of each batch row
         runs = [(text, len(list(rows))) for text, rows in groupby(read)]
         lengths = {length for _, length in runs}
         if self.shared and len(lengths) == 1:
@@ -157,6 +157,6 @@ class Sources:
 
 
 def _places(context: ProjectedContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """A query, and every key of a context, by their positions."""
+    """Positions of one query and of all keys of a context."""
     places = torch.arange(context.length, device=context.keys.device)
     return places[:1, None], places[None]  # (1, 1), (1, source_length)

@@ -1,7 +1,7 @@
-"""Saved models: `config.json`, `weights.safetensors` and a few text files in one folder.
+"""Saved models: a folder with `config.json`, `weights.safetensors` and a few text files.
 
-A run of training holds several such folders, `step-000100/` and so on, and `checkpoints.json` says which is the
-last and which the best; `load_model` reads a run as its best model. No file names code, and none is unpickled.
+A training run holds several such folders, such as `step-000100/`, and `checkpoints.json` names the last and the best;
+`load_model` reads a training run as its best model. Nothing is unpickled.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ CHECKPOINTS_FILE = "checkpoints.json"
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What `load_model` found: the declaration, the tensors, and the text files beside them."""
+    """A model as `load_model` reads it: its config, tensors, kind and text files."""
 
     config: dict[str, Any]
     state: dict[str, torch.Tensor]
@@ -54,7 +54,7 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The folders, inside a run, of its last and its best model; best is None before the first validation."""
+    """The folders of the last and the best model in a training run; best is None before the first validation."""
 
     last: str
     best: str | None = None
@@ -67,18 +67,18 @@ def save_model(
     kind: str,
     extra_files: dict[str, str] | None = None,
 ) -> None:
-    """Write a model's folder in one instant; a kill leaves the old model or the new one.
+    """Write a model into a folder atomically.
 
     Args:
-        folder: where; a saved model there is replaced, anything else is left alone and refused.
-        config: what builds the module again, of JSON values.
+        folder: the folder; a saved model there is replaced, other content is refused.
+        config: settings that build the module again, as JSON values.
         state: its state dict; tied tensors are stored once.
-        kind: which module, one word.
-        extra_files: texts to keep beside it by file name, such as `tokeniser.json`.
+        kind: name of the kind of model.
+        extra_files: texts to save with it by file name, such as `tokeniser.json`.
 
     Raises:
         ArgumentError: a value that cannot be stored.
-        CheckpointError: the folder holds something else, or could not be written.
+        CheckpointError: the folder holds other files, or could not be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -105,13 +105,13 @@ def write_model_files(
     kind: str,
     extra_files: dict[str, str] | None = None,
 ) -> None:
-    """The files of `save_model` in a folder that is being written aside (by `write_folder`)."""
+    """Write the files of `save_model` into a folder that `write_folder` is writing."""
     files = {WEIGHTS_FILE: save_tensors(folder / WEIGHTS_FILE, state, durable=False)}
     for name, text in (extra_files or {}).items():
         data = text.encode()
         if check_name(name, "extra_files") in (CONFIG_FILE, WEIGHTS_FILE) or len(data) > TEXT_LIMIT:
             raise ArgumentError(
-                f"extra file {name!r} of {len(data)} bytes: {CONFIG_FILE} and {WEIGHTS_FILE} are taken, and a "
+                f"extra file {name!r} of {len(data)} bytes: {CONFIG_FILE} and {WEIGHTS_FILE} are reserved, and a "
                 f"text has at most {TEXT_LIMIT} bytes"
             )
         files[name] = hashlib.sha256(data).hexdigest()
@@ -121,17 +121,17 @@ def write_model_files(
 
 
 def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
-    """Read a saved model, or the best model of a run of training, after checking every byte of it.
+    """Read a saved model, or the best model of a training run, and verify its checksums.
 
     Args:
-        folder: what `save_model` or `regard.training.train` wrote.
-        kind: the only kind to accept; None accepts every kind.
+        folder: a folder written by `save_model` or `regard.training.train`.
+        kind: the kind to accept; None accepts any.
 
     Returns:
         The config, the tensors on the CPU, the kind and the extra files.
 
     Raises:
-        CheckpointError: missing, damaged, of another kind, or written by a newer version.
+        CheckpointError: the folder is missing, damaged, of another kind, or written by a newer version.
 
     >>> load_model("nowhere")
     Traceback (most recent call last):
@@ -139,20 +139,20 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
     """
     folder = a_path("folder", folder)
     while True:
-        found = _model_folder(folder)
+        chosen = _model_folder(folder)
         try:
             with naming(folder, existing_folder(folder)):
-                return _load(found, kind)
+                return _load(chosen, kind)
         except CheckpointError:
-            if _model_folder(folder) == found:  # else a trainer moved on meanwhile: read its newer checkpoint
+            if _model_folder(folder) == chosen:  # otherwise a training wrote a newer checkpoint meanwhile: read that
                 raise
 
 
 def read_checkpoints(run: Path) -> Checkpoints | None:
-    """Which checkpoints a run of training holds; None where no run has saved anything yet.
+    """The checkpoints of a training run; None if nothing was saved yet.
 
     Raises:
-        CheckpointError: the file is damaged or points outside the run.
+        CheckpointError: the file is damaged or names a place outside the folder.
     """
     path = run / CHECKPOINTS_FILE
     if not os.path.lexists(path):
@@ -160,15 +160,15 @@ def read_checkpoints(run: Path) -> Checkpoints | None:
     content = read_sealed(path)
     check_format(content, FORMAT, path)
     last, best = content.get("last"), content.get("best")
-    found = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
-    for name in (found.last, found.best or found.last):
+    checkpoints = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
+    for name in (checkpoints.last, checkpoints.best or checkpoints.last):
         if os.path.islink(run / name):
-            raise CheckpointError(f"{run / name} is a symbolic link; a checkpoint is a folder of its run")
-    return found
+            raise CheckpointError(f"{run / name} is a symbolic link; a checkpoint must be a folder of the training run")
+    return checkpoints
 
 
 def write_checkpoints(run: Path, checkpoints: Checkpoints) -> None:
-    """Say, in one instant, which checkpoints of a run are the last and the best."""
+    """Record atomically which checkpoints of a training run are the last and the best."""
     content = {"format": FORMAT, "last": checkpoints.last, "best": checkpoints.best}
     replace_file(run / CHECKPOINTS_FILE, render_sealed(content))
 
@@ -188,7 +188,7 @@ def _model_folder(folder: Path) -> Path:
 def _load(folder: Path, kind: str | None) -> SavedModel:
     content = _read_config(folder)
     if kind is not None and content["kind"] != kind:
-        raise CheckpointError(f"{folder} holds a model of kind {content['kind']!r}, and {kind!r} was asked for")
+        raise CheckpointError(f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}")
     files = dict(content["files"])
     state = load_tensors(folder / WEIGHTS_FILE, seal=files.pop(WEIGHTS_FILE))
     texts = {}
@@ -210,23 +210,25 @@ def _read_config(folder: Path) -> dict[str, Any]:
     expected = {"kind": str, "config": dict, "files": dict}
     wrong = [name for name, type_ in expected.items() if not isinstance(content.get(name), type_)]
     if wrong or not isinstance(content["files"].get(WEIGHTS_FILE), str):
-        raise CheckpointError(f"{path} lacks {', '.join(wrong) or WEIGHTS_FILE}, so it describes no saved model")
+        raise CheckpointError(
+            f"{path} lacks {', '.join(wrong) or WEIGHTS_FILE}, so it is not the config of a saved model"
+        )
     return content
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Only a saved model and nothing beside it may be replaced: nobody's other files are ever deleted."""
+    """Raise a CheckpointError unless the folder is missing, empty, or holds a saved model and no other files."""
     if not os.path.isdir(folder):
         if os.path.lexists(folder):
-            raise CheckpointError(f"{folder} is no folder; choose another place")
+            raise CheckpointError(f"{folder} is not a folder; choose another one")
         return
     try:
-        found = set(os.listdir(folder))
+        names = set(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
-    known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in found else set()
-    if strangers := sorted(found - known):
+    known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in names else set()
+    if strangers := sorted(names - known):
         raise CheckpointError(
-            f"{folder} holds {len(strangers)} files that are no part of a saved model ({strangers[0]} ...); "
+            f"{folder} holds {len(strangers)} files that are not part of a saved model ({strangers[0]} ...); "
             f"choose another folder"
         )

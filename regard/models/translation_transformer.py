@@ -27,24 +27,29 @@ POSITIONS = ("sinusoidal", "learned", "rotary")
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(Settings):
-    """Sizes and choices of a Transformer that translates.
+    """The config of a TranslationTransformer.
 
     Args:
-        vocab_size: ids of the vocabulary that source and target share.
-        dim: size of the vectors; heads: query heads; hidden_dim: inside the feed-forward, 4 · dim by default.
-        encoder_layers, decoder_layers: depth of each side.
-        encoder_kv_heads, decoder_kv_heads, cross_kv_heads: key/value heads; as many as `heads` by default.
-        encoder_pattern, decoder_pattern, cross_pattern: who may look at whom, as text; the decoder's is ANDed
-            with causal, and the cross pattern compares the target's positions with the source's.
+        vocab_size: size of the vocabulary that source and target share.
+        dim: size of the vectors.
+        heads: number of query heads.
+        hidden_dim: inside the feed-forward; 0 for 4 · dim.
+        encoder_layers, decoder_layers: number of layers on each side.
+        encoder_kv_heads, decoder_kv_heads, cross_kv_heads: numbers of key/value heads; `heads` by default.
+        encoder_pattern, decoder_pattern, cross_pattern: allowed pairs, as text. The decoder's is ANDed with causal; the
+            cross pattern compares positions of the target with positions of the source.
         positions: "sinusoidal", "learned" (up to max_length) or "rotary".
-        norm: "pre" or "post".
-        tied: one matrix for source, target and output vocabulary.
-        dropout: after embeddings and in residuals; attention_dropout: of the weights.
-        activation: of the feed-forward.
-        gradient_checkpointing: in training, keep a layer's input alone and compute the rest again in the backward pass.
+        max_length: number of learned positions.
+        norm: "pre" (before each part) or "post" (after it).
+        tied: use one matrix for source, target and output vocabulary.
+        dropout: after embeddings and in residuals.
+        attention_dropout: of the attention weights.
+        activation: of the feed-forward, see FeedForward.
+        gradient_checkpointing: in training, store only the input of each layer and compute the rest again in the
+            backward pass.
 
     Raises:
-        ArgumentError: sizes or choices that cannot be.
+        ArgumentError: invalid sizes or choices.
 
     >>> TranslationConfig(vocab_size=100, dim=32, heads=4).hidden_dim
     128
@@ -79,11 +84,13 @@ class TranslationConfig(Settings):
             if getattr(self, name) is not None:
                 self.check_sizes(name)
                 if self.heads % getattr(self, name):
-                    raise ArgumentError(f"{name} is {getattr(self, name)}; heads {self.heads} must be a multiple of it")
+                    raise ArgumentError(
+                        f"{name} is {getattr(self, name)}; heads, {self.heads}, must be a multiple of it"
+                    )
         if self.dim % self.heads or self.dim % 2:
-            raise ArgumentError(f"dim is {self.dim}; it needs to be even and a multiple of heads, {self.heads}")
+            raise ArgumentError(f"dim is {self.dim}; it must be even and a multiple of heads, {self.heads}")
         if self.positions == "rotary" and self.dim // self.heads % 2:
-            raise ArgumentError(f"rotary turns pairs, and dim / heads is {self.dim // self.heads}; it needs to be even")
+            raise ArgumentError(f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even")
         for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
             self._check_pattern(name)
         for name, choices in (("positions", POSITIONS), ("norm", NORM_PLACES), ("activation", ACTIVATIONS)):
@@ -92,12 +99,11 @@ class TranslationConfig(Settings):
         self.check_flags("tied", "gradient_checkpointing")
 
     def _check_pattern(self, name: str) -> None:
-        """A text whose pattern means the same for a sentence alone, in a padded batch, and written id by id."""
+        """Refuse a pattern that depends on the length: it would differ alone, in a padded batch, and id by id."""
         if (pattern := parse(getattr(self, name))).by_length:
             raise ArgumentError(
-                f"{name} {pattern} depends on how many keys there are, so that a sentence would be translated "
-                f"otherwise beside a longer one, and its target otherwise id by id; let it draw among the past alone, "
-                f"such as random_blocks(3, block=64, seed=0, past=true)"
+                f"{name} {pattern} depends on the number of keys, so a translation would depend on the other sentences "
+                f"in its batch; use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
             )
 
     @property
@@ -111,7 +117,7 @@ KIND = "translation-transformer"
 
 @dataclass
 class TranslationState:
-    """Where a translation stands: the source as each layer reads it, and each layer's cache of the target."""
+    """The state of translations in progress: the projected sources and the caches of the target."""
 
     sources: Sources
     caches: list[Cache | RecurrentState]
@@ -123,7 +129,7 @@ class TranslationState:
 
     @property
     def length(self) -> int:
-        """Target ids decoded so far."""
+        """Number of target ids so far."""
         return self.caches[0].length
 
     @property
@@ -131,19 +137,20 @@ class TranslationState:
         return self.sources.nbytes + sum(cache.nbytes for cache in self.caches)
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
         check_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
-            return  # as a beam's rows often stay
+            return  # often the case in a beam
         for cache in self.caches:
             cache.reorder(index)
         self.sources.reorder(index)
 
 
 class TranslationTransformer(TextModel):
-    """Encoder and decoder of any depth over one vocabulary; any pattern and number of key/value heads in each.
+    """A Transformer that translates: encoder and decoder over one vocabulary.
 
-    A step of few texts takes the time of reading the weights; on a CPU `model.bfloat16()` halves that, and rounds.
+    Each side has its own pattern and number of key/value heads. A step for a few texts takes the time to read the
+    weights; on a CPU `model.bfloat16()` halves it, with rounding.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.
 
@@ -168,7 +175,7 @@ class TranslationTransformer(TextModel):
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
-        last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity  # "post" ends each layer with its own
+        last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity  # "post" has a norm at the end of each layer
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
@@ -180,18 +187,18 @@ class TranslationTransformer(TextModel):
             target: ids (batch, target_length) that begin with BEGIN, padded likewise.
 
         Returns:
-            (batch, target_length, vocab_size): place t scores the id that follows target[:, t].
+            (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
         context, source_live = self.encode(source)
         aligned = align(target)
         x = self._embed_from(0, aligned.ids, self.target_embedding)
-        looks = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
+        options = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
-            x = self._through(partial(layer, **looks), x, context)  # (batch, target_length, dim)
+            x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
         return aligned.put_back(self._score(x))
 
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
-        """The source as the decoder reads it, (batch, source_length, dim), padding on the right, and what lives."""
+        """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
         aligned = align(source)
         x = self._embed_from(0, aligned.ids)
         for layer in self.encoder:
@@ -199,22 +206,22 @@ class TranslationTransformer(TextModel):
         return self.encoder_norm(x), aligned.span
 
     def start(self, source: torch.Tensor) -> TranslationState:
-        """The state from which sources (batch, source_length) are translated step by step."""
+        """The state for translating sources (batch, source_length) step by step."""
         context, live = self.encode(source)
         contexts = [layer.cross_attention.project_context(context) for layer in self._decoder_layers()]
         caches = [layer.self_attention.new_cache(len(source)) for layer in self._decoder_layers()]
         return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
-        """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         if len(ids) != state.sources.rows:
             raise ArgumentError(f"ids are {len(ids)} for {state.sources.rows} texts; give one for each text")
         place, sources = state.length, state.sources
-        looks = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
+        options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
         x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), sources.contexts, state.caches, strict=True):
-            x = layer.step(x, context, cache, **looks)  # (batch, dim)
+            x = layer.step(x, context, cache, **options)  # (batch, dim)
         return self._score(x)
 
     def _embed_from(self, start: int, ids: torch.Tensor, table: nn.Module | None = None) -> torch.Tensor:
@@ -226,7 +233,7 @@ class TranslationTransformer(TextModel):
         return super()._score(self.decoder_norm(x))
 
     def _cross_start(self, place: int) -> int | None:
-        """Where the target stands among the source's places, for a cross pattern that compares the two."""
+        """Position of the target among those of the source, if the cross pattern compares them."""
         return place if self.cross_pattern.compares_positions else None
 
     def _decoder_layers(self) -> list[DecoderLayer]:
@@ -234,23 +241,23 @@ class TranslationTransformer(TextModel):
 
     def _encoder_layer(self) -> EncoderLayer:
         config = self.config
-        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, turns=True)
+        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, rotates=True)
         return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
 
     def _decoder_layer(self) -> DecoderLayer:
         config = self.config
-        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads, turns=True)
-        cross = self._attention(self.cross_pattern, config.cross_kv_heads, turns=False)
+        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads, rotates=True)
+        cross = self._attention(self.cross_pattern, config.cross_kv_heads, rotates=False)
         return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
 
-    def _attention(self, pattern: Pattern, kv_heads: int | None, turns: bool) -> MultiHeadAttention:
+    def _attention(self, pattern: Pattern, kv_heads: int | None, rotates: bool) -> MultiHeadAttention:
         config = self.config
         return MultiHeadAttention(
             config.dim,
             config.heads,
             kv_heads=kv_heads,
             pattern=pattern,
-            positions=Rotary() if turns and config.positions == "rotary" else None,
+            positions=Rotary() if rotates and config.positions == "rotary" else None,
             dropout=config.attention_dropout,
         )
 
@@ -258,7 +265,7 @@ class TranslationTransformer(TextModel):
         return FeedForward(self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout)
 
     def _initialise(self) -> None:
-        """Matrices as Glorot and Bengio 2010 draw them; embeddings so that their scaled vectors have unit variance."""
+        """Glorot initialisation of matrices (Glorot and Bengio 2010); embeddings have unit variance after scaling."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1 and "embedding" not in name and not name.startswith("positions"):
                 nn.init.xavier_uniform_(parameter)

@@ -1,7 +1,7 @@
-"""Files that survive a kill and notice every changed bit: text, sealed JSON, and tensors as safetensors.
+"""Atomic files with checksums: text, JSON, and tensors as safetensors, for models, checkpoints and caches.
 
-Whatever is written here appears complete or not at all; whatever is read is believed only after every check, and
-no file names code. Models, checkpoints and caches are kept by it.
+A file appears complete or not at all, and every changed bit is detected when it is read. Sizes, types and names are
+checked first, and nothing is unpickled.
 """
 
 from regard.storage.tensors import load_tensor_metadata, load_tensors, save_tensors

@@ -1,7 +1,7 @@
-"""Files that survive a kill and are never trusted.
+"""Atomic reading and writing of files and folders.
 
-Written aside, synced and renamed, so that at every instant either the old or the new content is readable;
-read with every size, type and name checked before it is believed.
+Content is written under a temporary name, synced and renamed, so a reader sees either the old or the new content.
+Reading checks size, type and name first.
 """
 
 import os
@@ -22,10 +22,10 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: object, source: str | Path) -> str:
-    """The name of something directly inside a folder, or a refusal: no path, nothing hidden, plain letters.
+    """The name of a file directly inside a folder, checked: not a path, not hidden, plain ASCII letters.
 
     Raises:
-        CheckpointError: anything else.
+        CheckpointError: any other name.
 
     >>> check_name("tokeniser.json", "config.json")
     'tokeniser.json'
@@ -42,12 +42,12 @@ def check_name(name: object, source: str | Path) -> str:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a plain file for reading: no symbolic link, folder, pipe or device.
+    """Open a regular file for reading; links, folders, pipes and devices are refused.
 
     Raises:
-        CheckpointError: it is missing, unreadable or something else than a plain file.
+        CheckpointError: the file is missing, unreadable or not a regular file.
     """
-    # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without these flags have no such files.
+    # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         is_link = path.is_symlink()
@@ -57,18 +57,18 @@ def open_plain(path: Path) -> BufferedReader:
             f"{str(path)[:200]} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
     if is_link:
-        raise CheckpointError(f"{path} is a symbolic link; only plain files are read, so copy its target there")
+        raise CheckpointError(f"{path} is a symbolic link; only regular files are read, so copy its target there")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{path} is not a plain file")
+        raise CheckpointError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
-    """The whole content of a plain file of at most `limit` bytes.
+    """The content of a regular file of at most `limit` bytes.
 
     Raises:
-        CheckpointError: not a plain file, or larger.
+        CheckpointError: not a regular file, or a larger one.
     """
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -81,7 +81,7 @@ def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's list of names, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     if os.name == "nt":  # Windows has no such call for folders
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -92,15 +92,15 @@ def sync(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, durable: bool = True) -> None:
-    """Give a file new content in one instant: a kill leaves the old content or the new, never a mixture.
+    """Write a file atomically: if the process is killed, the file has the old content or the new, never a mixture.
 
     Args:
-        path: the file, new or old.
+        path: the file, new or existing.
         content: its bytes, or a function that writes them.
-        durable: wait until it is on the disk; False inside `write_folder`, which waits once for all.
+        durable: wait until it is on the disk; False inside `write_folder`, which waits once at the end.
 
     Raises:
-        CheckpointError: it could not be written; nothing is left half written, and no file aside.
+        CheckpointError: the file could not be written; the old one is unchanged and no temporary file is left.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -130,14 +130,14 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, dur
 
 
 def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool = False) -> None:
-    """Make a folder appear complete in one instant.
+    """Write a folder atomically.
 
-    `writer` fills a hidden sibling; its files and folders are synced, then it is renamed into place. With
-    `replace`, the old folder first steps aside under a second hidden name, where `existing_folder` finds it if
-    a kill falls between the two renames. What earlier kills left behind is removed here.
+    `writer` fills a hidden folder beside it, which is synced and renamed. With `replace`, the old folder is first
+    renamed to a second hidden name, where `existing_folder` finds it if the process is killed between the two
+    renames. Leftovers of killed writers are removed.
 
     Raises:
-        CheckpointError: it exists (without `replace`) or could not be written; what was there is unchanged.
+        CheckpointError: the folder exists (without `replace`) or could not be written; an old one is unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -173,7 +173,7 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
 
 
 def existing_folder(folder: Path) -> Path:
-    """Where the last complete content of a folder lies, also after a kill in the middle of its replacement.
+    """The path of the last complete content of a folder, also if its replacement was interrupted.
 
     >>> existing_folder(Path("nowhere"))
     PosixPath('nowhere')
@@ -188,13 +188,13 @@ def _saving(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"{path} could not be saved: {error.strerror or error}; nothing was left half written"
+            f"{path} could not be saved: {error.strerror or error}; no partial file was left"
         ) from error
 
 
 @contextmanager
 def naming(given: Path, hidden: Path) -> Generator[None]:
-    """Within it, an error names the path that a person gave, not the hidden one that stands for it.
+    """Inside the block, errors name the path that the user gave instead of the hidden one.
 
     >>> with naming(Path("model"), Path(".model.previous")):
     ...     raise CheckpointError(".model.previous/config.json is damaged")

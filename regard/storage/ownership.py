@@ -1,4 +1,7 @@
-"""Which files a writer left unfinished, and whether a folder may be written into."""
+"""Unfinished files of killed writers, and whether a folder may be written into.
+
+A writer locks its unfinished file or folder, and the lock ends with its process. A later writer removes unfinished
+files without a lock and leaves those of running writers alone."""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _DIGITS = 8  # hexadecimal, random
 
 @contextmanager
 def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
-    """A new empty file or folder beside `path` under a hidden name, which is this writer's until the block ends.
+    """Make a new empty file or folder beside `path` under a hidden name, locked until the block ends.
 
     Raises:
         OSError: it could not be made.
@@ -40,7 +43,7 @@ def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of `path` left beside it, and nothing of another file or of a living writer."""
+    """Remove unfinished files of killed writers of `path`; those of other files and of running writers stay."""
     ours = re.compile(re.escape(_prefix(path)) + rf"[0-9a-f]{{{_DIGITS}}}")
     for name in os.listdir(path.parent) if path.parent.is_dir() else ():
         if ours.fullmatch(name):
@@ -48,7 +51,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _remove_abandoned(leftover: Path) -> None:
-    """Remove an unfinished file or folder, unless its writer lives or the system cannot tell."""
+    """Remove an unfinished file or folder, unless it is locked or the system has no locks."""
     with suppress(OSError):
         if leftover.is_symlink():
             return
@@ -69,7 +72,7 @@ def _prefix(path: Path) -> str:
 
 
 def _open_locked(path: Path, *, wait: bool) -> int | None:
-    """Open and lock a file or folder; None where another process holds it, or the system has no such locks."""
+    """Open and lock a file or folder; None if another process holds the lock, or the system has none."""
     try:
         import fcntl
     except ImportError:
@@ -84,7 +87,7 @@ def _open_locked(path: Path, *, wait: bool) -> int | None:
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
-    """Does the path still name what is open?"""
+    """Whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -92,20 +95,20 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 Reader = Callable[[Path], object]
-"""Reads one file; raises a RegardError where its content is not what the command writes."""
+"""Reads one file; raises a RegardError if regard did not write it."""
 
 
 def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: tuple[str, ...] = ()) -> None:
-    """Refuse a folder with files of which none proves that it is ours; names alone prove nothing.
+    """Refuse a folder with content that regard did not write; a file name alone is not enough.
 
     Args:
-        folder: which; one that is missing or empty is free.
-        marks: files by name, each with what reads it; the folder is ours where one of them can be read.
-        what: such a folder holds, in words.
-        aside: names of files that a command makes before its first mark.
+        folder: the folder; a missing or empty one is accepted.
+        marks: readers by file name; the folder is accepted if one of these files can be read.
+        what: what such a folder holds, for the message.
+        aside: names of files that may exist before the first mark.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: the folder holds something else.
 
     >>> check_ours(Path("nowhere"), {}, "run")
     """
@@ -116,20 +119,20 @@ def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: t
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
-    found = [name for name in names if name not in aside and not (unfinished and unfinished.fullmatch(name))]
-    if not found:
+    present = [name for name in names if name not in aside and not (unfinished and unfinished.fullmatch(name))]
+    if not present:
         return
     reasons = []
     for name, read in marks.items():
-        if name in found:
+        if name in present:
             try:
                 read(folder / name)
                 return
             except RegardError as error:
                 reasons.append(str(error))
-    told = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    listed = ", ".join(present[:3]) + (f" and {len(present) - 3} more" if len(present) > 3 else "")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise CheckpointError(
-        f"{folder} holds {told} and no {what} of regard{why}, so nothing is written there; choose a new or an empty "
+        f"{folder} holds {listed} and no {what} of regard{why}, so nothing is written there; choose a new or an empty "
         f"folder"
     )

@@ -1,4 +1,4 @@
-"""JSON that is believed only after every check: strict to parse, and sealed so that a changed byte is noticed."""
+"""Strictly parsed JSON with a checksum, so that every changed byte is detected."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ _SEAL = "sha256"
 
 
 def parse_json(data: bytes, source: str | Path) -> Any:
-    """Strict JSON: UTF-8, no key twice, no NaN or infinity, no bottomless nesting.
+    """Parse strict JSON: UTF-8, no repeated keys, no NaN or infinity, limited nesting.
 
     Raises:
-        CheckpointError: anything else, naming `source`.
+        CheckpointError: invalid JSON; the message names `source`.
 
     >>> parse_json(b'{"heads": 8}', "config.json")
     {'heads': 8}
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key stands twice in one object")
-        return found
+        content = dict(pairs)
+        if len(content) != len(pairs):
+            raise ValueError("an object repeats a key")
+        return content
 
     def finite(text: str) -> float:
         number = float(text)
@@ -38,16 +38,16 @@ def parse_json(data: bytes, source: str | Path) -> Any:
     try:
         return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=finite, parse_float=finite)
     except RecursionError:
-        raise CheckpointError(f"{source} is nested too deeply to be a file of ours") from None
+        raise CheckpointError(f"{source} is nested too deeply to be a file of regard") from None
     except ValueError as error:
-        raise CheckpointError(f"{source} is not the JSON it should be: {error}") from None
+        raise CheckpointError(f"{source} is not valid JSON: {error}") from None
 
 
 def render_sealed(content: dict[str, Any]) -> bytes:
-    """JSON that ends with the SHA-256 of all before it, so that a changed byte is noticed.
+    """JSON whose last entry is the SHA-256 of the rest.
 
     Raises:
-        ArgumentError: the content has no JSON form (NaN, infinity, objects).
+        ArgumentError: the content cannot be written as JSON (NaN, infinity, other objects).
 
     >>> list(parse_json(render_sealed({"heads": 8}), "here"))
     ['heads', 'sha256']
@@ -64,10 +64,10 @@ def render_sealed(content: dict[str, Any]) -> bytes:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """The content of a file written by `render_sealed`, byte for byte as it was written.
+    """Read a file that `render_sealed` wrote, and verify its checksum.
 
     Raises:
-        CheckpointError: missing, not ours, or one bit of it changed.
+        CheckpointError: the file is missing, was not written by regard, or has changed.
     """
     data = read_bytes(path)
     content = parse_json(data, path)
@@ -83,32 +83,32 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def read_sealed_or_older(path: Path, older: Container[str], needed: Iterable[str] = ()) -> tuple[dict[str, Any], bool]:
-    """The content of a sealed file, or of one that a version before the seals wrote; and whether it is sealed.
+    """The content of a file with or without a checksum (older versions wrote none), and whether it has one.
 
     Args:
         path: the file.
-        older: every key that an unsealed file may have, so that a damaged seal is not taken for no seal.
-        needed: keys that either has.
+        older: all keys that a file without a checksum may have, so that a damaged checksum is not overlooked.
+        needed: keys that both must have.
 
     Raises:
-        CheckpointError: missing, not ours, or sealed and changed.
+        CheckpointError: the file is missing, was not written by regard, or has changed.
     """
     content = parse_json(read_bytes(path), path)
     sealed = not isinstance(content, dict) or not content or any(key not in older for key in content)
     if sealed:
         content = read_sealed(path)
     if missing := [key for key in needed if key not in content]:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}, so it was not written for this")
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}, which this file must have")
     return content, sealed
 
 
 def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:
-    """Raise a CheckpointError unless the content says that it has this format: the whole number itself, not `true`.
+    """Raise a CheckpointError unless the content has this format, an integer (`true` is not 1).
 
     >>> check_format({"format": True}, 1, "config.json")
     Traceback (most recent call last):
     regard.errors.CheckpointError: config.json has format True; this version reads format 1
     """
-    found = content.get("format")
-    if type(found) is not int or found != known:
-        raise CheckpointError(f"{path} has format {str(found)[:40]}; this version reads format {known}")
+    given = content.get("format")
+    if type(given) is not int or given != known:
+        raise CheckpointError(f"{path} has format {str(given)[:40]}; this version reads format {known}")

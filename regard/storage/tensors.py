@@ -39,13 +39,13 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_OPENING = b'{"__metadata__":{"regard_seal":"'  # the seal's place is fixed, so no search can be misled
+_OPENING = b'{"__metadata__":{"regard_seal":"'  # the seal has a fixed place
 SEAL_LENGTH = 64
 _MANIFEST = "regard_manifest"
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies: its place counts from the end of the header."""
+    """The dtype, shape and byte range of one tensor, counted from the end of the header."""
 
     code: str
     shape: list[int]
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says it holds, before a byte of the tensors was read."""
+    """The checked header of a file."""
 
     seal: str
     data_start: int
@@ -67,7 +67,7 @@ class Header(NamedTuple):
 def render_header(
     entries: dict[str, Entry], hashes: dict[str, str], tied: dict[str, str], metadata: dict[str, str]
 ) -> tuple[bytes, str]:
-    """The bytes before the tensors, their length included, and the seal that they open with."""
+    """The bytes of the header, with their length in front, and the seal."""
     manifest = json.dumps({"sha256": hashes, "tied": tied}, separators=(",", ":"))
     content: dict[str, Any] = {"__metadata__": {"regard_seal": "", _MANIFEST: manifest, **metadata}}
     for name, entry in entries.items():
@@ -80,40 +80,40 @@ def render_header(
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
-    """What a file claims, after its seal and every claim were checked; the tensors' bytes are not read yet.
+    """Read and check the header of a file; the tensors are not read.
 
     Raises:
-        CheckpointError: cut short, damaged, or claiming what cannot be.
+        CheckpointError: the file is truncated, damaged or inconsistent.
     """
     size = os.fstat(file.fileno()).st_size
     length_bytes = file.read(8)
     length = int.from_bytes(length_bytes, "little")
     if len(length_bytes) < 8 or length > HEADER_LIMIT or 8 + length > size:
         raise CheckpointError(
-            f"{path} has {size} bytes and says its header has {length}; it is cut short or no file of tensors"
+            f"{path} has {size} bytes and its header claims {length}; it is truncated or not a tensor file"
         )
     raw = file.read(length)
     after = len(_OPENING) + SEAL_LENGTH
     if len(raw) != length or raw[: len(_OPENING)] != _OPENING:
-        raise CheckpointError(f"{path} carries no seal of regard, so damage could not be noticed; it is not read")
+        raise CheckpointError(f"{path} has no checksum of regard, so damage could not be detected; it is not read")
     seal = hashlib.sha256(length_bytes + _OPENING + raw[after:]).hexdigest()
     if raw[len(_OPENING) : after] != seal.encode():
-        raise CheckpointError(f"{path}: the header does not match its seal, so the file is damaged")
+        raise CheckpointError(f"{path}: the header does not match its checksum, so the file is damaged")
     try:
         return _check_claims(parse_json(raw, path), seal, 8 + length, size, path)
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: the header is not that of a file of tensors ({error})") from error
+        raise CheckpointError(f"{path}: the header is not that of a tensor file ({error})") from error
 
 
 def _check_claims(content: dict[str, Any], seal: str, data_start: int, size: int, path: Path) -> Header:
-    """A seal proves no damage, not good will: everything the header says is still checked."""
+    """Check every claim of a header; a valid checksum does not make it trustworthy."""
     metadata = content.pop("__metadata__")
     manifest = parse_json(metadata.pop(_MANIFEST).encode(), path)
     metadata.pop("regard_seal")
     if not all(isinstance(value, str) for value in metadata.values()):
-        raise CheckpointError(f"{path}: the metadata holds something else than words")
+        raise CheckpointError(f"{path}: the metadata holds values that are not strings")
     hashes, tied = manifest["sha256"], manifest["tied"]
     entries, end = {}, 0
     for name, item in content.items():
@@ -144,20 +144,20 @@ def save_tensors(
     *,
     durable: bool = True,
 ) -> str:
-    """Write named tensors to one file, in one instant; tensors that are one (tied weights) are written once.
+    """Write named tensors to one file atomically; tied tensors are written once.
 
     Args:
         path: the file; an old one is replaced.
-        tensors: any shapes and devices.
-        metadata: words to keep beside them.
-        durable: wait until the file is on the disk; False inside `write_folder`, which waits once for all.
+        tensors: tensors of any shapes and devices, by name.
+        metadata: strings to store beside them.
+        durable: wait until the file is on the disk; False inside `write_folder`, which waits once at the end.
 
     Returns:
-        The seal: 64 hexadecimal digits that stand for the whole content.
+        The seal: 64 hexadecimal digits that identify the content.
 
     Raises:
-        ArgumentError: a name, dtype or layout that the format does not have.
-        CheckpointError: it could not be written; an old file is unchanged.
+        ArgumentError: a name, dtype or layout that the format does not support.
+        CheckpointError: the file could not be written; an old one is unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -175,12 +175,12 @@ def save_tensors(
 
     def write(file: BinaryIO) -> None:
         nonlocal seal
-        # The hashes have a fixed length, so the header's size is known before them: one pass over the tensors.
+        # Hashes have a fixed length, so the size of the header is known before they are: one pass over the tensors.
         header, _ = render_header(entries, dict.fromkeys(entries, "0" * SEAL_LENGTH), tied, metadata)
         if len(header) > HEADER_LIMIT:
             raise ArgumentError(
-                f"the names and words of {len(tensors)} tensors need {len(header)} bytes; a header has at most "
-                f"{HEADER_LIMIT}: shorten or split them"
+                f"the names and metadata of {len(tensors)} tensors need {len(header)} bytes, and a header has at most "
+                f"{HEADER_LIMIT}; shorten or split them"
             )
         file.write(bytes(len(header)))
         hashes = {}
@@ -206,13 +206,13 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
 
     Args:
         path: the file.
-        seal: what `save_tensors` returned, if this very content is expected.
+        seal: what `save_tensors` returned, to accept this content only.
 
     Returns:
         The tensors by name.
 
     Raises:
-        CheckpointError: one bit, one byte or one name is not what was written; names the file and the tensor.
+        CheckpointError: the content is not what was written; the message names the file and the tensor.
 
     >>> load_tensors("nowhere.safetensors")
     Traceback (most recent call last):
@@ -222,7 +222,7 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
     with open_plain(path) as file:
         header = read_header(file, path)
         if seal is not None and seal != header.seal:
-            raise CheckpointError(f"{path} holds other tensors than those it was saved with: the two seals differ")
+            raise CheckpointError(f"{path} holds other tensors than expected: the seals differ")
         tensors = {}
         file.seek(header.data_start)
         for name, entry in header.entries.items():
@@ -234,7 +234,7 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
 
 
 def load_tensor_metadata(path: str | Path) -> dict[str, str]:
-    """The words kept beside the tensors of a file, without reading the tensors.
+    """The metadata of a file, without reading its tensors.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -253,12 +253,12 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str) or key.startswith("regard_"):
             raise ArgumentError(
-                f"metadata holds {key!r}: {value!r}; keys and values are words, and keys that start "
-                f"with 'regard_' are taken"
+                f"metadata holds {key!r}: {value!r}; keys and values are strings, and keys that start "
+                f"with 'regard_' are reserved"
             )
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
-            raise ArgumentError(f"a tensor is named {name!r}; a name is a word other than '__metadata__'")
+            raise ArgumentError(f"a tensor is named {name!r}; give a string other than '__metadata__'")
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{name!r} is a {type(tensor).__name__}; only tensors are stored here")
         if tensor.layout != torch.strided or tensor.dtype not in _CODES or tensor.is_meta:
@@ -269,7 +269,7 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
 
 
 def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors by the first of their names, and the other names of each."""
+    """Each tensor under its first name, and the first name of every other name."""
     first: dict[tuple, str] = {}
     tied = {}
     for name, tensor in tensors.items():
@@ -280,7 +280,7 @@ def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
 
 
 def _lay_out(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, Entry], int]:
-    """Wide numbers first, so that every tensor starts at a multiple of its number's size; then by name."""
+    """Place tensors of wide dtypes first, so that each starts at a multiple of its item size; then by name."""
     entries, start = {}, 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
@@ -297,7 +297,7 @@ def _hash_tensor(entry: Entry, data: bytearray) -> str:
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytearray:
-    """The numbers of a tensor as they lie in memory, without need of NumPy."""
+    """The bytes of a tensor, without NumPy."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().reshape(-1).contiguous().view(torch.uint8)
     data = bytearray(flat.numel())
     if data:

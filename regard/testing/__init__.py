@@ -1,7 +1,7 @@
-"""For tests, benchmarks and users who check a backend of their own; nothing in the library imports this room.
+"""Tools for testing a backend: reference answers, test tensors and error budgets. The library never imports them.
 
-`oracle` answers in float64 NumPy with plain loops and shares no code with regard, `asked` checks what it is given,
-`cases` makes tensors whose sizes cannot be confused, `budget` says how far rounding may take an answer.
+`answer` computes attention in float64 NumPy with plain loops and shares no code with regard. `make_qkv` makes tensors
+whose sizes all differ. `Budget` bounds the rounding error that a result may have.
 """
 
 from regard.testing.answers import Budget, answer, kept_weights

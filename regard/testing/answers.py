@@ -30,7 +30,7 @@ def answer(
     grad_output: ArrayLike | None = None,
     grad_log_sum_exp: ArrayLike | None = None,
 ) -> Answer:
-    """Attention and, given the gradient of a loss by its output, the gradients by its inputs.
+    """The reference result of attention and, if `grad_output` is given, its gradients.
 
         s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
 
@@ -38,13 +38,13 @@ def answer(
         q: (batch, heads, q_len, head_dim).
         k: (batch, kv_heads, k_len, head_dim).
         v: (batch, kv_heads, k_len, v_dim).
-        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = may look.
+        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = allowed.
         scale: multiplies the dot products.
         softcap: scores become softcap · tanh(scores / softcap).
-        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf hides a pair.
-        factors: what each weight is multiplied with after the softmax, as dropout does; likewise broadcast.
-        grad_output: (batch, heads, q_len, v_dim).
-        grad_log_sum_exp: (batch, heads, q_len).
+        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf masks a pair.
+        factors: multiply the weights after the softmax, as dropout does; broadcast likewise.
+        grad_output: gradient of the loss by the output, (batch, heads, q_len, v_dim).
+        grad_log_sum_exp: gradient of the loss by the log-sum-exp, (batch, heads, q_len).
 
     >>> one = np.ones((1, 1, 2, 1))
     >>> answer(one, one, one, np.tri(2, dtype=bool), scale=1.0).weights[0, 0].tolist()
@@ -54,7 +54,7 @@ def answer(
     shape, v_dim = _weights_shape(q, k, v), v.shape[3]
     scale, softcap = real("scale", scale), None if softcap is None else real("softcap", softcap)
     if softcap is not None and softcap <= 0:
-        raise ArgumentError(f"softcap is {softcap}; it is a number above 0, or None for none")
+        raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
     allowed = _booleans("allowed", allowed)
     _broadcast("allowed", allowed, shape)
     given = {"bias": bias, "factors": factors, "grad_output": grad_output, "grad_log_sum_exp": grad_log_sum_exp}
@@ -71,9 +71,10 @@ def answer(
 def kept_weights(
     dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
 ) -> NDArray[np.bool_]:
-    """Which weights dropout keeps, (batch, heads, q_len, k_len): SplitMix64's finaliser over the pair's place.
+    """Which weights dropout keeps, (batch, heads, q_len, k_len), by SplitMix64's finaliser.
 
-    state = mix(state + (counter + 1) · constant) for batch row, head, query and key position, from state = seed.
+    Starting from state = seed, each of batch row, head, query position and key position i updates it:
+    state = mix(state + (i + 1) · constant).
 
     Args:
         q_positions: (q_len,) or (batch, q_len).
@@ -85,26 +86,26 @@ def kept_weights(
     batch, heads = whole("batch", batch, 0), whole("heads", heads, 0)
     dropout, seed = real("dropout", dropout), plain("seed", seed)
     if not 0 <= dropout <= 1:
-        raise ArgumentError(f"dropout is {dropout}; it is a share from 0 to 1")
+        raise ArgumentError(f"dropout is {dropout}; give a share from 0 to 1")
     if not is_whole(seed):
-        raise ArgumentError(f"seed is {shown(seed)}; it needs a whole number")
+        raise ArgumentError(f"seed is {shown(seed)}; give an integer")
     rows, keys = _positions("q_positions", q_positions, 2), _positions("k_positions", k_positions, 1)
     _broadcast("q_positions", rows, (batch, rows.shape[-1]))
     return oracle.kept_weights(dropout, seed, batch, heads, rows, keys)
 
 
 def numbers(name: str, value: ArrayLike) -> Array:
-    """The value as an array of float64, if it holds numbers."""
+    """The value as a float64 array; an ArgumentError unless it holds numbers."""
     try:
         if value is not None and np.asarray(value).dtype.kind not in "SU":
             return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         pass
-    raise ArgumentError(f"{name} is {shown(value)}; it needs numbers that NumPy reads, of a tensor x.detach().cpu()")
+    raise ArgumentError(f"{name} is {shown(value)}; give numbers that NumPy reads; for a tensor, x.detach().cpu()")
 
 
 def _weights_shape(q: Array, k: Array, v: Array) -> tuple[int, int, int, int]:
-    """(batch, heads, q_len, k_len), if q, k and v fit each other."""
+    """(batch, heads, q_len, k_len); a ShapeError unless q, k and v fit."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
             raise ShapeError(f"{name} has shape {x.shape}; it needs four axes: (batch, heads, length, dim)")
@@ -120,18 +121,18 @@ def _weights_shape(q: Array, k: Array, v: Array) -> tuple[int, int, int, int]:
 
 def _booleans(name: str, value: ArrayLike) -> NDArray[np.bool_]:
     try:
-        if (found := np.asarray(value)).dtype == np.bool_:
-            return found
+        if (array := np.asarray(value)).dtype == np.bool_:
+            return array
     except (TypeError, ValueError, RuntimeError):
         pass
-    raise ArgumentError(f"{name} is {shown(value)}; it needs booleans, True where a query may look")
+    raise ArgumentError(f"{name} is {shown(value)}; give booleans, True for allowed pairs")
 
 
 def _positions(name: str, value: ArrayLike, most_axes: int) -> NDArray[np.int64]:
-    found = numbers(name, value)
+    array = numbers(name, value)
     exact = np.asarray(value)
-    if not 1 <= found.ndim <= most_axes or (found.size and exact.dtype.kind not in "iu"):
-        raise ArgumentError(f"{name} is {shown(value)}; it needs whole numbers, one for each position")
+    if not 1 <= array.ndim <= most_axes or (array.size and exact.dtype.kind not in "iu"):
+        raise ArgumentError(f"{name} is {shown(value)}; give integers, one for each position")
     return exact.astype(np.int64)
 
 
@@ -139,12 +140,12 @@ def _broadcast(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> None:
     try:
         np.broadcast_to(value, shape)
     except ValueError:
-        raise ShapeError(f"{name} has shape {value.shape}; it needs one that broadcasts to {shape}") from None
+        raise ShapeError(f"{name} has shape {value.shape}; give one that broadcasts to {shape}") from None
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Bounds on the error of values and gradients: rounding while computing, and rounding of the result.
+    """Bounds on the rounding error of outputs and gradients.
 
     With Q, K the largest norms of a row of q and k, B the largest |bias|, D the largest |grad · v| of any pair,
     R the most weight that one key (or one entry of the bias) receives over all queries, and
@@ -154,9 +155,9 @@ class Budget:
         output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
         dv  L R max|grad|       dk  2 L D |scale| Q R        dbias  2 L D R
 
-    where eps(computing) is that of float32 for half types and the dtype's own otherwise. Machines that multiply
-    bfloat16 themselves round the weights, and the bias, to it before they use them: the same once more with
-    eps(bfloat16) and L = 1 + B.
+    where eps(computing) is that of float32 for half dtypes and that of the dtype otherwise. Hardware that multiplies
+    bfloat16 rounds the weights and the bias to bfloat16 first, which adds the same once more with eps(bfloat16) and
+    L = 1 + B.
 
     >>> q = torch.ones(1, 1, 1, 4)
     >>> Budget.of(q, q, q, torch.float32, scale=0.5).bound("output", np.ones(1)) == 4 * torch.finfo(torch.float32).eps
@@ -180,12 +181,12 @@ class Budget:
         dropout: float = 0.0,
         answer: Answer | None = None,
     ) -> Budget:
-        """The budget of a call; gradients need the oracle's answer. Kept weights grow by 1 / (1 - dropout)."""
+        """The budget of a call; bounds on gradients need the oracle's answer."""
         _check(dtype, q=q, k=k, v=v, bias=bias, grad_output=grad_output)
         of_kind("answer", answer, (Answer, type(None)), "the oracle's Answer, or None")
         scale, dropout = real("scale", scale), real("dropout", dropout)
         if not 0 <= dropout < 1:
-            raise ArgumentError(f"dropout is {dropout}; a budget takes 0 or more, below 1")
+            raise ArgumentError(f"dropout is {dropout}; give 0 or more, below 1")
         grown = 1 / (1 - dropout)
         largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
         computing = torch.promote_types(dtype, torch.float32)
@@ -208,7 +209,7 @@ class Budget:
         return cls(torch.finfo(dtype).eps, units)
 
     def bound(self, name: str, expected: Array) -> float:
-        """The largest error that the result called `name` may have where the oracle says `expected`."""
+        """The largest error that the result `name` may have when the oracle's is `expected`."""
         if a_string("name", name) not in self.units:
             raise ArgumentError(f"name is {name!r}; this budget has bounds for {', '.join(self.units)}")
         expected = numbers("expected", expected)
@@ -216,7 +217,7 @@ class Budget:
         return self.units[name] + self.rounding * _most(np.abs(finite))
 
     def share(self, name: str, found: torch.Tensor, expected: Array) -> float:
-        """The error over its bound: 1 or less is within the budget; inf where only one side is finite."""
+        """The largest error over its bound: at most 1 is within the budget; inf if only one result is finite."""
         check_tensor("found", found)
         expected, allowed = numbers("expected", expected), self.bound(name, expected)
         if found.numel() != expected.size:
@@ -230,7 +231,7 @@ class Budget:
 
 
 def _check(dtype: torch.dtype, **named: Any) -> None:
-    """Raise a RegardError unless q, k, v, and what else is given, are dense tensors that fit each other."""
+    """Raise a RegardError unless the given tensors are dense and fit."""
     if dtype not in DTYPES:
         raise ArgumentError(f"dtype is {shown(dtype)}; it needs one of {', '.join(map(str, DTYPES))}")
     for name, tensor in named.items():

@@ -1,4 +1,4 @@
-"""Tensors for tests: every size differs from every other, so that swapped axes cannot pass unseen."""
+"""Test tensors whose sizes all differ, so that swapped axes raise an error."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def make_qkv(
     requires_grad: bool = False,
     layout: str = "contiguous",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values drawn from a normal distribution; the same numbers in every layout but "expanded".
+    """Queries, keys and values from a normal distribution; the numbers are the same in every layout except "expanded".
 
     Args:
-        gain: multiplies q, so that scores grow.
-        layout: "transposed" lies as (batch, length, heads, dim), "expanded" repeats one batch row with stride 0,
-            "sliced" has a gap behind every number, "offset" begins in the middle of its storage.
+        gain: multiplies q, for larger scores.
+        layout: "transposed" is stored as (batch, length, heads, dim), "expanded" repeats one batch row with stride 0,
+            "sliced" has a gap after every number, "offset" begins inside its storage.
 
     Returns:
         q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len, v_dim).
@@ -43,7 +43,7 @@ def make_qkv(
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout {layout!r} does not exist; there are {', '.join(LAYOUTS)}")
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"dtype is {shown(dtype)}; it needs a dtype of torch, such as torch.float32")
+        raise ArgumentError(f"dtype is {shown(dtype)}; give a torch dtype, such as torch.float32")
     if yes_or_no("requires_grad", requires_grad) and not dtype.is_floating_point:
         raise ArgumentError(f"dtype is {dtype} and requires_grad is True; gradients need a floating-point dtype")
     batch, heads, kv_heads = whole("batch", batch, 0), whole("heads", heads, 0), whole("kv_heads", kv_heads, 0)

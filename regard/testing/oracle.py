@@ -1,7 +1,7 @@
-"""What attention must answer, in float64 NumPy and plain loops: one row of one head of one text at a time.
+"""The reference result of attention, in float64 NumPy and plain loops over batch rows, heads and queries.
 
-It shares no code with regard and is not clever. Whoever calls it brings the allowed pairs as an array made
-from a formula of their own, so that a wrong pattern cannot hide behind itself.
+It shares no code with regard. The caller passes the allowed pairs as an array from an independent formula, so that
+an error in a pattern cannot cancel out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Answer:
-    """output (batch, heads, q_len, v_dim), log_sum_exp (batch, heads, q_len), weights (batch, heads, q_len, k_len)
-    before dropout, and where gradients were asked for: dq, dk, dv and dbias, each of its input's shape."""
+    """Outputs, weights before dropout and, if requested, gradients.
+
+    output: (batch, heads, q_len, v_dim).
+    log_sum_exp: (batch, heads, q_len).
+    weights: (batch, heads, q_len, k_len).
+    dq, dk, dv, dbias: of the shapes of q, k, v and bias.
+    """
 
     output: Array
     log_sum_exp: Array
@@ -41,7 +46,7 @@ def answer(
     grad_output: ArrayLike | None = None,
     grad_log_sum_exp: ArrayLike | None = None,
 ) -> Answer:
-    """Attention and, given the gradient of a loss by its output, the gradients by its inputs.
+    """The reference result of attention and, if `grad_output` is given, its gradients.
 
         s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
 
@@ -49,11 +54,11 @@ def answer(
         q: (batch, heads, q_len, head_dim).
         k: (batch, kv_heads, k_len, head_dim).
         v: (batch, kv_heads, k_len, v_dim).
-        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = may look.
+        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = allowed.
         scale: multiplies the dot products.
         softcap: scores become softcap · tanh(scores / softcap).
-        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf hides a pair.
-        factors: what each weight is multiplied with after the softmax, as dropout does; likewise broadcast.
+        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf masks a pair.
+        factors: multiply the weights after the softmax, as dropout does; broadcast likewise.
         grad_output: (batch, heads, q_len, v_dim).
         grad_log_sum_exp: (batch, heads, q_len).
 
@@ -113,9 +118,10 @@ def answer(
 def kept_weights(
     dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
 ) -> NDArray[np.bool_]:
-    """Which weights dropout keeps, (batch, heads, q_len, k_len): SplitMix64's finaliser over the pair's place.
+    """Which weights dropout keeps, (batch, heads, q_len, k_len), by SplitMix64's finaliser.
 
-    state = mix(state + (counter + 1) · constant) for batch row, head, query and key position, from state = seed.
+    Starting from state = seed, each of batch row, head, query position and key position i updates it:
+    state = mix(state + (i + 1) · constant).
 
     Args:
         q_positions: (q_len,) or (batch, q_len).
@@ -141,7 +147,7 @@ def kept_weights(
 
 
 def _summed_to(whole: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of something that was broadcast: summed over the axes along which it was repeated."""
+    """The gradient of a broadcast input: summed over the axes along which it was repeated."""
     whole = whole.sum(tuple(range(whole.ndim - len(shape))))
     for axis, size in enumerate(shape):
         if size == 1:

@@ -1,7 +1,7 @@
-"""Keys and values that a conversation keeps, so that each token is projected once.
+"""Caches of keys and values, so that a text is continued without computing its earlier tokens again.
 
-Attention sees the first `length` entries of a cache; what a layer appends stands at the positions that follow. A
-kind of cache says what is kept (all, up to an end, the last), its dtype how exactly; a refused call changes neither.
+The kind of a cache decides which entries it keeps: all (dynamic), up to a capacity (static), or the last ones (ring).
+Its dtype decides how they are rounded. `RecurrentState` keeps sums instead. A refused call leaves a cache unchanged.
 """
 
 from regard.layers.caches.base import Cache

@@ -19,10 +19,10 @@ from regard.stored import Stored
 
 
 def checked_device(device: torch.device | str) -> torch.device:
-    """A device there is a name for.
+    """The device, checked.
 
     Raises:
-        ArgumentError: anything else.
+        ArgumentError: not a device, nor the name of one.
     """
     try:
         return torch.device(device)
@@ -31,10 +31,10 @@ def checked_device(device: torch.device | str) -> torch.device:
 
 
 def checked_path(path: str | Path) -> Path:
-    """The path of a file.
+    """The path of a file, checked.
 
     Raises:
-        ArgumentError: anything else.
+        ArgumentError: not a path.
     """
     if not isinstance(path, str | PathLike):
         raise ArgumentError(f"path is {shown(path)}; it needs the path of a file")
@@ -42,44 +42,44 @@ def checked_path(path: str | Path) -> Path:
 
 
 def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
-    """Raise unless these are rows of a batch, integers (new batch,).
+    """Check an index of batch rows, integers (new batch,).
 
     Raises:
-        ShapeError: no tensor of integers with one axis.
-        ArgumentError: a row that there is not.
+        ShapeError: not a tensor of integers with one axis.
+        ArgumentError: an index outside the batch.
     """
     if not isinstance(index, torch.Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        raise ShapeError(f"reorder needs integers (new batch,), not {shown(index)}")
+        raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     if index.is_meta or not index.numel():
         return
     if int(index.min()) < 0 or int(index.max()) >= batch:
-        raise ArgumentError(f"reorder to rows {shown(index.tolist())}: this {of} has rows 0 to {batch - 1}")
+        raise ArgumentError(f"reorder to rows {shown(index.tolist())}: this {of} has batch rows 0 to {batch - 1}")
 
 
 Entries = torch.Tensor | Stored
 
 
 class Cache:
-    """Keys (batch, kv_heads, length, head_dim) and values (batch, kv_heads, length, v_dim) of one layer's texts.
+    """Keys (batch, kv_heads, length, head_dim) and values (batch, kv_heads, length, v_dim) of one attention layer.
 
-    Numbers are kept in `dtype`. A cache of float64 or float32 keeps what it is given; a narrower one rounds each
-    number x of a vector with largest magnitude a, and what it says is off by at most
+    Numbers are stored in `dtype`. float64 and float32 round nothing; a narrower dtype rounds each number x. In a
+    vector whose largest magnitude is a, the error is at most
 
         bfloat16  |x| / 256        float16  max(|x| / 2048, 2⁻²⁵)        int8  a / 254 (and float32 rounding, 2⁻²⁴ a)
 
-    so that with int8 keys a score moves by at most scale · Σ|q| · a / 254, and with int8 values an output by a / 254.
+    With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     Args:
-        batch: texts that are continued side by side.
+        batch: number of texts in the batch.
         kv_heads: key/value heads.
         head_dim: size of a key.
         v_dim: size of a value; head_dim by default.
-        dtype: how numbers are kept: torch's float64, float32, bfloat16, float16 or int8, or the name of one.
-        device: where.
-        capacity: entries there is room for, for the kinds that have an end.
+        dtype: storage dtype: torch's float64, float32, bfloat16, float16 or int8, or its name.
+        device: device of the entries.
+        capacity: the most entries, for the kinds that have a limit.
     """
 
-    kind = ""  # the word for it in `new_cache` and in files
+    kind = ""  # its name in `new_cache` and in files
     bounded = False  # does it have a capacity?
 
     def __init__(
@@ -101,7 +101,7 @@ class Cache:
         if min(batch, kv_heads - 1, *dims.values()) < 0:
             raise ArgumentError(
                 f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}: kv_heads is 1 or more, "
-                f"and none is below 0"
+                f"none is below 0"
             )
         room = self._room(0, 0)
         planes = {
@@ -116,45 +116,46 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Entries appended and not cropped, which is the position of the next one."""
+        """Number of entries appended and not cropped; also the position of the next entry."""
         return self._held.length
 
     @property
     def batch(self) -> int:
-        """Rows, each with its own entries."""
+        """Number of batch rows."""
         return self._held.planes["k"].shape[0]
 
     @property
     def keys(self) -> Entries:
-        """(batch, kv_heads, length, head_dim); Stored where they are int8, or where some are no longer held."""
-        return self._handed(self._held, self.dtype)[0]
+        """(batch, kv_heads, length, head_dim); `Stored` if they are int8 or if the first ones were dropped."""
+        return self._returned(self._held, self.dtype)[0]
 
     @property
     def values(self) -> Entries:
         """(batch, kv_heads, length, v_dim), as `keys`."""
-        return self._handed(self._held, self.dtype)[1]
+        return self._returned(self._held, self.dtype)[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, room for entries to come included."""
+        """Bytes allocated, including room for later entries."""
         return sum(plane.numel() * plane.element_size() for plane in self._held.planes.values())
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
-        """Keep these entries behind the others, and return what a query among them may look at.
+        """Append entries, and return all keys and values that queries at the new positions may look at.
 
         Args:
             k: (batch, kv_heads, added, head_dim).
             v: (batch, kv_heads, added, v_dim).
 
         Returns:
-            Keys and values of all positions, as tensors where nothing was rounded or dropped, else as `Stored`;
-            attention takes both.
+            Keys and values of all positions: tensors if nothing was rounded or dropped, else `Stored`. Attention takes
+            both.
 
         Raises:
-            ShapeError: entries of another shape, or a dtype that would be rounded unasked.
-            ArgumentError: more than there is room for, or a number beyond what a narrow dtype can keep.
-            UnsupportedError: int8 of numbers that need a gradient.
-            After any of them the cache is as it was.
+            ShapeError: entries of another shape, or of a dtype that this cache would round without being asked to.
+            ArgumentError: more entries than the capacity, or a number too large for the storage dtype.
+            UnsupportedError: int8 storage of numbers that need a gradient.
+
+        After an error the cache is unchanged.
         """
         self._check(k, v)
         new = {}
@@ -162,34 +163,34 @@ class Cache:
             new[name], scales = kept(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
-        seen = self._with(new)
-        self._held = self._remembered(seen)
-        return self._handed(seen, k.dtype if k.dtype == v.dtype else None)
+        held = self._with(new)
+        self._held = self._kept_of(held)
+        return self._returned(held, k.dtype if k.dtype == v.dtype else None)
 
     def crop(self, length: int) -> None:
-        """Keep the first `length` entries and forget the rest.
+        """Keep the first `length` entries and drop the rest.
 
         Raises:
-            ArgumentError: more than there are, or entries that are no longer held.
+            ArgumentError: a length beyond the entries there are, or entries that were dropped before.
         """
         held, length = self._held, whole("the length to crop to", length)
         if not 0 <= length <= held.length:
-            raise ArgumentError(f"crop({length}): this cache holds {held.length} entries; 0 to {held.length} can stay")
+            raise ArgumentError(f"crop({length}): this cache has {held.length} entries; crop to 0 to {held.length}")
         if 0 < length <= held.first:
             raise ArgumentError(
-                f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, so the first {length} "
-                f"are gone; {held.first + 1} to {held.length} can stay, or none"
+                f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, and the first "
+                f"{length} were dropped; crop to {held.first + 1} to {held.length}, or to 0"
             )
         self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i becomes what row `index[i]` was; index: integers (new batch,), as beams need it."""
+        """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "cache")
         self._held = self._held.reordered(index)
 
     @contextmanager
     def unless_refused(self) -> Generator[None]:
-        """What is appended in this block is forgotten if the block raises."""
+        """Undo what was appended inside the `with` block if the block raises."""
         before = self._held
         try:
             yield
@@ -198,19 +199,19 @@ class Cache:
             raise
 
     def save(self, path: str | Path) -> None:
-        """Write what is held to one safetensors file, in one instant, so that every changed bit is noticed.
+        """Write the entries to one safetensors file, atomically and with checksums.
 
         Raises:
-            CheckpointError: it could not be written; an old file is unchanged.
+            CheckpointError: the file could not be written; an old file is unchanged.
         """
         write(checked_path(path), self.kind, self.capacity, self._held)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
-        """A cache of this kind as `save` wrote it.
+        """Read a cache of this kind that `save` wrote.
 
         Raises:
-            CheckpointError: missing, damaged, of another kind, or no cache.
+            CheckpointError: the file is missing, damaged, of another kind, or not a cache.
         """
         capacity, held = read(checked_path(path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
@@ -219,20 +220,20 @@ class Cache:
         cache._held = held.moved(cache._room(held.entries, 0))
         return cache
 
-    # What a kind of cache decides
+    # What each kind of cache decides
 
     def _room(self, needed: int, now: int) -> int:
-        """Slots to make where `needed` are used next and there are `now`."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how much room it makes")
+        """Number of slots to allocate when `needed` are used next and `now` exist."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _room")
 
     def _check_capacity(self, added: int) -> None:
-        """Raise an ArgumentError if so many more do not fit."""
+        """Raise an ArgumentError if `added` more entries do not fit."""
 
-    def _remembered(self, seen: Held) -> Held:
-        """What stays of all that the entries just appended may look at."""
-        return seen
+    def _kept_of(self, held: Held) -> Held:
+        """The entries to keep after an append."""
+        return held
 
-    # What all kinds share
+    # What all kinds of cache share
 
     def _with(self, new: dict[str, torch.Tensor]) -> Held:
         held, added = self._held, new["k"].shape[2]
@@ -242,7 +243,7 @@ class Cache:
             held = held.moved(self._room(held.entries + added, held.room))
         return held.written({name: x.detach() for name, x in new.items()})
 
-    def _handed(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
+    def _returned(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
         used = held.used()
         if self.dtype == dtype != torch.int8 and not held.first:
             return used["k"], used["v"]
@@ -255,7 +256,7 @@ class Cache:
         for name, new in (("k", k), ("v", v)):
             check_tensor(name, new)
             if isinstance(new, Stored):
-                raise ShapeError(f"{name} is stored by another cache; a cache takes tensors to append")
+                raise ShapeError(f"{name} comes from another cache; append takes tensors")
             plane = self._held.planes[name]
             wanted = (*plane.shape[:2], "added", plane.shape[3])
             fits = new.dim() == 4 and new.shape[:2] == plane.shape[:2] and new.shape[3] == plane.shape[3]
@@ -266,15 +267,15 @@ class Cache:
                 )
             check_numbers(name, new, self.dtype)
         if k.shape[2] != v.shape[2]:
-            raise ShapeError(f"{k.shape[2]} keys but {v.shape[2]} values were to be appended; they come in pairs")
+            raise ShapeError(f"{k.shape[2]} keys but {v.shape[2]} values; append as many values as keys")
         self._check_capacity(k.shape[2])
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if not self.bounded and capacity is not None:
-            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no end; leave capacity out")
+            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no capacity; leave it out")
         capacity = plain("capacity", capacity)
         if self.bounded and (not is_whole(capacity) or capacity < 1):
-            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache needs room for 1 entry or more")
+            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache needs a capacity of 1 or more")
         return capacity if capacity is None else whole("capacity", capacity)
 
     def __repr__(self) -> str:

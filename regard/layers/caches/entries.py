@@ -18,41 +18,41 @@ DTYPES = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
-FULL = (torch.float64, torch.float32)  # of a computation; a cache of these rounds nothing
-LEVELS = 127  # of int8 on each side of 0
+FULL = (torch.float64, torch.float32)  # a cache of these rounds nothing
+LEVELS = 127  # largest magnitude of an int8 entry
 
 
 def checked_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """A dtype that caches keep numbers in, also by its name.
+    """The storage dtype of a cache, given as a dtype or by its name.
 
     >>> checked_dtype("int8")
     torch.int8
     """
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or found not in DTYPES.values():
-        raise ArgumentError(f"dtype={shown(dtype)}: a cache keeps numbers as {', '.join(DTYPES)}")
-    return found
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(known, torch.dtype) or known not in DTYPES.values():
+        raise ArgumentError(f"dtype={shown(dtype)}: a cache stores {', '.join(DTYPES)}")
+    return known
 
 
 def check_numbers(name: str, new: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raise a ShapeError where numbers would be rounded that nobody asked to round."""
+    """Raise a ShapeError if storing these numbers in `dtype` would round them without being asked to."""
     if new.dtype not in DTYPES.values() or new.dtype == torch.int8:
         raise ShapeError(f"{name} has dtype {new.dtype}; a cache takes floating-point numbers")
     if dtype in FULL and torch.promote_types(new.dtype, dtype) != dtype:
         raise ShapeError(
-            f"{name} has dtype {new.dtype} and this cache keeps {dtype}, which would round it; make the cache with "
-            f"dtype={new.dtype}, or with a half dtype or 'int8' to round on purpose"
+            f"{name} has dtype {new.dtype} and this cache stores {dtype}, which would round it; make the cache with "
+            f"dtype={new.dtype}, or with 'bfloat16', 'float16' or 'int8' if it may round"
         )
 
 
 def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Numbers as a cache of `dtype` keeps them, and for int8 the scales (..., 1) they are multiplied with.
+    """Numbers rounded to `dtype`, and for int8 their scales (..., 1); None for other dtypes.
 
-    int8: each vector x (a token of a key/value head) becomes round(x / s) with s = max|x| / 127.
+    int8: each vector x (one token of one key/value head) becomes round(x / s) with s = max|x| / 127.
 
     Raises:
-        UnsupportedError: int8 of numbers that need a gradient.
-        ArgumentError: a finite number beyond what the dtype reaches.
+        UnsupportedError: int8 storage of numbers that need a gradient.
+        ArgumentError: a finite number too large for the dtype.
     """
     if dtype == new.dtype:
         return new, None
@@ -62,8 +62,8 @@ def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor
         return numbers, None
     if torch.is_grad_enabled() and new.requires_grad:
         raise UnsupportedError(
-            f"{name} needs a gradient, and rounding to int8 has none; continue under torch.no_grad(), or train with a "
-            f"cache of floating-point numbers"
+            f"{name} needs a gradient, and rounding to int8 has none; use torch.no_grad(), or train with a "
+            f"floating-point cache"
         )
     largest = new.abs().amax(-1, keepdim=True)
     scales = (largest / LEVELS).to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
@@ -74,70 +74,70 @@ def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor
 def _refuse_overflow(name: str, new: torch.Tensor, numbers: torch.Tensor, dtype: torch.dtype) -> None:
     if not new.is_meta and (numbers.isinf() & new.isfinite()).any():
         raise ArgumentError(
-            f"{name} reaches {float(new.abs().max()):.3g}, beyond what a cache of {dtype} can keep; use a wider dtype"
+            f"{name} reaches {float(new.abs().max()):.3g}, too large for a cache of {dtype}; use a wider dtype"
         )
 
 
 @dataclass(frozen=True)
 class Held:
-    """Entries in slots start .. stop of every plane; the first of them stands at position `first`.
+    """Entries in slots `start` to `stop` - 1 of every plane; the first one has position `first`.
 
-    A plane is one kind of number of all entries, (batch, kv_heads, room, dim): keys, values, and their scales. What
-    is held changes only by making another Held: slots in use are never written again, so an earlier one stays true
-    as long as only appends came after it.
+    A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, or their scales. Held is immutable: a
+    change makes a new one. Slots in use are never written again, so an earlier Held stays valid while only appends
+    follow it.
     """
 
     planes: dict[str, torch.Tensor]
     start: int = 0
     stop: int = 0
     first: int = 0
-    written_to: int = 0  # one past the last slot that ever held an entry
+    written_to: int = 0  # one past the last slot that was ever written
 
     @property
     def entries(self) -> int:
-        """How many are held."""
+        """Number of entries held."""
         return self.stop - self.start
 
     @property
     def length(self) -> int:
-        """Positions so far, those no longer held included."""
+        """Number of positions so far, including dropped entries."""
         return self.first + self.entries
 
     @property
     def room(self) -> int:
-        """Slots there are."""
+        """Number of slots allocated."""
         return self.planes["k"].shape[2]
 
     @property
     def recorded(self) -> bool:
-        """Does autograd remember where these entries came from?"""
+        """Whether autograd records these entries."""
         return any(plane.requires_grad for plane in self.planes.values())
 
     @property
     def fixed(self) -> bool:
-        """Must free slots be left as they are, for autograd's sake?"""
+        """Whether free slots may not be written, because autograd or inference mode forbids it."""
         return self.recorded or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled())
 
     def used(self) -> dict[str, torch.Tensor]:
-        """The slots in use of every plane, viewed in place."""
+        """Views of the slots in use of every plane."""
         return {name: plane[:, :, self.start : self.stop] for name, plane in self.planes.items()}
 
     def joined(self, new: dict[str, torch.Tensor]) -> Held:
-        """These entries and new ones in tensors of their own, as autograd needs it."""
+        """These entries and new ones concatenated into new tensors, as autograd needs."""
         planes = {name: torch.cat([plane, new[name]], 2) for name, plane in self.used().items()}
         return Held(planes, 0, self.entries + new["k"].shape[2], self.first)
 
     def written(self, new: dict[str, torch.Tensor]) -> Held:
-        """These entries and new ones behind them, written into free slots."""
+        """These entries and new ones after them, written into free slots."""
         stop = self.stop + new["k"].shape[2]
         fresh = torch.is_grad_enabled() and self.stop >= self.written_to
         for name, plane in self.planes.items():
-            # autograd has saved no fresh slot, so writing one must not mark the saved ones as changed
+            # autograd has not saved fresh slots: writing them through .data does not invalidate the saved ones
             (plane.data if fresh else plane)[:, :, self.stop : stop] = new[name]
         return Held(self.planes, self.start, stop, self.first, max(stop, self.written_to))
 
     def moved(self, room: int) -> Held:
-        """These entries at the start of new planes with `room` slots, without what autograd remembers."""
+        """These entries at the start of new planes with `room` slots, detached."""
         planes = {}
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(*plane.shape[:2], room, plane.shape[3])
@@ -145,7 +145,7 @@ class Held:
         return Held(planes, 0, self.entries, self.first)
 
     def reordered(self, index: torch.Tensor) -> Held:
-        """Row i becomes what row `index[i]` was."""
+        """Batch row i is batch row `index[i]` of these."""
         if self.recorded:
             planes = {name: plane.index_select(0, index) for name, plane in self.used().items()}
             return Held(planes, 0, self.entries, self.first)
@@ -156,7 +156,7 @@ class Held:
         return Held(planes, 0, self.entries, self.first)
 
     def without_oldest(self, count: int) -> Held:
-        """The same without the first `count` entries; the positions of the others stay."""
+        """Without the first `count` entries; the others keep their positions."""
         return replace(self, start=self.start + count, first=self.first + count)
 
     def cropped(self, length: int) -> Held:
@@ -165,11 +165,11 @@ class Held:
 
 
 FORMAT = "1"
-LARGEST = 2**62  # a position beyond would leave int64
+LARGEST = 2**62  # larger positions could overflow int64
 
 
 def write(path: Path, kind: str, capacity: int | None, held: Held) -> None:
-    """Write the entries held, without the room for more."""
+    """Write the entries without their free slots."""
     words = {"cache": kind, "format": FORMAT, "first": str(held.first)}
     if capacity is not None:
         words["capacity"] = str(capacity)
@@ -177,36 +177,36 @@ def write(path: Path, kind: str, capacity: int | None, held: Held) -> None:
 
 
 def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
-    """Which kind of cache a file holds.
+    """The kind of cache in a file.
 
     Raises:
-        CheckpointError: missing, damaged, or none of `kinds`.
+        CheckpointError: the file is missing, damaged, or holds none of `kinds`.
     """
     words = load_tensor_metadata(path)
     if words.get("format") != FORMAT or words.get("cache") not in kinds:
         raise CheckpointError(
-            f"{path} holds a cache of kind {words.get('cache')!r} in format {words.get('format')!r}; read here are "
-            f"{', '.join(kinds)} in format {FORMAT}"
+            f"{path} holds a cache of kind {words.get('cache')!r} in format {words.get('format')!r}; this version "
+            f"reads {', '.join(kinds)} in format {FORMAT}"
         )
     return words["cache"]
 
 
 def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tuple[int | None, Held]:
-    """The capacity and the entries of a cache of this kind, after everything the file says was checked.
+    """Read the capacity and the entries of a cache of this kind, checking every claim of the file.
 
     Raises:
-        CheckpointError: missing, damaged, of another kind, or saying what cannot be.
+        CheckpointError: the file is missing, damaged, of another kind, or inconsistent.
     """
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
     first = whole_number(path, words, "first")
     capacity = whole_number(path, words, "capacity") if bounded else None
     if not _fit_together(planes):
-        found = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
-        raise CheckpointError(f"{path} holds {found}, which are not the keys and values of a cache")
+        shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
+        raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
     entries = planes["k"].shape[2]
     if (first and kind != "ring") or (capacity is not None and (capacity < 1 or entries > capacity)):
-        raise CheckpointError(f"{path} holds {entries} entries from {first} on, which a {kind} cache never does")
+        raise CheckpointError(f"{path} holds {entries} entries from position {first}, which a {kind} cache never does")
     planes = {name: plane.to(device) for name, plane in planes.items()}
     return capacity, Held(planes, 0, entries, first)
 

@@ -1,4 +1,4 @@
-"""The kinds of cache: one that grows, one with a fixed end, and one that keeps only the last entries."""
+"""The kinds of cache: growing, of fixed capacity, and a ring of the last entries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from regard.layers.caches.entries import Held, read_kind
 
 
 class GrowingCache(Cache):
-    """Grows with its text: room doubles when it runs out, so that n appends copy O(n) entries.
+    """A cache that grows with its text; its room doubles when it is full, so n appends copy O(n) entries.
 
-    Where gradients are recorded the parts are joined instead of written in place, so that training through a cache
-    is exact.
+    Where gradients are recorded, entries are concatenated instead of written in place, so training through a cache is
+    exact.
 
     >>> cache = GrowingCache(batch=1, kv_heads=2, head_dim=4)
     >>> keys, values = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
@@ -32,7 +32,7 @@ class GrowingCache(Cache):
 
 
 class StaticCache(Cache):
-    """Has room for `capacity` entries from the start and never moves; one more is refused.
+    """A cache with room for `capacity` entries, allocated once; further entries are refused.
 
     >>> cache = StaticCache(batch=1, kv_heads=2, head_dim=4, capacity=3)
     >>> keys, values = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
@@ -58,12 +58,12 @@ class StaticCache(Cache):
 
 
 class RingCache(Cache):
-    """Keeps the last `capacity` entries of a text of any length, for patterns that look no further back.
+    """A cache of the last `capacity` entries of a text of any length, for patterns with a window.
 
-    `length` counts all entries and positions stay true: a pattern that reaches one that is gone is refused. The
-    entries of one append see those kept before it and each other; then all but the last `capacity` are dropped. So
-    `CausalWindow(w)` needs a capacity of w - 1. The last entries lie in one piece: a quarter more room than needed
-    lets them wander, and they move back to the front when it is used up, so that n appends copy O(n) entries.
+    `length` counts dropped entries too, so positions stay correct; a pattern that reaches a dropped entry is refused.
+    Queries of one append see the entries kept before it and the new ones; then all but the last `capacity` are
+    dropped. `CausalWindow(w)` therefore needs a capacity of w - 1. Entries stay contiguous: a quarter more room is
+    allocated, and they move to the front only when it is used up, so n appends copy O(n) entries.
 
     >>> cache = RingCache(batch=1, kv_heads=2, head_dim=4, capacity=3)
     >>> for _ in range(5):
@@ -79,9 +79,9 @@ class RingCache(Cache):
         assert self.capacity is not None
         return max(needed, self.capacity + max(16, self.capacity // 4))
 
-    def _remembered(self, seen: Held) -> Held:
+    def _kept_of(self, held: Held) -> Held:
         assert self.capacity is not None
-        kept = seen.without_oldest(max(0, seen.entries - self.capacity))
+        kept = held.without_oldest(max(0, held.entries - self.capacity))
         usual = self._room(0, 0)
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
 
@@ -90,21 +90,21 @@ KINDS: dict[str, type[Cache]] = {cache.kind: cache for cache in (GrowingCache, S
 
 
 def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: Any) -> Cache:
-    """An empty cache of a kind: "dynamic", "static" or "ring"; the rest as for `Cache`.
+    """An empty cache of a kind: "dynamic", "static" or "ring"; further arguments as for `Cache`.
 
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ArgumentError(f"kind={shown(kind)} is no cache; there are {', '.join(KINDS)}")
+        raise ArgumentError(f"kind={shown(kind)} does not exist; there are {', '.join(KINDS)}")
     return KINDS[kind](batch, kv_heads, head_dim, **options)
 
 
 def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:
-    """A cache of whichever kind `save` wrote.
+    """Read a cache that `save` wrote, of any kind.
 
     Raises:
-        CheckpointError: missing, damaged, or no cache.
+        CheckpointError: the file is missing, damaged, or not a cache.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

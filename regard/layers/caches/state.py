@@ -32,9 +32,10 @@ SIZES = ("length", "batch", "kv_heads", "head_dim", "v_dim")
 class Summed:
     """Sums over the keys so far.
 
-    total: (batch, kv_heads, features, v_dim + 1), divided by the exponential of log (batch, kv_heads, 1), if any.
-    least: (batch, kv_heads, 1), what the denominator's logarithm is at least, for mechanisms that say so.
-    met: (batch, 1, 1), whether there was a key that is no padding; None where there was.
+    total: (batch, kv_heads, features, v_dim + 1), divided by exp(log) where log is given.
+    log: (batch, kv_heads, 1).
+    least: (batch, kv_heads, 1), lower bound of the logarithm of the denominator, for mechanisms that define one.
+    met: (batch, 1, 1), whether a key without padding has occurred; None if it has in every batch row.
     """
 
     total: torch.Tensor
@@ -47,15 +48,18 @@ class Summed:
         return {one.name: x for one in fields(self) if (x := getattr(self, one.name)) is not None}
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
-        """The same of other tensors."""
+        """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
 
 
 @dataclass(frozen=True)
 class Positions:
-    """The next ones: q (batch, heads, n, head_dim), k (batch, kv_heads, n, head_dim), v (batch, kv_heads, n, v_dim).
+    """The next n positions of a text.
 
-    live: (batch or 1, 1, n), which keys are no padding; None for all.
+    q: (batch, heads, n, head_dim).
+    k: (batch, kv_heads, n, head_dim).
+    v: (batch, kv_heads, n, v_dim).
+    live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
     """
 
     q: torch.Tensor
@@ -67,22 +71,22 @@ class Positions:
 def add(
     mechanism: Kernelised, before: Summed | None, new: Positions, scale: float, parameters: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, Summed]:
-    """The outputs (batch, heads, n, v_dim), and the sums that hold the new keys as well."""
+    """Outputs (batch, heads, n, v_dim) of the new queries, and the sums that include the new keys."""
     length, batch, live = new.q.shape[2], new.q.shape[0], new.live
     met = None if live is None else _met(before, live)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
-    lonely = sight.lonely()
+    empty_rows = sight.lonely()
     q, k, v = new.q, new.k, new.v
-    if live is not None and lonely is not None:  # what nobody sees, and who sees nobody, may be NaN
-        q = q.masked_fill(lonely[..., None], 0)
+    if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
+        q = q.masked_fill(empty_rows[..., None], 0)
         k, v = (x.masked_fill(~live[..., None], 0) for x in (k, v))
     tensors = sight.tensors(mechanism.lift(q, k, scale, live_parameters(mechanism, parameters, live)), v)
     sums, outputs = tensors.start() if before is None else _unfolded(before), []
     for step in sight.walk.steps():
         chunk = tensors.chunk(sums, step.keys)
         sums = chunk.after()
-        found, log = (sums if length == 1 else chunk).answer(tensors.queries(step.rows))
-        outputs.append(shares(found, tensors.lowest(log, step.rows))[0])
+        sums_of_rows, log = (sums if length == 1 else chunk).answer(tensors.queries(step.rows))
+        outputs.append(shares(sums_of_rows, tensors.lowest(log, step.rows))[0])
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)  # (u, g, n, v_dim)
     total, log = (None if x is None else x.unflatten(0, tensors.units) for x in (sums.total, sums.log))
     assert total is not None
@@ -102,28 +106,28 @@ def _unfolded(before: Summed) -> Sums:
 
 
 def write(path: Path, mechanism: Kernelised, sizes: Mapping[str, int], summed: Summed | None) -> None:
-    """Write what is kept, and the words that say what it is."""
+    """Write the sums, with the mechanism and sizes as metadata."""
     words = {"state": str(mechanism), "format": FORMAT, **{name: str(size) for name, size in sizes.items()}}
     save_tensors(path, {} if summed is None else summed.tensors, words)
 
 
 def read(path: Path, mechanism: Kernelised) -> tuple[dict[str, int], Summed | None]:
-    """Sizes and sums, after everything the file says was checked.
+    """Read sizes and sums, checking every claim of the file.
 
     Raises:
-        CheckpointError: missing, damaged, of another mechanism, or saying what cannot be.
+        CheckpointError: the file is missing, damaged, of another mechanism, or inconsistent.
     """
     words, tensors = load_tensor_metadata(path), load_tensors(path)
     if (words.get("format"), words.get("state")) != (FORMAT, str(mechanism)):
         raise CheckpointError(
-            f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; asked for was one of "
-            f"{str(mechanism)!r} in format {FORMAT}"
+            f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; this call needs one "
+            f"of {str(mechanism)!r} in format {FORMAT}"
         )
     sizes = {name: whole_number(path, words, name) for name in SIZES}
     summed = Summed(**tensors) if tensors and tensors.keys() <= {one.name for one in fields(Summed)} else None
     if bool(sizes["length"]) != bool(tensors) or (tensors and (summed is None or not _fits(summed, mechanism, sizes))):
-        found = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
-        raise CheckpointError(f"{path} holds {found}, which are not the sums of {mechanism} with {sizes}")
+        shapes = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
+        raise CheckpointError(f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}")
     return sizes, summed
 
 
@@ -141,26 +145,25 @@ def _fits(summed: Summed, mechanism: Kernelised, sizes: Mapping[str, int]) -> bo
 
 
 class RecurrentState:
-    """Continues causal attention by features in constant memory: it keeps sums over the keys, not the keys.
+    """Causal attention of a feature mechanism continued in constant memory: it keeps sums over keys, not the keys.
 
         S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i
 
-    Continuing a text equals computing it at once. Where gradients are recorded they reach back through every call;
-    under `torch.no_grad()` a call forgets how its numbers came about. `copy.copy(state)` is another state at the same
-    place: nothing is changed in place.
+    Continuing a text gives the same outputs as computing it at once. Gradients flow back through every recorded call.
+    Tensors are never changed in place, so `copy.copy(state)` is an independent state at the same position.
 
     Args:
-        mechanism: one of features, such as LinearTransformer().
-        batch: texts that are continued side by side.
+        mechanism: a mechanism of features, such as LinearTransformer().
+        batch: number of texts in the batch.
         kv_heads: key/value heads.
         head_dim: size of a key.
         v_dim: size of a value; head_dim by default.
-        dtype: of the sums, float32 or float64: narrower ones would stop counting after a few hundred keys.
-        device: where.
+        dtype: of the sums, float32 or float64; narrower ones lose keys after a few hundred.
+        device: device of the sums.
 
     Raises:
-        UnsupportedError: a mechanism whose past is no sum.
-        ArgumentError: a dtype or size outside of these.
+        UnsupportedError: a mechanism whose past is not a sum.
+        ArgumentError: an unsupported dtype or size.
 
     Source: Transformers are RNNs, Katharopoulos et al. 2020, equations 16 to 20.
 
@@ -186,8 +189,8 @@ class RecurrentState:
         if not isinstance(mechanism, Kernelised):
             name = str(mechanism) if isinstance(mechanism, Mechanism) else shown(mechanism)
             raise UnsupportedError(
-                f"{name} cannot be continued in constant memory; a state keeps sums of features, as of "
-                f"LinearTransformer, Performer and RandomFeature: use regard.layers.caches.new_cache"
+                f"{name} cannot be continued in constant memory, which needs a mechanism of features "
+                f"(LinearTransformer, Performer, RandomFeature); use regard.layers.caches.new_cache"
             )
         batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
         v_dim = head_dim if v_dim is None else whole("v_dim", v_dim)
@@ -203,17 +206,17 @@ class RecurrentState:
 
     @property
     def length(self) -> int:
-        """Positions so far, which is the position of the next one."""
+        """Number of positions so far; also the position of the next one."""
         return self._length
 
     @property
     def batch(self) -> int:
-        """Texts side by side."""
+        """Number of batch rows."""
         return self._sizes["batch"]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, the same from the first position on."""
+        """Bytes held; constant after the first position."""
         return sum(x.nbytes for x in self._summed.tensors.values()) if self._summed else 0
 
     def attend(
@@ -226,28 +229,29 @@ class RecurrentState:
         scale: float | None = None,
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Take in the next positions, and return what their queries are told, causally.
+        """Add the next positions to the sums, and return the outputs of their queries.
 
         Args:
             q: queries (batch, heads, added, head_dim).
             k: keys (batch, kv_heads, added, head_dim).
             v: values (batch, kv_heads, added, v_dim).
-            pattern: causal, which None stands for, & key_span by positions counted from the first call.
-            scale: as for `attention`, the same in every call.
+            pattern: causal (None), or causal & key_span; positions count from the first call.
+            scale: as for `attention`; the same in every call.
             parameters: as for `attention`, for these keys.
 
         Returns:
             (batch, heads, added, v_dim) in q's dtype.
 
         Raises:
-            ShapeError: tensors that do not fit this state, or would be rounded.
+            ShapeError: tensors that do not fit this state, or that its dtype would round.
             UnsupportedError: another pattern, or an option that the mechanism does not have.
-            After any of them the state is as it was.
+
+        After an error the state is unchanged.
         """
-        asked = "causal" if pattern is None else pattern
+        pattern = "causal" if pattern is None else pattern
         problem = make_problem(
-            q, k, v, pattern=asked, mechanism=self.mechanism, scale=scale, parameters=parameters
-        )  # every check
+            q, k, v, pattern=pattern, mechanism=self.mechanism, scale=scale, parameters=parameters
+        )  # it checks every argument
         self._check(q, problem)
         added, start = problem.k_len, self._length
         if not added:
@@ -261,7 +265,7 @@ class RecurrentState:
         return output.to(q.dtype)
 
     def crop(self, length: int) -> None:
-        """Forget everything (`length` 0) or nothing; a sum cannot be taken apart.
+        """Forget everything (`length` 0) or nothing; keys cannot be removed from a sum.
 
         Raises:
             UnsupportedError: any other length.
@@ -269,33 +273,33 @@ class RecurrentState:
         length = whole("the length to crop to", length)
         if length not in (0, self._length):
             raise UnsupportedError(
-                f"crop({length}): {self._length} positions are summed up, and no sum of fewer is kept; crop to 0, or "
-                f"keep copy.copy(state) where you may want to return to"
+                f"crop({length}): {self._length} positions are summed up and cannot be separated; crop to 0, or keep "
+                f"copy.copy(state) at the positions to return to"
             )
         if not length:
             self._length, self._summed = 0, None
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i becomes what row `index[i]` was; index: integers (new batch,), as beams need it."""
+        """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "state")
         if self._summed is not None:
             self._summed = self._summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
         self._sizes = {**self._sizes, "batch": len(index)}
 
     def save(self, path: str | Path) -> None:
-        """Write the sums to one safetensors file, in one instant, so that every changed bit is noticed.
+        """Write the sums to one safetensors file, atomically and with checksums.
 
         Raises:
-            CheckpointError: it could not be written; an old file is unchanged.
+            CheckpointError: the file could not be written; an old file is unchanged.
         """
         write(checked_path(path), self.mechanism, {**self._sizes, "length": self._length}, self._summed)
 
     @classmethod
     def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
-        """A state of this mechanism as `save` wrote it.
+        """Read a state of this mechanism that `save` wrote.
 
         Raises:
-            CheckpointError: missing, damaged, of another mechanism, or no state.
+            CheckpointError: the file is missing, damaged, of another mechanism, or not a state.
         """
         state = cls(mechanism, 1, 1, 1, device=device)
         state._sizes, state._summed = read(checked_path(path), state.mechanism)
@@ -308,7 +312,7 @@ class RecurrentState:
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
         parts = joined(problem.pattern)
         if Causal() not in parts or any(not isinstance(part, Causal | KeySpan) for part in parts):
-            raise UnsupportedError(f"a state is continued by causal, also & key_span, and not by {problem.pattern}")
+            raise UnsupportedError(f"a state is continued by causal or causal & key_span, not by {problem.pattern}")
         if problem.q_len != problem.k_len:
             raise ShapeError(
                 f"{problem.q_len} queries but {problem.k_len} keys; a state takes a query and a key for each position"

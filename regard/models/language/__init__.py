@@ -1,4 +1,4 @@
-"""The language model: a decoder alone, of any pattern, mechanism and positions, continued in any cache."""
+"""The language model: a decoder-only Transformer with any pattern, mechanism, positions and kind of cache."""
 
 from regard.models.language.config import LanguageConfig
 from regard.models.language.model import LanguageModel

@@ -1,4 +1,4 @@
-"""What a LanguageModel is made of, apart from its weights."""
+"""The config of a LanguageModel."""
 
 from __future__ import annotations
 
@@ -17,34 +17,42 @@ from regard.models.layers import NORMS
 from regard.patterns import Causal, Pattern, parse
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
-EACH = str | tuple[str, ...]  # one text for all layers, or several that they take in turn
+EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(Settings):
-    """Sizes and choices of a decoder-only Transformer.
+    """The config of a LanguageModel, a decoder-only Transformer.
 
-    As it stands it is a small Llama (which has tied=False); GPT-2 has norm="layer", positions="learned",
+    The defaults give a small Llama with tied embeddings. GPT-2 has norm="layer", positions="learned",
     activation="gelu-tanh" and biases=True.
 
     Args:
-        vocab_size: ids there are.
-        dim: size of the vectors; layers: how many; heads: query heads.
-        kv_heads: key/value heads, as many as `heads` by default; head_dim: size of a head, dim / heads by default.
-        hidden_dim: inside the feed-forward; 4 · dim by default, and two thirds of it where the activation is gated.
-        pattern: who may look at whom, as text, ANDed with causal; or several texts, which the layers take in turn:
+        vocab_size: size of the vocabulary.
+        dim: size of the vectors.
+        layers: number of layers.
+        heads: number of query heads.
+        kv_heads: number of key/value heads; `heads` by default.
+        head_dim: size of a head; dim / heads by default.
+        hidden_dim: inside the feed-forward; 0 for 4 · dim, or two thirds of that with a gated activation.
+        pattern: allowed pairs, as text, ANDed with causal; or several texts, which the layers use in turn, such as
             ("causal_window(128)", "full").
-        mechanism: how scores become weights, a text of `regard.mechanisms.parse`, or several likewise.
-        positions: "rotary" (turned by `rotary_base`), "alibi", "learned" (up to max_length), "sinusoidal" or "none".
-        norm: "rms" or "layer", before each part and at the end; epsilon: of the norms.
+        mechanism: how scores become weights, as a text of `regard.mechanisms.parse`; or several texts likewise.
+        positions: "rotary", "alibi", "learned", "sinusoidal" or "none".
+        rotary_base: base of the rotary positions.
+        max_length: number of learned positions.
+        norm: "rms" or "layer", before each part and at the end.
+        epsilon: of the norms.
         activation: of the feed-forward, see FeedForward.
-        biases: do projections and layer norms have biases?
-        tied: do the embeddings score the vocabulary as well?
-        dropout: after embeddings and in residuals; attention_dropout: of the weights.
-        gradient_checkpointing: compute each layer again on the way back instead of keeping what is inside it.
+        biases: whether projections and layer norms have biases.
+        tied: whether the embeddings also score the vocabulary.
+        dropout: after embeddings and in residuals.
+        attention_dropout: of the attention weights.
+        gradient_checkpointing: in training, store only the input of each layer and compute the rest again in the
+            backward pass.
 
     Raises:
-        ArgumentError, UnsupportedError: sizes or choices that cannot be, or not together.
+        ArgumentError, UnsupportedError: invalid sizes or choices, or choices that exclude each other.
 
     >>> LanguageConfig(vocab_size=100, dim=32, heads=4).hidden_dim
     88
@@ -82,8 +90,8 @@ class LanguageConfig(Settings):
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
         self._check_heads()
-        told = [len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)]
-        for layer in range(min(self.layers, lcm(*told))):  # then they come again in turn
+        lengths = [len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)]
+        for layer in range(min(self.layers, lcm(*lengths))):  # later layers repeat these combinations
             self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
 
     @property
@@ -91,29 +99,29 @@ class LanguageConfig(Settings):
         return self.vocab_size * self.dim + self.layers * 2 * self.dim * self.hidden_dim
 
     def pattern_of(self, layer: int) -> Pattern:
-        """Who may look at whom in a layer, counted from 0; never ahead."""
+        """The causal pattern of a layer, counted from 0."""
         return Causal() & parse(in_turn(self.pattern, layer))
 
     def mechanism_of(self, layer: int) -> Mechanism:
-        """How scores become weights in a layer, counted from 0."""
+        """The mechanism of a layer, counted from 0."""
         return parse_mechanism(in_turn(self.mechanism, layer))
 
     def _check_above_zero(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-                raise ArgumentError(f"{name} is {value!r}; it is a number above 0")
+                raise ArgumentError(f"{name} is {value!r}; give a number above 0")
 
     def _fill(self) -> None:
-        """What follows from other settings, and lists, as JSON has them, as tuples."""
+        """Fill in defaults that depend on other settings, and turn lists (as JSON has them) into tuples."""
         filled: dict[str, Any] = {}
         if self.kv_heads is None:
             filled["kv_heads"] = self.heads
         if self.head_dim is None:
             if self.dim % self.heads:
-                raise ArgumentError(f"dim is {self.dim}; without head_dim it is a multiple of heads, {self.heads}")
+                raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
-        filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "a whole number, 0 for the usual one")
+        filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
         if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
         for name in ("pattern", "mechanism"):
@@ -121,7 +129,7 @@ class LanguageConfig(Settings):
             if isinstance(texts, list | tuple):
                 if not 1 <= len(texts) <= self.layers:
                     raise ArgumentError(
-                        f"{name} is {len(texts)} texts for {self.layers} layers; give 1 or more, up to that"
+                        f"{name} has {len(texts)} texts for {self.layers} layers; give 1 to {self.layers}"
                     )
                 filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
             else:
@@ -135,9 +143,9 @@ class LanguageConfig(Settings):
         if self.heads % self.kv_heads:
             raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
         if self.positions == "rotary" and self.head_dim % 2:
-            raise ArgumentError(f"rotary turns pairs, and head_dim is {self.head_dim}; it needs to be even")
+            raise ArgumentError(f"rotary rotates pairs, and head_dim is {self.head_dim}; it must be even")
         if self.positions == "sinusoidal" and self.dim % 2:
-            raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it needs to be even")
+            raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
 
     def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
         """Refuse a pattern or mechanism that a model of this config cannot have."""
@@ -152,11 +160,11 @@ class LanguageConfig(Settings):
         """Refuse a pattern under which continuing a text would change the outputs of its earlier tokens."""
         if pattern.by_length:
             raise ArgumentError(
-                f"pattern {pattern} depends on how long a text is, so that a text that goes on would change what was "
-                f"said before; let it draw among the past alone, such as random_blocks(3, block=64, seed=0, past=true)"
+                f"pattern {pattern} depends on the length of the text, so later tokens would change earlier outputs; "
+                f"use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
             )
 
 
 def in_turn(texts: EACH, layer: int) -> str:
-    """The text of a layer."""
+    """The text for a layer, counted from 0."""
     return texts if isinstance(texts, str) else texts[layer % len(texts)]

@@ -1,4 +1,4 @@
-"""A Transformer that writes: a decoder alone."""
+"""The language model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.models.state import LayerCaches, frugal_kind
 
 
 class LanguageModel(Stack):
-    """Scores of the next id after each id of a text: embeddings, blocks of causal attention, a norm, the vocabulary.
+    """A decoder-only Transformer: scores of the next id after each id of a text.
 
     Source: Improving Language Understanding by Generative Pre-Training, Radford et al. 2018, section 3.1; norms first
     as in Language Models are Unsupervised Multitask Learners, Radford et al. 2019, section 2.3; "rms", "swiglu" and
@@ -41,13 +41,13 @@ class LanguageModel(Stack):
         self._initialise()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Scores of what follows each id.
+        """Scores of the next id at each position.
 
         Args:
             ids: (batch, length), padded with PAD on either side.
 
         Returns:
-            (batch, length, vocab_size): place t scores the id that follows ids[:, t].
+            (batch, length, vocab_size): position t scores the id after ids[:, t].
         """
         aligned = align(ids)
         x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device))
@@ -63,48 +63,49 @@ class LanguageModel(Stack):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> LanguageState:
-        """The state from which prompts are continued; its `next_scores` are those of what follows them.
+        """Read prompts, and return the state for continuing them; its `next_scores` score the first new ids.
+
+        Prompts of unequal lengths are aligned at their ends. If that would change the outputs (a pattern that counts
+        from the beginning of a text; features or hashes of rotated keys), only prompts of equal length are computed
+        together, and each length takes steps of its own.
 
         Args:
-            prompts: ids (batch, length), padded with PAD on either side; each row holds one or more.
-            cache: what keeps the past: "dynamic", "static" (up to `capacity`), "ring" (the last `capacity`; as far as a
-                layer looks back by default) or "state" (sums, for mechanisms that have them); by default what is
-                exact in the least memory, for each layer by itself.
-            capacity: positions there is room for, prompt included, in the kinds that have an end.
-            dtype: how keys and values are kept, as for `regard.layers.caches.Cache`; that of the weights by default.
+            prompts: ids (batch, length), padded with PAD on either side; each batch row has one id or more.
+            cache: kind of cache: "dynamic", "static" (up to `capacity`), "ring" (the last `capacity`; by default as far
+                as a layer's pattern looks back) or "state" (sums, for mechanisms that have them). By default each
+                layer uses the kind that is exact in the least memory.
+            capacity: the most positions, including the prompt, of "static" and "ring".
+            dtype: storage dtype of keys and values, as for `regard.layers.caches.Cache`; that of the weights by
+                default.
 
         Raises:
-            ArgumentError: a prompt without ids, or a cache that cannot be.
+            ArgumentError: a prompt without ids, or invalid settings of the cache.
             UnsupportedError: a cache that cannot continue the mechanism or the pattern.
-
-        Prompts of unequal lengths are laid to end together. Where that would change what is seen (a pattern that
-        counts from the beginning of a text; features or hashes of rotated keys), those of one length go on together,
-        and each length costs steps of its own.
         """
         ids, starts = end_together(prompts)
         together = starts is None or all(may_begin_at(starts, block.attention) for block in self._blocks())
         groups, last = [], []
         for rows, first in [(None, 0)] if together else by_length(starts):
-            own = ids if rows is None else ids[rows, first:]  # (texts, their length)
-            groups.append(Texts(self._caches(len(own), cache, capacity, dtype), starts if together else None, rows))
-            last.append(self._continue_texts(own, groups[-1])[:, -1])
+            texts = ids if rows is None else ids[rows, first:]  # (texts, length)
+            groups.append(Texts(self._caches(len(texts), cache, capacity, dtype), starts if together else None, rows))
+            last.append(self._continue_texts(texts, groups[-1])[:, -1])
         return LanguageState(groups, self._score(joined(last, groups)))
 
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
-        """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, LanguageState)
         return self._score(self._continue(ids[:, None], state)[:, 0])
 
     def extend(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
-        """Scores after each of several ids (batch, added) that follow what the state holds: (batch, added, vocab_size).
+        """Append `ids` (batch, added) to the texts of the state; return scores (batch, added, vocab_size) after each.
 
-        As many for every row: they are taken as they are, PAD too.
+        PAD is treated as an ordinary id here.
         """
         check_step(ids, state, LanguageState, axes=2)
         return self._score(self._continue(ids, state))
 
     def _continue(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
-        """(batch, added, dim), before the last norm; a refused call leaves the state as it was."""
+        """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
         x = joined([self._continue_texts(texts.of(ids), texts) for texts in groups], groups)
         state.groups, state.next_scores = groups, None
@@ -120,11 +121,11 @@ class LanguageModel(Stack):
         self, batch: int, kind: str | None, capacity: int | None, dtype: torch.dtype | str | None
     ) -> LayerCaches:
         if kind is None and capacity is not None:
-            raise ArgumentError(f"capacity={capacity} belongs to a kind of cache; give cache='static' or cache='ring'")
+            raise ArgumentError(f"capacity={capacity} needs a kind of cache; give cache='static' or cache='ring'")
         caches = []
         for block in self._blocks():
             own = frugal_kind(block.attention) if kind is None else kind
-            kept = None if kind is None and own == "state" else dtype  # sums keep to the dtype of the weights
+            kept = None if kind is None and own == "state" else dtype  # a state has the dtype of the weights
             caches.append(block.attention.new_cache(batch, own, capacity, kept))
         return LayerCaches(caches)
 

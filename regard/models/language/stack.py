@@ -1,4 +1,4 @@
-"""What a decoder alone and an encoder alone have in common: embeddings, blocks and a norm."""
+"""The base of the decoder-only and the encoder-only model: embeddings, blocks and a norm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.positions import Rotary
 
 
 class Stack(TextModel):
-    """Embeddings with their positions, blocks of attention, and the norm after them; a model adds its head."""
+    """Base class of LanguageModel and TextEncoder: embeddings, blocks and a norm. Subclasses add a head."""
 
     def __init__(self, config: LanguageConfig) -> None:
         of_kind("config", config, LanguageConfig, "a config of this model").check_memory()
@@ -39,7 +39,7 @@ class Stack(TextModel):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def _initialise(self) -> None:
-        """Normal numbers of variance 2 / (5 dim), what is added to the residual divided by sqrt(2 layers).
+        """Normal initialisation with variance 2 / (5 dim); the last matrix of each part is divided by sqrt(2 layers).
 
         Source: Transformers without Tears, Nguyen and Salazar 2019, section 2.2; Radford et al. 2019, section 2.3.
         """
@@ -55,11 +55,11 @@ class Stack(TextModel):
                 nn.init.normal_(last.weight, std=deviation / math.sqrt(2 * self.config.layers))
 
     def _initialise_head(self, deviation: float) -> None:
-        """For a head whose numbers are in no Linear or Embedding."""
+        """Initialise parameters of the head that belong to no Linear or Embedding."""
 
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
-    """A layer, counted from 0, as its config says."""
+    """The block of a layer, counted from 0."""
     attention = MultiHeadAttention(
         config.dim,
         config.heads,

@@ -18,11 +18,13 @@ from regard.text.vocabularies import PAD
 
 
 def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Ids (batch, longest) padded on the left, and the place (batch,) where each row begins; None if all begin at 0.
+    """Align prompts at their ends: ids (batch, longest) padded on the left, and the start (batch,) of each batch row.
+
+    The start is None if all begin at 0.
 
     Raises:
         ShapeError: prompts of another rank or dtype.
-        ArgumentError: a prompt without any id.
+        ArgumentError: a prompt without ids.
 
     >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
     (tensor([[5, 6, 7],
@@ -33,7 +35,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
     assert isinstance(lengths, torch.Tensor)
     if empty := (lengths == 0).nonzero().flatten().tolist():
-        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} holds no id; a prompt has one or more, such as BEGIN")
+        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN")
     if aligned.span is None:
         return ids, None
     longest = int(lengths.max())
@@ -45,10 +47,10 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
 
 
 def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
-    """Does this layer see texts that begin at these places (batch,) as if they began at 0?
+    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
 
-    A pattern may count from the beginning of a text. Rotated queries and keys have the same dot products wherever
-    both stand, but not the same features or hashes.
+    A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
+    keys, though not their dot products.
     """
     if layer.positions is not None and not isinstance(layer.mechanism.declared, Softmax):
         return False
@@ -57,7 +59,7 @@ def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
 
 
 def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-    """The rows (texts,) that begin at each place, and the place; the longest texts come first.
+    """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
 
     >>> by_length(torch.tensor([2, 0, 2]))
     [(tensor([1]), 0), (tensor([0, 2]), 2)]
@@ -67,12 +69,12 @@ def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts that a model continues in one go: in its caches they all end at the same place.
+    """Texts that a model continues together; in its caches they all end at the same position.
 
     Args:
         caches: one for each layer.
-        starts: the place (texts,) at which each begins; None where all begin at 0.
-        rows: which rows of the batch they are, (texts,); None for all.
+        starts: the position (texts,) at which each begins; None if all begin at 0.
+        rows: their batch rows (texts,); None for all.
     """
 
     caches: LayerCaches
@@ -81,25 +83,25 @@ class Texts:
 
     @cached_property
     def live(self) -> KeySpan | None:
-        """What is no padding, for attention."""
+        """The pattern of keys without padding, or None."""
         return None if self.starts is None else KeySpan(self.starts)
 
     @property
     def shortest(self) -> int:
-        """Ids of the shortest text."""
+        """Number of ids of the shortest text."""
         return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
 
     def of(self, ids: torch.Tensor) -> torch.Tensor:
-        """Of ids (batch, ...), those of these texts."""
+        """The ids of these texts among those of the batch, (batch, ...)."""
         return ids if self.rows is None else ids[self.rows]
 
     def places(self, added: int, device: torch.device) -> torch.Tensor:
-        """Where the next ids stand in their texts: (added,), or (texts, added) where the texts begin apart."""
+        """Positions of the next ids: (added,), or (texts, added) if the texts begin at different positions."""
         places = torch.arange(self.caches.length, self.caches.length + added, device=device)
         return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
 
     def reordered(self, index: torch.Tensor) -> Texts:
-        """Those of the new rows that go on from one of these texts."""
+        """The new batch rows that continue one of these texts."""
         rows = None
         if self.rows is not None:
             rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
@@ -108,7 +110,7 @@ class Texts:
         return Texts(caches, None if self.starts is None else self.starts[index], rows)
 
     def cropped(self, length: int) -> Texts:
-        """These with `length` positions; where there are none, nothing is known of beginnings."""
+        """These texts with `length` positions; with 0, the starts are reset."""
         caches = self.caches.copy()
         caches.crop(length)
         return replace(self, caches=caches, starts=self.starts if length else None)
@@ -116,11 +118,11 @@ class Texts:
 
 @dataclass
 class LanguageState:
-    """Texts side by side, each layer's cache of them, and the scores of what follows.
+    """The state of texts that a language model continues.
 
     Args:
-        groups: texts that go on in one go; several where texts of unequal lengths cannot.
-        next_scores: (batch, vocab_size), the scores of what follows the prompts; None once the texts have gone on.
+        groups: texts that are continued together; several groups if texts of unequal lengths cannot share one.
+        next_scores: (batch, vocab_size), scores of the first new ids; None after the first step.
     """
 
     groups: list[Texts]
@@ -128,29 +130,29 @@ class LanguageState:
 
     @property
     def length(self) -> int:
-        """Ids taken in so far, of the longest text."""
+        """Number of ids so far, of the longest text."""
         return max(texts.caches.length for texts in self.groups)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the caches hold."""
+        """Bytes held by the caches."""
         return sum(texts.caches.nbytes for texts in self.groups)
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
         groups = [texts.reordered(index) for texts in self.groups]
         rows = [texts.rows for texts in groups if texts.rows is not None]
         if rows and sum(map(len, rows)) < len(index):
-            raise ArgumentError(f"reorder to rows {index.tolist()}: this state has no such rows")
+            raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
         self.groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
         if self.next_scores is not None:
             self.next_scores = self.next_scores[index]
 
     def crop(self, length: int) -> None:
-        """Forget what came after the longest text had `length` ids: every text loses as many; 0 forgets all.
+        """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
 
         Raises:
-            ArgumentError, UnsupportedError: a text that has no so many ids, or a cache that no longer knows how it was.
+            ArgumentError, UnsupportedError: a text with too few ids, or a cache that dropped these positions.
         """
         length = whole("length", length, 0)
         lost = self.length - length
@@ -158,13 +160,13 @@ class LanguageState:
         if length and not 0 <= lost <= shortest:
             raise ArgumentError(
                 f"crop({length}): the longest text has {self.length} ids and the shortest {shortest}, and each loses "
-                f"as many; {self.length - shortest} to {self.length} can stay, or none"
+                f"as many; crop to {self.length - shortest} to {self.length}, or to 0"
             )
         self.groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
         self.next_scores = None if lost else self.next_scores
 
 
 def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
-    """What was computed of each group, in the order of the batch's rows."""
+    """The results of all groups in the order of the batch rows."""
     rows = [texts.rows for texts in groups if texts.rows is not None]
     return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]

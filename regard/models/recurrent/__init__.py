@@ -1,6 +1,6 @@
-"""Recurrent networks that attend: the translators of Bahdanau and Luong, and the cell that attends to its own past.
+"""Recurrent networks with attention: the translators of Bahdanau and Luong, and the LSTMN.
 
-`memory` is what is attended to, `cells` the order of attending and moving on, `translator` the whole.
+`memory` holds what is attended to, `cells` the step of each decoder, `translator` the whole model.
 """
 
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell

@@ -1,4 +1,4 @@
-"""Recurrent cells that attend: Bahdanau's attends before it moves on, Luong's after."""
+"""Recurrent cells with attention: Bahdanau's attends before its state update, Luong's after it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from regard.errors import ArgumentError, ShapeError
 from regard.models.recurrent.memory import Memory, MemoryAttention, OneVector
 
 Recurrent = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""The state of torch's cells, (batch, hidden), or of its layers, (layers, batch, hidden); LSTM has two of them."""
+"""The state of torch's cells, (batch, hidden), or layers, (layers, batch, hidden); a pair of these for an LSTM."""
 
 
 def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
-    """The state of a cell, or of layers that are run for one step, after x (batch, input_size)."""
+    """The state of a cell, or of layers run for one step, after x (batch, input_size)."""
     if isinstance(cell, nn.RNNBase):
         return cell(x[:, None], state)[1]
     return cell(x, state)
 
 
 def top(state: Recurrent) -> torch.Tensor:
-    """What a state shows: the hidden state, of the topmost layer, (batch, hidden)."""
+    """The hidden state of the topmost layer, (batch, hidden)."""
     hidden = state[0] if isinstance(state, tuple) else state
     return hidden[-1] if hidden.dim() == 3 else hidden
 
 
 @dataclass(frozen=True)
 class CellState:
-    """Where an attentive cell stands: the wrapped cell's state, what is fed to its next step, and how many steps."""
+    """The state of an attention cell: the wrapped cell's state, the input to its next step, and the number of steps."""
 
     recurrent: Recurrent
     fed: torch.Tensor | None = None
@@ -40,8 +40,8 @@ class CellState:
         return sum(part.nbytes for part in self._parts())
 
     def reorder(self, index: torch.Tensor) -> CellState:
-        """Row i is what row `index[i]` was here."""
-        chosen = [part.index_select(-2, index) for part in self._parts()]  # the rows are always the last axis but one
+        """The state whose batch row i is batch row `index[i]` of this one."""
+        chosen = [part.index_select(-2, index) for part in self._parts()]  # the batch is always the last axis but one
         fed = None if self.fed is None else chosen.pop()
         recurrent = (chosen[0], chosen[1]) if isinstance(self.recurrent, tuple) else chosen[0]
         return CellState(recurrent, fed, self.place)
@@ -52,22 +52,22 @@ class CellState:
 
 
 class AttentionCell(nn.Module):
-    """A recurrent cell that attends to a memory at each step; what it wraps may be any recurrent cell of torch.
+    """Base class of recurrent cells that attend to a memory at each step.
 
     Args:
-        cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True, whose layers
-            then move on together. Its input is x and what the order below joins to it.
-        attention: reads the memory.
+        cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True. Its input is x,
+            joined with the vectors that the subclass adds.
+        attention: the attention to the memory.
     """
 
     def __init__(self, cell: nn.RNNCellBase | nn.RNNBase, attention: MemoryAttention | OneVector) -> None:
         super().__init__()
         if isinstance(cell, nn.RNNBase) and (cell.bidirectional or not cell.batch_first):
-            raise ArgumentError(f"{cell} cannot go step by step: it needs batch_first=True and one direction")
+            raise ArgumentError(f"{cell} cannot run step by step; it needs batch_first=True and one direction")
         self.cell, self.attention = cell, attention
 
     def begin(self, recurrent: Recurrent) -> CellState:
-        """Before the first step, with the wrapped cell in this state."""
+        """The state before the first step, given the state of the wrapped cell."""
         return CellState(recurrent)
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
@@ -86,7 +86,7 @@ class AttentionCell(nn.Module):
         if x.shape[-1] != self.cell.input_size:
             raise ShapeError(
                 f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {self.cell.input_size}; "
-                f"give it input_size={x.shape[-1]}"
+                f"make it with input_size={x.shape[-1]}"
             )
         return advance(self.cell, x, recurrent)
 
@@ -95,13 +95,13 @@ class AttentionCell(nn.Module):
 
 
 class BahdanauCell(AttentionCell):
-    """Attends with the state it comes from, then moves on with what it found; the output is [s_t; c_t].
+    """Bahdanau's cell: attends with the previous state, then updates it with the context; its output is [s_t; c_t].
 
         c_t = Σ_j softmax_j(score(s_{t-1}, h_j)) h_j
         s_t = f(s_{t-1}, [y_{t-1}; c_t])
 
-    The wrapped cell reads x and c_t side by side, which multiplies each with a matrix of its own. (torch's GRU resets
-    after the matrix, r ∘ (U s), where the paper has U (r ∘ s), and its z is the paper's 1 - z.)
+    The wrapped cell reads x and c_t concatenated, which gives each a matrix of its own. torch's GRU applies its reset
+    after the matrix, r ∘ (U s), where the paper has U (r ∘ s), and its z is the paper's 1 - z.
 
     Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, section 3.1,
     equations 4 to 6, and appendix A.2.2.
@@ -121,7 +121,7 @@ class BahdanauCell(AttentionCell):
 
 
 class FixedVectorCell(BahdanauCell):
-    """The decoder before attention: the same vector of the source at each step; the output is [s_t; c].
+    """The decoder without attention: the same source vector c at each step; its output is [s_t; c].
 
         s_t = f(s_{t-1}, [y_{t-1}; c])
 
@@ -140,7 +140,7 @@ class FixedVectorCell(BahdanauCell):
 
 
 class LuongCell(AttentionCell):
-    """Moves on, then attends with the state it came to; the output is the attentional vector h~_t.
+    """Luong's cell: updates the state, then attends with it; its output is the attentional vector h~_t.
 
         h_t = f(h_{t-1}, y_{t-1}),  or  f(h_{t-1}, [y_{t-1}; h~_{t-1}])  with input feeding
         c_t = Σ_j softmax_j(score(h_t, h_j)) h_j
@@ -150,7 +150,7 @@ class LuongCell(AttentionCell):
         cell, attention: as for AttentionCell.
         memory_dim: size of c_t.
         output_dim: size of h~_t.
-        input_feeding: is h~_t joined to the next step's input?
+        input_feeding: whether h~_t is joined to the next step's input.
 
     Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, equation 5;
     input feeding: section 3.3.
@@ -192,7 +192,7 @@ class LuongCell(AttentionCell):
     def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         if self.input_feeding or not isinstance(self.cell, nn.RNNBase):
             return super().sequence(xs, state, memory)
-        hidden, recurrent = self.cell(xs, state.recurrent)  # no step waits for the attention of the one before
+        hidden, recurrent = self.cell(xs, state.recurrent)  # steps do not depend on the attention of earlier steps
         contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
         return self._attentional(contexts, hidden), CellState(recurrent, None, state.place + xs.shape[1])
 

@@ -1,4 +1,4 @@
-"""A recurrent cell that attends to its own past."""
+"""The Long Short-Term Memory-Network, an LSTM that attends to its own past."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.shapes import check_tensor
 
 @dataclass(frozen=True)
 class Tapes:
-    """All that a text has left so far: its hidden states and memories, and the last summary h~, (batch, hidden)."""
+    """The hidden states and memories of a text so far, and the last summary h~, (batch, hidden)."""
 
     memory: Memory
     summary: torch.Tensor
@@ -41,24 +41,24 @@ class Tapes:
         return self.memory.nbytes + self.summary.nbytes
 
     def reorder(self, index: torch.Tensor) -> Tapes:
-        """Row i is what row `index[i]` was here."""
+        """The tapes whose batch row i is batch row `index[i]` of these."""
         return Tapes(self.memory.reorder(index), self.summary.index_select(0, index))
 
 
 class LongShortTermMemoryNetwork(nn.Module):
-    """The LSTMN: an LSTM whose last state is replaced by what it finds among all its states.
+    """The LSTMN: an LSTM whose previous state is replaced by attention over all its earlier states.
 
         a_i = v · tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1}),   s = softmax(a) over i < t
         [h~_t; c~_t] = Σ_i s_i [h_i; c_i]
         i, f, o = σ(W [h~_t; x_t] + b),   ĉ = tanh(W [h~_t; x_t] + b),   each with rows of its own
         c_t = f ∘ c~_t + i ∘ ĉ,   h_t = o ∘ tanh(c_t)
 
-    The score has three inputs and is `Additive` of the query [x_t; h~_{t-1}] and the key h_i; both tapes side by side
-    are the values. The first step finds nothing: h~ and c~ are zeros.
+    The score is `Additive` of the query [x_t; h~_{t-1}] and the key h_i; the values are both tapes concatenated. At the
+    first step h~ and c~ are zeros.
 
     Args:
-        dim: size of what is read.
-        hidden: size of h and c, and inside the score.
+        dim: size of the inputs.
+        hidden: size of h and c, and of the hidden layer of the score.
 
     Source: Long Short-Term Memory-Networks for Machine Reading, Cheng et al. 2016, the section Long Short-Term
     Memory-Network.
@@ -78,26 +78,26 @@ class LongShortTermMemoryNetwork(nn.Module):
         self.gates = nn.Linear(hidden + dim, 4 * hidden)
 
     def begin(self, batch: int) -> Tapes:
-        """Empty tapes for so many texts."""
+        """Empty tapes for `batch` texts."""
         batch, weight = whole("batch", batch, 0), self.gates.weight
         empty = weight.new_zeros(batch, 1, 0, self.hidden)
         return Tapes(Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden))
 
     def forward(self, x: torch.Tensor, state: Tapes | None = None) -> tuple[torch.Tensor, Tapes]:
-        """Read on.
+        """Read inputs, continuing from earlier tapes.
 
         Args:
             x: (batch, length, dim).
-            state: the tapes so far; empty ones by default.
+            state: the tapes of earlier inputs; empty by default.
 
         Returns:
             The states h_t, (batch, length, hidden), and the tapes after them.
         """
         check_tensor("x", x)
         if state is not None:
-            of_kind("state", state, Tapes, "the tapes that an earlier call gave, or None for empty ones")
+            of_kind("state", state, Tapes, "the tapes that an earlier call returned, or None")
         if x.dim() != 3 or x.shape[-1] != self.dim:
-            raise ShapeError(f"x has shape {tuple(x.shape)}; this network reads (batch, length, {self.dim})")
+            raise ShapeError(f"x has shape {tuple(x.shape)}; give (batch, length, {self.dim})")
         tapes = self.begin(len(x)) if state is None else state
         outputs = []
         for x_t in x.unbind(1):
@@ -107,8 +107,8 @@ class LongShortTermMemoryNetwork(nn.Module):
 
     def _step(self, x: torch.Tensor, tapes: Tapes) -> tuple[torch.Tensor, Tapes]:
         query = torch.cat([x, tapes.summary], -1)  # (batch, dim + hidden)
-        found = self.attention(query[:, None], tapes.memory)[:, 0]  # (batch, 2 * hidden)
-        summary, past = found.chunk(2, -1)
+        context = self.attention(query[:, None], tapes.memory)[:, 0]  # (batch, 2 * hidden)
+        summary, past = context.chunk(2, -1)
         i, f, o, new = self.gates(torch.cat([summary, x], -1)).chunk(4, -1)
         c = f.sigmoid() * past + i.sigmoid() * new.tanh()  # (batch, hidden)
         h = o.sigmoid() * c.tanh()

@@ -1,4 +1,4 @@
-"""What a recurrent cell attends to, and the attention that reads it."""
+"""The memory that a recurrent cell attends to, and its attention."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from regard.patterns import Full, KeySpan, SlidingWindow
 
 @dataclass(frozen=True)
 class Memory:
-    """States that can be attended to, with their keys projected once.
+    """States to attend to, with their projected keys.
 
-    values: (batch, 1, length, value_dim); keys: (batch, 1, length, key_dim), the same tensor as `values` where a score
-    compares the states as they are; live: which of them are no padding, None for all.
+    keys: (batch, 1, length, key_dim), the same tensor as `values` if the score does not project keys.
+    values: (batch, 1, length, value_dim).
+    live: the states that are not padding; None for all.
     """
 
     keys: torch.Tensor
@@ -36,7 +37,7 @@ class Memory:
         return self.values.nbytes + (0 if self.keys is self.values else self.keys.nbytes)
 
     def reorder(self, index: torch.Tensor) -> Memory:
-        """Row i is what row `index[i]` was here."""
+        """The memory whose batch row i is batch row `index[i]` of this one."""
         values = self.values.index_select(0, index)
         keys = values if self.keys is self.values else self.keys.index_select(0, index)
         live = self.live
@@ -46,18 +47,18 @@ class Memory:
         return Memory(keys, values, live)
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Memory:
-        """With one more state: keys (batch, 1, 1, key_dim), values (batch, 1, 1, value_dim)."""
+        """The memory with one more state: keys (batch, 1, 1, key_dim), values (batch, 1, 1, value_dim)."""
         return Memory(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), self.live)
 
 
 class MemoryAttention(RecordedLayer):
-    """One head of attention from the states of a recurrent cell to a memory: the score learns, nothing else does.
+    """Attention with one head from the states of a recurrent cell to a memory; only the score has parameters.
 
         c_t = Σ_j softmax_j(score(h_t, key_j)) value_j
 
     Args:
-        score: how a query is compared with a key.
-        window: looks only at memories at most so far from the query's own place (Luong's local-m).
+        score: the score of a query and a key.
+        window: the largest distance of an allowed state from the query's position (Luong's local-m); None for all.
 
     >>> from regard.mechanisms import Additive
     >>> attention = MemoryAttention(Additive(query_dim=6, key_dim=4, hidden=8))
@@ -72,28 +73,28 @@ class MemoryAttention(RecordedLayer):
         self.mechanism = Softmax(score.with_projected_keys())
         self.pattern = Full() if window is None else SlidingWindow(2 * window)
         self.learned = score.new_parameters(heads=1, kv_heads=1)
-        # What is asked for at each step: not what `remember` has multiplied the keys with.
-        self.asked = tuple(self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1)))
+        # Parameters of each step, without those that `remember` has applied to the keys.
+        self.needed = tuple(self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1)))
 
     def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
-        """A memory of states (batch, length, key_dim), which are its values too."""
+        """A memory of states (batch, length, key_dim), which are also its values."""
         values = states[:, None]  # (batch, 1, length, key_dim)
         return Memory(self.score.project_keys(values, dict(self.learned)), values, live)
 
     def forward(self, queries: torch.Tensor, memory: Memory, place: int = 0) -> torch.Tensor:
-        """What each query finds.
+        """The context vector of each query.
 
         Args:
             queries: (batch, q_len, query_dim).
-            memory: what `remember` made.
-            place: of the first query, for a window.
+            memory: made by `remember`.
+            place: position of the first query, for a window.
 
         Returns:
             (batch, q_len, value_dim).
         """
         q = queries[:, None]  # (batch, 1, q_len, query_dim)
         options: dict[str, Any] = {"mechanism": self.mechanism}
-        options["parameters"] = {name: self.learned[name] for name in self.asked}
+        options["parameters"] = {name: self.learned[name] for name in self.needed}
         options["pattern"] = self.pattern if memory.live is None else self.pattern & memory.live
         if self.pattern.compares_positions:
             options["q_start"] = place
@@ -109,7 +110,7 @@ class MemoryAttention(RecordedLayer):
 
 
 class OneVector(torch.nn.Module):
-    """No attention: a memory of one vector, which every query finds."""
+    """A replacement for attention: a memory of one vector, returned for every query."""
 
     def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
         """A memory of states (batch, 1, dim)."""
@@ -117,5 +118,5 @@ class OneVector(torch.nn.Module):
         return Memory(values, values, live)
 
     def forward(self, queries: torch.Tensor, memory: Memory, place: int = 0) -> torch.Tensor:
-        """That vector for each of the queries (batch, q_len, ·), (batch, q_len, dim)."""
+        """The vector for each query (batch, q_len, ·): (batch, q_len, dim)."""
         return memory.values[:, 0].expand(-1, queries.shape[1], -1)

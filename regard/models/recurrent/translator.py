@@ -27,25 +27,24 @@ REACHES = ("global", "local-m", "local-p")
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(Settings):
-    """Sizes and choices of a recurrent network that translates.
+    """The config of a RecurrentTranslator.
 
     Args:
-        vocab_size: ids of the vocabulary that source and target share.
-        dim: size of the embeddings, and of the vector that scores the vocabulary.
-        hidden: size of the decoder's state, and of what the encoder makes of a word: half of it reads forwards, half
-            backwards, so that a dot product can compare the two.
+        vocab_size: size of the vocabulary that source and target share.
+        dim: size of the embeddings, and of the vectors that score the vocabulary.
+        hidden: size of the decoder's state and of the encoder's states, half of which read forwards and half backwards.
         cell: "gru" or "lstm".
-        encoder_layers, decoder_layers: depth of each side.
-        attention: "bahdanau", "luong-dot", "luong-general", "luong-concat", or "none" for a source in one vector.
-        reach: which words Luong's attention looks at: all ("global"), those around the target's own place ("local-m"),
-            or those around a predicted one ("local-p").
-        window: how far from there, on either side; the paper's D.
-        input_feeding: is Luong's attentional vector fed to the next step?
-        tied: one matrix for source, target and output vocabulary.
+        encoder_layers, decoder_layers: number of layers on each side.
+        attention: "bahdanau", "luong-dot", "luong-general", "luong-concat", or "none" for one source vector.
+        reach: which words Luong's attention may look at: all ("global"), those around the target's position
+            ("local-m"), or those around a predicted position ("local-p").
+        window: the largest distance from that position; the paper's D.
+        input_feeding: whether Luong's attentional vector is an input of the next step.
+        tied: use one matrix for source, target and output vocabulary.
         dropout: of embeddings, between layers, and before the output vocabulary.
 
     Raises:
-        ArgumentError: sizes or choices that cannot be.
+        ArgumentError: invalid sizes or choices.
 
     >>> RecurrentConfig(vocab_size=100, attention="luong-general").hidden
     128
@@ -72,11 +71,11 @@ class RecurrentConfig(Settings):
         self.check_flags("input_feeding", "tied")
         self.check_shares("dropout")
         if self.hidden % 2:
-            raise ArgumentError(f"hidden is {self.hidden}; half of it reads backwards, so it needs to be even")
+            raise ArgumentError(f"hidden is {self.hidden}; half of it reads backwards, so it must be even")
         if not self.is_luong and (self.reach != "global" or self.input_feeding):
             raise ArgumentError(
-                f"reach={self.reach!r}, input_feeding={self.input_feeding} beside attention={self.attention!r}: only "
-                f"luong-dot, luong-general and luong-concat have another reach than 'global', or feed their output on"
+                f"reach={self.reach!r}, input_feeding={self.input_feeding} with attention={self.attention!r}: only "
+                f"luong-dot, luong-general and luong-concat support a local reach or input feeding"
             )
 
     @property
@@ -99,7 +98,7 @@ def recurrent_layers(
 
 
 class BidirectionalEncoder(nn.Module):
-    """What each word says in its sentence: h_j = [forward h_j; backward h_j].
+    """The bidirectional encoder: a state for each word, h_j = [forward h_j; backward h_j].
 
     Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, section 3.2.
     """
@@ -109,13 +108,16 @@ class BidirectionalEncoder(nn.Module):
         self.layers = recurrent_layers(cell, dim, hidden // 2, layers, dropout, bidirectional=True)
 
     def forward(self, x: torch.Tensor, live: KeySpan | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The states of x (batch, length, dim), padded on the right: of each word, (batch, length, hidden), and the
-        last of both directions, (batch, hidden)."""
+        """Encode x (batch, length, dim), padded on the right.
+
+        Returns:
+            The state of each word, (batch, length, hidden), and the last states of both directions, (batch, hidden).
+        """
         if live is None:
             states, last = self.layers(x)
         else:
             assert isinstance(live.stop, torch.Tensor)
-            lengths = live.stop.cpu().clamp(min=1)  # a row of nothing but padding is read as one PAD
+            lengths = live.stop.cpu().clamp(min=1)  # a batch row of padding only is read as one PAD
             packed, last = self.layers(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
             states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         last = last[0] if isinstance(last, tuple) else last  # (layers * 2, batch, hidden / 2)
@@ -124,14 +126,14 @@ class BidirectionalEncoder(nn.Module):
 
 @dataclass
 class RecurrentTranslationState:
-    """Where a translation stands: what the decoder remembers of the source, and its cell."""
+    """The state of translations in progress: the memory of the source and the state of the decoder's cell."""
 
     memory: Memory
     cell: CellState
 
     @property
     def length(self) -> int:
-        """Target ids decoded so far."""
+        """Number of target ids so far."""
         return self.cell.place
 
     @property
@@ -139,17 +141,17 @@ class RecurrentTranslationState:
         return self.memory.nbytes + self.cell.nbytes
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row i goes on from what row `index[i]` was; index: integers (new batch,)."""
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
         check_rows(index, len(self.memory.values), "state")
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 
 class RecurrentTranslator(TextModel):
-    """A bidirectional encoder, and a decoder that attends to it as Bahdanau's or Luong's does, or not at all.
+    """A recurrent translation model: a bidirectional encoder, and a decoder with Bahdanau's, Luong's or no attention.
 
-    The first state is s_0 = tanh(W_s [last forward state; last backward state]), an LSTM's memory likewise. With
-    "bahdanau" and "none" a maxout layer reads state, context and last word (appendix A.2.2, where it reads s_{t-1};
-    here s_t, as in equation 4); with Luong's scores the attentional vector itself scores the vocabulary (equation 6).
+    The first state is s_0 = tanh(W_s [last forward state; last backward state]), and likewise the memory of an LSTM.
+    With "bahdanau" and "none", a maxout layer reads state, context and last word (appendix A.2.2 reads s_{t-1}; here
+    s_t, as in equation 4). With Luong's scores, the attentional vector itself scores the vocabulary (equation 6).
 
     Source: Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and Translate; Luong et al.
     2015, Effective Approaches to Attention-based Neural Machine Translation; Cho et al. 2014 ("none").
@@ -186,18 +188,18 @@ class RecurrentTranslator(TextModel):
             target: ids (batch, target_length) that begin with BEGIN, padded likewise.
 
         Returns:
-            (batch, target_length, vocab_size): place t scores the id that follows target[:, t].
+            (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
         state = self.start(source)
         aligned = align(target)
         if len(target) != len(source):
-            raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; they are as many")
+            raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; give as many of both")
         x = self._embed_words(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return aligned.put_back(self._read_out(outputs, x))
 
     def start(self, source: torch.Tensor) -> RecurrentTranslationState:
-        """The state from which sources (batch, source_length) are translated step by step."""
+        """The state for translating sources (batch, source_length) step by step."""
         aligned = align(source)
         states, last = self.encoder(self._embed_words(aligned.ids, None), aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
@@ -207,7 +209,7 @@ class RecurrentTranslator(TextModel):
         return RecurrentTranslationState(memory, self.cell.begin(self._first_state(last)))
 
     def step(self, ids: torch.Tensor, state: RecurrentTranslationState) -> torch.Tensor:
-        """Scores (batch, vocab_size) of the next id, after `ids` (batch,) have followed what the state holds."""
+        """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, RecurrentTranslationState)
         if len(ids) != len(state.memory.values):
             raise ArgumentError(f"ids are {len(ids)} for {len(state.memory.values)} texts; give one for each text")
@@ -229,8 +231,10 @@ class RecurrentTranslator(TextModel):
         return self._score(self.dropout(outputs))
 
     def _initialise(self) -> None:
-        """Recurrent matrices orthogonal (Bahdanau et al. 2015, appendix B.1), others as Glorot and Bengio 2010 draw
-        them; embeddings so that their scaled vectors have unit variance."""
+        """Orthogonal recurrent matrices, Glorot initialisation of the others; embeddings have unit variance after scaling.
+
+        Source: Bahdanau et al. 2015, appendix B.1; Glorot and Bengio 2010.
+        """
         for name, parameter in self.named_parameters():
             if "weight_hh" in name:
                 for gate in parameter.split(parameter.shape[1]):
@@ -243,7 +247,7 @@ class RecurrentTranslator(TextModel):
 
 
 class Maxout(nn.Module):
-    """t_j = max(t~_{2j-1}, t~_{2j}) of a linear layer's t~.
+    """A maxout layer: t_j = max(t~_{2j-1}, t~_{2j}) of the output t~ of a linear layer.
 
     Source: Maxout Networks, Goodfellow et al. 2013; as an output layer, Bahdanau et al. 2015, appendix A.2.2.
     """
@@ -258,9 +262,9 @@ class Maxout(nn.Module):
 
 
 def new_cell(config: RecurrentConfig) -> AttentionCell:
-    """The decoder's cell, with the attention that a config asks for."""
+    """The decoder's cell with the attention of a config."""
     dim, hidden = config.dim, config.hidden
-    joined = hidden if not config.is_luong else dim if config.input_feeding else 0  # beside each word's embedding
+    joined = hidden if not config.is_luong else dim if config.input_feeding else 0  # inputs besides the embedding
     layers = recurrent_layers(config.cell, dim + joined, hidden, config.decoder_layers, config.dropout)
     if config.attention == "none":
         return FixedVectorCell(layers)
@@ -271,7 +275,7 @@ def new_cell(config: RecurrentConfig) -> AttentionCell:
 
 
 def new_score(config: RecurrentConfig) -> Score:
-    """How the decoder's state is compared with the encoder's: all of them, inside too, have the size `hidden`."""
+    """The score of the decoder's state and the encoder's states; all sizes are `hidden`."""
     hidden = config.hidden
     score = {
         "bahdanau": Additive(hidden, hidden, hidden),
