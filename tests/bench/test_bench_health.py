@@ -9,9 +9,9 @@ from regard.bench import health
 from regard.bench.health import PROBES, examine
 from regard.bench.mechanism_health import WORKS
 from regard.bench.report import describe_health
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Refusal
+from regard.core.result import Result
 from regard.kernels import BACKENDS
-from regard.offer import Cost, Offer, Refusal
 
 
 class Spoiled:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import regard as rg
 from regard.caches import load_cache, new_cache
 from regard.caches.numbers import DTYPES
-from regard.stored import Stored
+from regard.core.tensors import Stored
 
 KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
 

@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard.caches import GrowingCache, RingCache, StaticCache, new_cache
-from regard.stored import Stored
+from regard.core.tensors import Stored
 
 
 def ones(added: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from refusing import documented
 import regard as rg
 from regard.bias import Bias
 from regard.caches.numbers import kept
-from regard.stored import Stored
+from regard.core.tensors import Stored
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 
