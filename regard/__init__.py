@@ -14,7 +14,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regard import mechanisms, patterns, positions
-    from regard.caches import GrowingCache
     from regard.core.plan import AttentionDetail, Plan
     from regard.core.result import top_keys
     from regard.errors import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     )
     from regard.functional import attention, attention_detail, merge_attention, plan_attention
     from regard.layers import MultiHeadAttention, record_attention
+    from regard.layers.caches import GrowingCache
 
 # Where each public name lives; the rooms below it (patterns, models, text, ...) are imported by their own names.
 _HOMES = {
@@ -35,7 +35,7 @@ _HOMES = {
     "regard.core.result": ("top_keys", "weights_of"),
     "regard.core.plan": ("AttentionDetail", "Plan"),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
-    "regard.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
+    "regard.layers.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
     "regard.errors": (
         "RegardError",
         "ArgumentError",

@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 import torch
+from regard.statistics import top_keys
 from torch.autograd import forward_ad
 
 import regard as rg
 from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.core.result import top_keys
 from regard.testing import make_qkv
 
 # torch's forward mode loads rules that warn of torch.jit.script

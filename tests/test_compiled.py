@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from regard.stored import Stored
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import regard as rg
 from regard import bias as b
 from regard import patterns as p
-from regard.core.tensors import Stored
 from regard.positions import Rotary
 from regard.testing import make_qkv
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from regard.kinds import LONGEST, a_list, of_kind, shown
+from regard.statistics import top_keys, weights_of
 
 import regard as rg
 from regard import bias as b
@@ -16,8 +18,7 @@ from regard import caches
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import LONGEST, a_list, of_kind, plain, real, shown, whole
-from regard.core.result import top_keys, weights_of
+from regard.arguments import plain, real, whole
 from regard.decoding.opening import SpecialIds
 from regard.models import LanguageConfig
 from regard.testing import make_qkv

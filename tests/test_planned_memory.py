@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from regard.plan import make_plan
+from regard.problem import make_problem
 
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
 from regard.errors import UnsupportedError
 from regard.kernels import BACKENDS
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from regard.offer import Offer
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.shapes import Outline
 
-from regard.core import problem as problems
-from regard.core.backend import Offer
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
-from regard.core.tensors import Outline
+from regard import problem as problems
 from regard.errors import ArgumentError, RegardError
 from regard.kernels import BACKENDS
 from regard.mechanisms import LSH, LinearTransformer, Linformer

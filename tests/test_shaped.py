@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from regard.detail import AttentionDetail
+from regard.statistics import top_keys, weights_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard as rg
@@ -14,8 +16,6 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.core.plan import AttentionDetail
-from regard.core.result import top_keys, weights_of
 from regard.kernels import BACKENDS
 from regard.testing import make_qkv
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from regard.statistics import top_keys, weights_of
+from regard.stored import Stored
 
 import regard as rg
 from regard import bias as b
 from regard import caches, layers
 from regard import mechanisms as m
 from regard import positions as pos
-from regard.core.result import top_keys, weights_of
-from regard.core.tensors import Stored
 from regard.patterns import Causal
 from regard.testing import make_qkv
 

@@ -9,7 +9,7 @@ import torch
 
 from regard.bench.promises import Promise
 from regard.bench.work import Tensors, Work
-from regard.core.plan import Plan
+from regard.plan import Plan
 
 Attend = Callable[[], torch.Tensor | dict[str, torch.Tensor]]
 Prepare = Callable[[Work, Tensors], Attend]

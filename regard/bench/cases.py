@@ -17,9 +17,9 @@ from regard.bench.peers.xformers import XFORMERS
 from regard.bench.promises import Promise
 from regard.bench.subjects import BIG_BIRD, CAUSAL, FULL, STRIDED, WINDOW
 from regard.bench.work import Work
-from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.patterns import Pattern
+from regard.statistics import top_keys
 from regard.testing import LAYOUTS
 
 ENTROPY, RECEIVED, SUM, TOP = (with_statistic(want) for want in ("entropy", "received", "log_sum_exp", top_keys(8)))

@@ -14,10 +14,10 @@ import torch
 
 from regard.bench.machine import PACKAGES, environment, package_version
 from regard.bench.mechanism_health import try_mechanisms
-from regard.core.backend import Refusal
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
 from regard.kernels import BACKENDS
+from regard.offer import Refusal
+from regard.plan import make_plan
+from regard.problem import make_problem
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 SEED = 5

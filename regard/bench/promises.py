@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.arguments import a_string, real
+from regard.arguments import real
 from regard.errors import ArgumentError
+from regard.kinds import a_string
 
 KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other}, at least {bound:g}x",

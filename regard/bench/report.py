@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import of_kind
 from regard.bench.health import Findings, Health
 from regard.bench.machine import PACKAGES
 from regard.bench.results import Results
+from regard.kinds import of_kind
 from regard.storage.files import replace_file
 
 FILE = "bench.md"

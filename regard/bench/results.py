@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from regard.arguments import a_path, of_kind, yes_or_no
+from regard.arguments import yes_or_no
 from regard.errors import ArgumentError, CheckpointError, DataError
+from regard.kinds import a_path, of_kind
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 

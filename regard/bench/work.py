@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from regard.arguments import of_kind, real, whole
+from regard.arguments import real, whole
 from regard.bench.subjects import FULL
+from regard.kinds import of_kind
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
 from regard.testing import make_qkv

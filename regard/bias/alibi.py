@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import real, shown
+from regard.arguments import real
 from regard.bias.base import Bias
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 
 
 @dataclass(frozen=True, init=False)

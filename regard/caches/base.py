@@ -9,12 +9,14 @@ from typing import Self
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import is_whole, plain, whole
 from regard.caches.given import check_rows, checked_device, checked_path
 from regard.caches.held import Held
 from regard.caches.numbers import check_numbers, checked_dtype, kept
-from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
+from regard.shapes import check_tensor
+from regard.stored import Stored
 
 Entries = torch.Tensor | Stored
 

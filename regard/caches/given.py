@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 
 
 def checked_device(device: torch.device | str) -> torch.device:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown
 from regard.caches.base import Cache
 from regard.caches.files import read_kind
 from regard.caches.given import checked_path
 from regard.caches.held import Held
 from regard.errors import ArgumentError
+from regard.kinds import shown
 
 
 class GrowingCache(Cache):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.kinds import shown
 
 DTYPES = {
     "float64": torch.float64,

@@ -8,16 +8,16 @@ from typing import Self
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.caches.given import check_rows, checked_device, checked_path
 from regard.caches.summed import Positions, Summed, add, read, write
-from regard.core.call import make_problem
-from regard.core.problem import Problem
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.kernels.linear.sight import live_keys
+from regard.kinds import shown
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid, KeySpan, Pattern
+from regard.problem import Problem, make_problem
 
 
 class RecurrentState:

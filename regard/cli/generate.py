@@ -14,8 +14,8 @@ from regard.cli.translate import check_search
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
+from regard.terminal_text import printable_lines
 from regard.text import read_lines
-from regard.text.terminal import printable_lines
 
 
 def run_generate(

@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.console import check_picture_name, out, out_json, say
 from regard.errors import ArgumentError
-from regard.text.terminal import printable, printable_lines
+from regard.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,8 +16,8 @@ from regard.inspection import draw_maps, look
 from regard.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard.models.encoder import TextEncoder
 from regard.storage.files import replace_file
+from regard.terminal_text import printable
 from regard.text import PAD, Pair, Tokeniser, tidy
-from regard.text.terminal import printable
 from regard.training.encoder import HiddenWords, MaskedWordTask
 
 FOLDER = "samples"

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.models.state import Writer
 
 FIRST_ID = 4  # those before it are special

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from regard.arguments import of_kind
 from regard.comparison.footprint import footprint
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.models import LanguageModel
 from regard.text import Pair, score
 

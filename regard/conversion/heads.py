@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from regard.arguments import is_whole, plain, whole
-from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.shapes import check_tensor
 
 METHODS = ("mean", "first")
 

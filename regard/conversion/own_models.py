@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.arguments import of_kind, whole
+from regard.arguments import whole
 from regard.conversion.heads import check as check_heads
 from regard.conversion.heads import resized
 from regard.conversion.measures import TOLERANCE, Model, difference, kept_of_one
 from regard.conversion.report import Change, Conversion
 from regard.conversion.tensor_files import raw_bytes
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.kinds import of_kind
 from regard.layers import MultiHeadAttention
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import a_list, of_kind, whole
+from regard.arguments import whole
 from regard.decoding.translator import Translation, Translator
+from regard.kinds import a_list, of_kind
 from regard.text import PAD, Pair, Scores, score
 from regard.text.translation_batches import batches_in_order, encode_pairs
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import plain, real, shown
+from regard.arguments import plain, real
 from regard.errors import ArgumentError
+from regard.kinds import shown
 
 
 def filtered_probabilities(

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_list, of_kind, whole
+from regard.arguments import whole
 from regard.decoding.beam import beam_search
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.opening import OURS, Over, SpecialIds, check_search, length_limits
 from regard.decoding.sampling import Sampling
 from regard.decoding.writing import GREEDY, write
 from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind
 from regard.models.state import Writer
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import a_list, shown, whole
+from regard.arguments import whole
 from regard.decoding.generate import generate
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.listening import Listener
@@ -15,6 +15,7 @@ from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
 from regard.decoding.stops import TextStream
 from regard.errors import ArgumentError
+from regard.kinds import a_list, shown
 from regard.models import LanguageModel
 from regard.text import BEGIN, Tokeniser, pad
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each, shown, whole
+from regard.arguments import whole
 from regard.decoding.likeliest import log_total
 from regard.errors import ArgumentError, RegardError
+from regard.kinds import each, shown
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 

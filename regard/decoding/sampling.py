@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.decoding.filters import check_filters, check_scores, filtered_probabilities, is_greedy
 from regard.decoding.likeliest import likeliest
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.patterns.counting import draw
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
-from regard.arguments import a_list, of_kind, shown
 from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind, shown
 
 
 class TextStream:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import a_list, of_kind, shown, whole
+from regard.arguments import whole
 from regard.decoding.beam import beam_search
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.loading import TOKENISER_FILE, check_together, load_with_tokeniser
 from regard.decoding.writing import greedy_search
 from regard.errors import ArgumentError
+from regard.kinds import a_list, of_kind, shown
 from regard.models.kinds import TranslationModel, translation_model
 from regard.text import Tokeniser
 from regard.text.translation_batches import batches_in_order

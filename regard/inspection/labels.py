@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from regard.arguments import a_string
+from regard.kinds import a_string
 
 EMPTY = "\u2423"  # "␣": a word of nothing
 LONGEST = 18  # characters of a label; a longer word ends in "…"

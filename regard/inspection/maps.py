@@ -8,10 +8,11 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import a_list, each, of_kind, shown, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.merging import Span, merge
 from regard.inspection.watching import layer_weights, recorded_weights, watched
+from regard.kinds import a_list, each, of_kind, shown
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel

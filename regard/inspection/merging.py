@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.arguments import a_list, shown
-from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import a_list, shown
+from regard.shapes import check_tensor
 
 Span = tuple[str, range]  # a word and the places of its ids
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.arguments import of_kind
 from regard.errors import ArgumentError
 from regard.inspection.canvas import (
     FAINT,
@@ -23,6 +22,7 @@ from regard.inspection.canvas import (
 )
 from regard.inspection.maps import AttentionMaps
 from regard.inspection.panels import Panel
+from regard.kinds import of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from regard.arguments import of_kind, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.inspection.labels import visible
 from regard.inspection.maps import AttentionMaps, Kind
+from regard.kinds import of_kind
 
 
 def looked_at(

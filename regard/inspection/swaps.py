@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from regard.arguments import a_list, shown
 from regard.errors import ArgumentError
+from regard.kinds import a_list, shown
 from regard.text.pronouns import PronounSentence, pronoun_of, swap_other, swap_referent
 
 

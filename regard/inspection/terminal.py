@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.arguments import a_list, whole
-from regard.core.tensors import check_tensor
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection.labels import shortened, visible
+from regard.kinds import a_list
+from regard.shapes import check_tensor
 
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))
 LEGEND = "█ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ShapeError
+from regard.kinds import shown
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from regard.arguments import shown, whole, yes_or_no
-from regard.core.problem import checked_dropout
+from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 from regard.layers.projection import Projection
 from regard.layers.refusing import check_vectors
+from regard.problem import checked_dropout
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
 ACTIVATIONS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from regard.arguments import of_kind
+from regard.kinds import of_kind
 from regard.lessons.taught import Table, Taught
 
 MEASURED = "*Measured on one machine; yours will differ.*"

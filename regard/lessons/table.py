@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.arguments import of_kind
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.lessons.taught import Lesson
 
 TEXT, RUN = frozenset({"text"}), frozenset({"run"})

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.mechanisms.base import STATISTICS
 from regard.mechanisms.feature_maps import EluPlusOne, FeatureMap
 from regard.mechanisms.features import Features, Kernelised

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError
+from regard.kinds import shown
 
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:

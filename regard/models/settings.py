@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import torch
 
-from regard.arguments import of_kind
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 
 LARGEST_SIZE = 2**31 - 1  # of one axis
 MOST_LAYERS = 10_000  # a limit against mistyped numbers; no memory holds a useful model of so many

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from regard.arguments import each, of_kind
 from regard.caches import Cache, RecurrentState
+from regard.kinds import each, of_kind
 from regard.layers import MultiHeadAttention
 
 

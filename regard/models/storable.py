@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import of_kind
 from regard.models.settings import Settings
 from regard.models.storage import SavedModel, load_model, save_model
 

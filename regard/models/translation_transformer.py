@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import of_kind
 from regard.caches import Cache, RecurrentState
 from regard.caches.given import check_rows
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection, project
 from regard.models.ids import check_ids, check_step
 from regard.models.padding import align

@@ -7,8 +7,9 @@ from itertools import islice
 
 import torch
 
-from regard.arguments import plain, shown, whole, yes_or_no
+from regard.arguments import plain, whole, yes_or_no
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.patterns.ranges import Ranges
 
 __all__ = [

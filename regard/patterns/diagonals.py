@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import is_whole, plain, whole
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.patterns.algebra import NOTHING, Not, both
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern

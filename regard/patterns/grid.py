@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from regard.arguments import shown
 from regard.errors import ArgumentError
+from regard.kinds import shown
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import is_whole, plain, whole
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.identity import new_serial

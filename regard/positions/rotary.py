@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 from regard.positions.sinusoidal import check_positions, checked_base, frequencies
 
 

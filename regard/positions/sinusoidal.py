@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from regard.arguments import real, shown, whole
+from regard.arguments import real, whole
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 
 
 class Sinusoidal(nn.Module):

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import torch
 
-from regard.arguments import a_path, of_kind
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path, of_kind
 from regard.storage.files import open_plain, replace_file
 from regard.storage.header import DTYPES, HEADER_LIMIT, SEAL_LENGTH, Entry, read_header, render_header
 

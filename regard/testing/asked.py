@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regard.arguments import is_whole, plain, real, shown, whole
+from regard.arguments import is_whole, plain, real, whole
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 from regard.testing import oracle
 from regard.testing.oracle import Answer, Array
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.arguments import a_string, of_kind, real, shown
-from regard.core.tensors import DTYPES, check_tensor
+from regard.arguments import real
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import a_string, of_kind, shown
+from regard.shapes import DTYPES, check_tensor
 from regard.testing.asked import numbers
 from regard.testing.oracle import Answer, Array
 

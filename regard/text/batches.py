@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.arguments import each, of_kind, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import each, of_kind
 from regard.text.vocabularies import PAD
 
 LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from regard.arguments import a_string
+from regard.kinds import a_string
 
 # Typographic apostrophes; articles and word processors write them, keyboards do not.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import IO
 
-from regard.arguments import a_path, each, of_kind
 from regard.errors import DataError
+from regard.kinds import a_path, each, of_kind
 
 BINARY_SNIFF = 4096  # bytes looked at before a file is taken for text
 UNDECODABLE_SHARE = 0.2  # above it, a file is in another encoding rather than damaged in places

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from regard.arguments import a_path, of_kind
 from regard.errors import ArgumentError, DataError
+from regard.kinds import a_path, of_kind
 from regard.text.characters import tidy
 from regard.text.formats import FORMATS, Fault, Row, rows
 from regard.text.lines import PathLike, read_lines

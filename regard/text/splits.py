@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from regard.arguments import a_list, of_kind
 from regard.errors import ArgumentError, DataError
+from regard.kinds import a_list, of_kind
 from regard.text.characters import normalise
 from regard.text.pairs import Pair
 

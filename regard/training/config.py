@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeGuard
 
-from regard.arguments import of_kind
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")

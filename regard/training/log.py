@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.arguments import a_path
 from regard.errors import CheckpointError
+from regard.kinds import a_path
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 

@@ -2,8 +2,9 @@
 
 import math
 
-from regard.arguments import of_kind, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.training.config import TrainingConfig
 
 

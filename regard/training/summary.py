@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import a_path
 from regard.errors import ArgumentError, CheckpointError
+from regard.kinds import a_path
 from regard.models.storage import read_checkpoints
 from regard.training.checkpoint import RunState, read_training
 from regard.training.config import TrainingConfig

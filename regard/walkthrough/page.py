@@ -14,8 +14,8 @@ from importlib.resources import files
 
 import torch
 
-from regard.arguments import of_kind
 from regard.inspection.labels import visible
+from regard.kinds import of_kind
 from regard.walkthrough.colours import LEVELS, NEGATIVE, POSITIVE, WEIGHTS, shade, signed_colours, weight_colours
 from regard.walkthrough.formula import formula_mathml
 from regard.walkthrough.steps import Axis, Step, Walk, counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import of_kind
+from regard.kinds import of_kind
 from regard.walkthrough.formula import formula_text
 from regard.walkthrough.steps import Step, Walk
 

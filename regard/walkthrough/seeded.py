@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from regard.arguments import a_list, whole, yes_or_no
+from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError
+from regard.kinds import a_list
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary

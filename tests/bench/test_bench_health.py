@@ -4,13 +4,13 @@ import json
 from functools import partial
 
 import pytest
+from regard.detail import Result
+from regard.offer import Cost, Offer, Refusal
 
 from regard.bench import health
 from regard.bench.health import PROBES, examine
 from regard.bench.mechanism_health import WORKS
 from regard.bench.report import describe_health
-from regard.core.backend import Cost, Offer, Refusal
-from regard.core.result import Result
 from regard.kernels import BACKENDS
 
 

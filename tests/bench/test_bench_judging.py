@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from regard.statistics import top_keys
 
 from regard.bench.case import Contender, Contest
 from regard.bench.judging import chosen_rows, judge
@@ -11,7 +12,6 @@ from regard.bench.ours import PLAN_RUN, REGARD, with_statistic
 from regard.bench.peers import PEERS
 from regard.bench.subjects import BIG_BIRD, CAUSAL, FULL, SMALL_WINDOW, STRIDED, WINDOW, allowed_pairs
 from regard.bench.work import Work, make_tensors
-from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow
 

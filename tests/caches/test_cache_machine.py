@@ -11,11 +11,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from regard.stored import Stored
 
 import regard as rg
 from regard.caches import load_cache, new_cache
 from regard.caches.numbers import DTYPES
-from regard.core.tensors import Stored
 
 KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
 

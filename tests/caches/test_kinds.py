@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from regard.stored import Stored
 
 import regard as rg
 from regard.caches import GrowingCache, RingCache, StaticCache, new_cache
-from regard.core.tensors import Stored
 
 
 def ones(added: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
+from regard.offer import Refusal
 from test_commands import regard
 
-from regard.core.backend import Refusal
 from regard.kernels import BACKENDS
 
 

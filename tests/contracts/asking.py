@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from regard.detail import AttentionDetail
+from regard.offer import Offer
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
 
-from regard.core.backend import Offer
-from regard.core.call import make_problem
-from regard.core.plan import AttentionDetail, make_plan
-from regard.core.result import checked_wants
 from regard.kernels import BACKENDS
 
 OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py

@@ -15,11 +15,11 @@ from cell_options import OPTIONS, bucket
 from cell_patterns import PATTERNS, Row
 from cells import BATCH, Places
 from refusing import documented
+from regard.stored import Stored
 
 import regard as rg
 from regard.bias import Bias
 from regard.caches.numbers import kept
-from regard.core.tensors import Stored
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 

@@ -10,11 +10,11 @@ import torch
 from asking import ask, computing
 from cell_patterns import PATTERNS
 from cells import Places
+from regard.statistics import weights_of
 from small_blocks import any_rows, cut
 
 import regard as rg
 from regard.bias import ALiBi
-from regard.core.result import weights_of
 from regard.testing import Answer, Budget, answer, make_qkv
 
 COUNT, ROWS, HEADS = 4, (0, 2, 3), (1, 0)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
 
 import regard as rg
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
-from regard.core.result import checked_wants
 from regard.kernels import BACKENDS
 
 from .blocks import cut

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.bias import alibi
+from regard import bias as alibi
 from regard.core import call, plan
 from regard.functional.kept import _calls, _plans
 from regard.kernels import dropout

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from regard.offer import Cost, Offer, Refusal
+from regard.plan import make_plan
+from regard.problem import Problem, make_problem
 from torch.nn.attention.flex_attention import AuxOutput, create_block_mask
 
 import regard as rg
 from regard import patterns as p
 from regard.bias import ALiBi
-from regard.core.backend import Cost, Offer, Refusal
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
-from regard.core.problem import Problem
 from regard.kernels import BACKENDS
 from regard.kernels.flex import Flex
 from regard.kernels.flex import backend as flex_backend

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import torch
+from regard.problem import make_problem
 
 from regard import patterns as p
-from regard.core.call import make_problem
 from regard.kernels.scores import layout as layout_room
 from regard.kernels.scores.layout import lay_out
 

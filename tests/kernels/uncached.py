@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from regard.detail import AttentionDetail
+from regard.plan import Plan, make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
 
-from regard.core.call import make_problem
-from regard.core.plan import AttentionDetail, Plan, make_plan
-from regard.core.result import checked_wants
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
 from regard.kernels.scores import layout

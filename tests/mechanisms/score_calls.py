@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from regard.plan import make_plan
+from regard.problem import make_problem
+from regard.statistics import checked_wants
 
 from regard import mechanisms as m
-from regard.core.call import make_problem
-from regard.core.plan import make_plan
-from regard.core.result import checked_wants
 from regard.kernels import BACKENDS
 from regard.mechanisms.base import Sizes
 

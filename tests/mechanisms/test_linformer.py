@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from regard.problem import make_problem
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import regard as rg
-from regard.core.call import make_problem
 from regard.kernels.linformer import Projected
 from regard.mechanisms import Linformer
 from regard.patterns import Causal, CausalWindow, KeySpan

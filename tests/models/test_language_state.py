@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import KINDS, SIZES, language_model, lossless_caches
+from regard.stored import Stored
 
 import regard as rg
-from regard.core.tensors import Stored
 from regard.layers import multi_head
 from regard.models import LanguageConfig, LanguageModel, State, Writer
 from regard.models.language import LanguageState

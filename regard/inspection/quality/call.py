@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from regard.core.plan import Plan
 from regard.functional import attention, attention_detail, plan_attention
 from regard.patterns import Pattern
+from regard.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)

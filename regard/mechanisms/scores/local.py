@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import is_whole, plain, whole
 from regard.errors import ArgumentError
+from regard.kinds import shown
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.scores.base import Projected, Score, check_sizes, kept_dims, multiplied
 from regard.mechanisms.scores.pairs import AroundCentre

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.core.combination import check_combination
+from regard.combination import check_combination
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.models.language.config import EACH, LanguageConfig, in_turn

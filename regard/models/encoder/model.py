@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError
+from regard.kinds import shown
 from regard.models.encoder.config import EncoderConfig
 from regard.models.encoder.heads import ClassesHead, WordsHead
 from regard.models.language.stack import Stack

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import of_kind
 from regard.bias import ALiBi
+from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.models.block import Block, new_norm
 from regard.models.ids import check_ids

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.arguments import of_kind
 from regard.caches.given import check_rows
 from regard.errors import ArgumentError
+from regard.kinds import of_kind
 from regard.layers import Projection, project
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
 from regard.models.ids import check_step
