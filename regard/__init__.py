@@ -14,7 +14,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regard import mechanisms, patterns, positions
-    from regard.detail import AttentionDetail
+    from regard.core.plan import AttentionDetail, Plan
+    from regard.core.result import top_keys
     from regard.errors import (
         ArgumentError,
         CheckpointError,
@@ -27,15 +28,12 @@ if TYPE_CHECKING:
     from regard.functional import attention, attention_detail, merge_attention, plan_attention
     from regard.layers import MultiHeadAttention, record_attention
     from regard.layers.caches import GrowingCache
-    from regard.plan import Plan
-    from regard.statistics import top_keys
 
 # Where each public name lives; the rooms below it (patterns, models, text, ...) are imported by their own names.
 _HOMES = {
     "regard.functional": ("attention", "plan_attention", "attention_detail", "merge_attention"),
-    "regard.statistics": ("top_keys", "weights_of"),
-    "regard.detail": ("AttentionDetail",),
-    "regard.plan": ("Plan",),
+    "regard.core.result": ("top_keys", "weights_of"),
+    "regard.core.plan": ("AttentionDetail", "Plan"),
     "regard.layers": ("MultiHeadAttention", "record_attention"),
     "regard.layers.caches": ("GrowingCache", "StaticCache", "RingCache", "RecurrentState", "load_cache"),
     "regard.errors": (

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.arguments import real, whole, yes_or_no
+from regard.arguments import real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 
 __all__ = ["ALiBi", "T5Relative", "Bias"]
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.arguments import real, whole
+from regard.arguments import real, shown, whole
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 
 __all__ = ["Sinusoidal", "Learned", "Rotary"]
 

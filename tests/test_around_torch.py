@@ -12,7 +12,7 @@ import regard as rg
 from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.statistics import top_keys
+from regard.core.result import top_keys
 from regard.testing import make_qkv
 
 # torch's forward mode loads rules that warn of torch.jit.script

@@ -13,8 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import regard as rg
 from regard import bias as b
 from regard import patterns as p
+from regard.core.tensors import Stored
 from regard.positions import Rotary
-from regard.stored import Stored
 from regard.testing import make_qkv
 
 LENGTHS = (16, 1, 63, 64, 65, 127, 128, 129)

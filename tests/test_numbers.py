@@ -15,12 +15,11 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import plain, real, whole
+from regard.arguments import LONGEST, a_list, of_kind, plain, real, shown, whole
+from regard.core.result import top_keys, weights_of
 from regard.decoding.search import SpecialIds
-from regard.kinds import LONGEST, a_list, of_kind, shown
 from regard.layers import caches
 from regard.models import LanguageConfig
-from regard.statistics import top_keys, weights_of
 from regard.testing import make_qkv
 from regard.text import Pair, TokenBatches, split_by_hash
 

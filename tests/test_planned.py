@@ -8,18 +8,22 @@ import pytest
 import torch
 
 import regard as rg
-from regard import planned as plans
+from regard.core.call import Call
+from regard.functional import kept as plans
 from regard.mechanisms import Softmax
 from regard.patterns import Causal
-from regard.planned import planned
 from regard.testing import make_qkv
 
 Q, K, V = make_qkv()
 
 
+def planned(q: Any, k: Any, v: Any, **options: Any) -> rg.Plan:
+    return plans.plan_of(Call(q, k, v, **options))
+
+
 def test_a_call_seen_before_is_not_checked_again(monkeypatch: pytest.MonkeyPatch):
     plan = planned(Q, K, V, pattern="causal", scale=0.5)
-    monkeypatch.setattr(plans, "make_problem", None)
+    monkeypatch.setattr(Call, "problem", None)
     assert planned(*make_qkv(seed=1, layout="sliced"), pattern="causal", scale=0.5) is plan
 
 
@@ -41,7 +45,7 @@ def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is
         plan.run(Q, K, V, bias=bias[:1])
     with pytest.raises(rg.ArgumentError, match="bias"):
         plan.run(Q, K, V)
-    monkeypatch.setattr(plans, "make_problem", None)
+    monkeypatch.setattr(Call, "problem", None)
     assert planned(Q, K, V, bias=bias) is plan
 
 

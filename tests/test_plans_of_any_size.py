@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard import problem as problems
+from regard.core import problem as problems
+from regard.core.backend import Offer
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.tensors import Outline
 from regard.errors import ArgumentError, RegardError
 from regard.kernels import BACKENDS
 from regard.mechanisms import LSH, LinearTransformer, Linformer
-from regard.offer import Offer
 from regard.patterns import Causal, Where, parse, survey
 from regard.patterns.counts import counted
-from regard.plan import make_plan
-from regard.problem import make_problem
-from regard.shapes import Outline
 
 GUARD = 60  # CPU seconds in which each answers on any machine; here it takes a tenth of a second
 

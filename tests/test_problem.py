@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from regard import patterns as p
-from regard.problem import PER_ROW, make_problem
+from regard.core.call import make_problem
+from regard.core.problem import PER_ROW
 from regard.testing import make_qkv
 
 

@@ -15,10 +15,10 @@ from regard import bias as b
 from regard import layers
 from regard import mechanisms as m
 from regard import positions as pos
+from regard.core.result import top_keys, weights_of
+from regard.core.tensors import Stored
 from regard.layers import caches
 from regard.patterns import Causal
-from regard.statistics import top_keys, weights_of
-from regard.stored import Stored
 from regard.testing import make_qkv
 
 

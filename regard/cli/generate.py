@@ -15,8 +15,8 @@ from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_sear
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
-from regard.terminal_text import printable_lines
 from regard.text import read_lines
+from regard.text.terminal import printable_lines
 
 
 def generate(

@@ -17,7 +17,7 @@ from regard.cli.console import check_picture_name, out, out_json, say
 from regard.cli.options import Json
 from regard.errors import ArgumentError
 from regard.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
-from regard.terminal_text import printable, printable_lines
+from regard.text.terminal import printable, printable_lines
 
 
 def lesson(

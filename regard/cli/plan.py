@@ -11,12 +11,12 @@ import typer
 
 from regard.cli.console import out_json, out_lines, shortened
 from regard.cli.options import Json
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.result import Want, checked_wants, top_keys, weights_of
+from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
 from regard.kernels import BACKENDS
-from regard.plan import make_plan
-from regard.problem import make_problem
-from regard.shapes import DTYPES, Outline
-from regard.statistics import Want, checked_wants, top_keys, weights_of
 
 DEVICES = ("cpu", "cuda")
 LARGEST = 10**18  # of a size: positions are counted in 64 bits

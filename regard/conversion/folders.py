@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from regard.arguments import a_path
 from regard.conversion.heads import Conversion
 from regard.conversion.llama_folders import PROVENANCE, convert_llama
 from regard.conversion.llama_layout import CONFIG_FILE, read_json
 from regard.conversion.own_models import PROVENANCE_FILE, load_converted
 from regard.errors import CheckpointError
-from regard.kinds import a_path
 
 
 def convert_kv_heads(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.arguments import is_whole, plain, whole
+from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.shapes import check_tensor
 
 METHODS = ("mean", "first")
 TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import of_kind, whole
 from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
-from regard.kinds import of_kind
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, of_kind, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import OURS, Hypothesis, Over, SpecialIds, admitted, check_search, length_limits, open_texts
 from regard.errors import ArgumentError
-from regard.kinds import a_list, of_kind
 from regard.models.state import Writer
 
 GREEDY = Sampling(temperature=0)

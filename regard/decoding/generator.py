@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import whole
+from regard.arguments import a_list, of_kind, shown, whole
 from regard.decoding.generate import generate
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
-from regard.kinds import a_list, of_kind, shown
 from regard.models import LanguageModel
 from regard.text import BEGIN, Tokeniser, pad
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import of_kind
 from regard.models import SavedModel, load_model
 from regard.text import Tokeniser
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import plain, real, whole
+from regard.arguments import plain, real, shown, whole
 from regard.decoding.search import likeliest
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.patterns.hashing import draw
 
 

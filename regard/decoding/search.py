@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from regard.arguments import real, whole
+from regard.arguments import each, real, shown, whole
 from regard.errors import ArgumentError, RegardError
-from regard.kinds import each, shown
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 

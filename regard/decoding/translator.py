@@ -11,13 +11,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import whole
+from regard.arguments import a_list, of_kind, shown, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.generate import greedy_search
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
-from regard.kinds import a_list, of_kind, shown
 from regard.models.kinds import TranslationModel, translation_model
 from regard.text import PAD, Pair, Scores, Tokeniser, score
 from regard.text.batches import batches_in_order, encode_pairs

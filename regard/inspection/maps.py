@@ -8,11 +8,10 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, each, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.terminal import visible
 from regard.inspection.watching import Span, layer_weights, merge, recorded_weights, watched
-from regard.kinds import a_list, each, of_kind, shown
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel

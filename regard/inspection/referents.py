@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.watching import Span, merge, recorded_weights, watched
-from regard.kinds import a_list, of_kind, shown
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.text import END, Tokeniser, normalise

@@ -16,16 +16,15 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
+from regard.core.problem import PER_ROW, RELATIVE, Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
 from regard.kernels.statistics.second_pass import tell, with_statistics
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, Relative, reachable_keys
 from regard.patterns import Full, Grid
 from regard.patterns.survey import PARTS, Budget, SpentError, estimated, turning_rows
-from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a block in a band: fewer waste calls, more waste pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one block

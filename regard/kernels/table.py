@@ -1,5 +1,6 @@
 """Every backend, in the order in which a plan lists them."""
 
+from regard.core.backend import Backend
 from regard.kernels.decode import Decode
 from regard.kernels.flex import Flex
 from regard.kernels.fused import Fused
@@ -9,7 +10,6 @@ from regard.kernels.lsh import Hashed
 from regard.kernels.reference import Reference
 from regard.kernels.streamed import Streamed
 from regard.kernels.tiled import Tiled
-from regard.offer import Backend
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from regard.arguments import real, yes_or_no
+from regard.arguments import real, shown, yes_or_no
 from regard.bias import Bias
+from regard.core.backend import check_backend
+from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
+from regard.core.tensors import Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.kernels import BACKENDS
-from regard.kinds import shown
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
 from regard.layers.mechanism import LayerMechanism
@@ -28,11 +30,8 @@ from regard.layers.refusing import (
     refuse_unrelated,
 )
 from regard.mechanisms import Mechanism
-from regard.offer import check_backend
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary
-from regard.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
-from regard.stored import Stored
 
 
 @dataclass(frozen=True)

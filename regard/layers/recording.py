@@ -9,10 +9,10 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
-from regard.detail import AttentionDetail
+from regard.arguments import shown
+from regard.core.plan import AttentionDetail
+from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, UnsupportedError
-from regard.kinds import shown
-from regard.statistics import Want, checked_wants
 
 _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 

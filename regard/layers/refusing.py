@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import whole
-from regard.autocast import is_casting
+from regard.arguments import shown, whole
+from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.kinds import shown
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Explicit, Pattern
 from regard.patterns.base import Compound
-from regard.shapes import refuse_layout
 
 
 def checked_sizes(

@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from regard.arguments import real
+from regard.arguments import real, shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.mechanisms.base import STATISTICS
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns.arguments import kept_whole

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
 from regard.patterns.arguments import kept_whole, whole

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from regard.arguments import of_kind, shown
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import of_kind, shown
 from regard.layers import project
 from regard.models.storage import SavedModel, load_model, save_model
 from regard.positions import Learned, Sinusoidal

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 from regard.models.language.config import EACH, LanguageConfig, in_turn
 from regard.models.language.stack import Stack
 from regard.models.layers import new_norm

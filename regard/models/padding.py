@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 from regard.patterns import KeySpan
 from regard.text.vocabularies import PAD
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from regard.kinds import each, of_kind
+from regard.arguments import each, of_kind
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import KeySpan

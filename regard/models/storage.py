@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from regard.arguments import a_path, a_string, of_kind
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import a_path, a_string, of_kind
 from regard.storage.files import (
     TEXT_LIMIT,
     check_name,

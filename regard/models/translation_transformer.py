@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from regard.arguments import of_kind
 from regard.errors import ArgumentError
-from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.caches.base import check_rows

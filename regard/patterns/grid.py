@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.patterns.band import Band
 from regard.patterns.ranges import Ranges, covers, union
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+from regard.arguments import a_path, of_kind
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import a_path, of_kind
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import parse_json
 

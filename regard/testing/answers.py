@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from regard.arguments import is_whole, plain, real, whole
+from regard.arguments import a_string, is_whole, of_kind, plain, real, shown, whole
+from regard.core.tensors import DTYPES, check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import a_string, of_kind, shown
-from regard.shapes import DTYPES, check_tensor
 from regard.testing import oracle
 from regard.testing.oracle import Answer, Array
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import real, whole, yes_or_no
+from regard.arguments import real, shown, whole, yes_or_no
 from regard.errors import ArgumentError
-from regard.kinds import shown
 
 LAYOUTS = ("contiguous", "transposed", "expanded", "sliced", "offset")
 

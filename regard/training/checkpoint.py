@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from regard.arguments import a_path
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import a_path
 from regard.models.storage import (
     Checkpoints,
     load_model,

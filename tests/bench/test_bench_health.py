@@ -8,9 +8,9 @@ import pytest
 from regard.bench import health
 from regard.bench.health import PROBES, WORKS, examine
 from regard.bench.report import describe_health
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Refusal
+from regard.core.result import Result
 from regard.kernels import BACKENDS
-from regard.offer import Cost, Offer, Refusal
 
 
 class Spoiled:

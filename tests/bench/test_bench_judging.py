@@ -10,9 +10,9 @@ from regard.bench.judging import chosen_rows, judge
 from regard.bench.ours import PLAN_RUN, REGARD, with_statistic
 from regard.bench.peers import PEERS
 from regard.bench.work import BIG_BIRD, CAUSAL, FULL, SMALL_WINDOW, STRIDED, WINDOW, Work, allowed_pairs, make_tensors
+from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow
-from regard.statistics import top_keys
 
 SMALL = Work(70, heads=2, head_dim=8, pattern=SMALL_WINDOW)
 WORKS = {

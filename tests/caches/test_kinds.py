@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import regard as rg
+from regard.core.tensors import Stored
 from regard.layers.caches import GrowingCache, RingCache, StaticCache, new_cache
-from regard.stored import Stored
 
 
 def ones(added: int) -> tuple[torch.Tensor, torch.Tensor]:

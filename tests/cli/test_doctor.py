@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from test_commands import regard
 
+from regard.core.backend import Refusal
 from regard.kernels import BACKENDS
-from regard.offer import Refusal
 
 
 class Negative:

@@ -18,8 +18,8 @@ from refusing import documented
 
 import regard as rg
 from regard.bias import Bias
+from regard.core.tensors import Stored
 from regard.layers.caches.entries import kept
-from regard.stored import Stored
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 

@@ -11,7 +11,7 @@ from asking import PLAIN
 
 import regard as rg
 from regard import patterns as p
-from regard import planned as planned_room
+from regard.functional import kept as planned_room
 from regard.kernels import BACKENDS
 from regard.testing import make_qkv
 

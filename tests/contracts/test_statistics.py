@@ -14,7 +14,7 @@ from small_blocks import any_rows, cut
 
 import regard as rg
 from regard.bias import ALiBi
-from regard.statistics import weights_of
+from regard.core.result import weights_of
 from regard.testing import Answer, Budget, answer, make_qkv
 
 COUNT, ROWS, HEADS = 4, (0, 2, 3), (1, 0)

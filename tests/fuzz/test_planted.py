@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from regard import bias, plan, problem
+from regard import bias
+from regard.core import call, plan
+from regard.functional.kept import _calls, _plans
 from regard.kernels import dropout
 from regard.kernels.statistics import observe
 from regard.kernels.streamed import function as streamed
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
-from regard.planned import _calls, _plans
 
 from .judging import judge
 from .running import case_of, judged, verdicts_of
@@ -35,15 +36,15 @@ def plant_causal_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_no_softcap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(problem, "checked_softcap", lambda softcap: None)
+    patch.setattr(call, "checked_softcap", lambda softcap: None)
 
 
 def plant_swapped_heads(patch: pytest.MonkeyPatch) -> None:
     """Query head h reads key/value head h % kv_heads."""
     right = plan.prepare
 
-    def wrong(problem: Any, place: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-        operands = right(problem, place, q, k, v, *rest)
+    def wrong(problem: Any, place: Any, call: Any) -> Any:
+        operands = right(problem, place, call)
         if problem.group == 1 or not isinstance(operands.k, torch.Tensor):
             return operands
         turned = [h % problem.kv_heads for h in range(0, problem.heads, problem.group)]

@@ -10,13 +10,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import patterns as p
+from regard.core.backend import Offer, Refusal
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.tensors import Stored
 from regard.kernels import flash
 from regard.kernels.decode import Decode, weigh
 from regard.layers.caches.entries import kept
-from regard.offer import Offer, Refusal
-from regard.plan import make_plan
-from regard.problem import make_problem
-from regard.stored import Stored
 from regard.testing import Budget, answer, make_qkv
 
 

@@ -16,15 +16,16 @@ from torch.nn.attention.flex_attention import AuxOutput, create_block_mask
 import regard as rg
 from regard import patterns as p
 from regard.bias import ALiBi
+from regard.core.backend import Cost, Offer, Refusal
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.problem import Problem
 from regard.kernels import BACKENDS
 from regard.kernels.flex import Flex
 from regard.kernels.flex import backend as flex_backend
 from regard.kernels.flex.tables import block_mask
 from regard.kernels.flex.tile_map import most_pairs, tile_map
-from regard.offer import Cost, Offer, Refusal
 from regard.patterns import Grid
-from regard.plan import make_plan
-from regard.problem import Problem, make_problem
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)

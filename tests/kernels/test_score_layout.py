@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from regard import patterns as p
+from regard.core.call import make_problem
 from regard.kernels.scores import layout as layout_room
 from regard.kernels.scores.layout import lay_out
-from regard.problem import make_problem
 
 PATTERNS = (
     "full", "causal", "causal_window(5)", "sliding_window(9)", "key_span(3, 31)", "~causal", "~sliding_window(6)",

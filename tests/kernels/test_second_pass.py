@@ -11,7 +11,7 @@ from uncached import cut, detail, plan
 import regard as rg
 from regard import patterns as p
 from regard.bias import T5Relative
-from regard.statistics import checked_wants, weights_of
+from regard.core.result import checked_wants, weights_of
 from regard.testing import make_qkv
 
 WANT = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.top_keys(4), weights_of([4, 0, 7], [3, 1]))

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from regard import mechanisms as m
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.result import checked_wants
 from regard.kernels import BACKENDS
 from regard.mechanisms.base import Sizes
-from regard.plan import make_plan
-from regard.problem import make_problem
-from regard.statistics import checked_wants
 
 BATCH, Q_LEN, K_LEN, QUERY_DIM, KEY_DIM, V_DIM, HIDDEN, WINDOW = 2, 7, 11, 5, 3, 13, 17, 3
 HEADS = ((6, 6), (6, 3), (6, 1))

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import regard as rg
+from regard.core.call import make_problem
 from regard.kernels.linformer import Projected
 from regard.mechanisms import Linformer
 from regard.patterns import Causal, CausalWindow, KeySpan
-from regard.problem import make_problem
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, V_DIM, RANK, LENGTH = 2, 6, 7, 11, 5, 13, 3, 17
 BACKENDS = ("linformer", "reference")

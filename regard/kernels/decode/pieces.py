@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.operands import Operands, reachable_keys
-from regard.problem import PER_ROW, Problem
+from regard.core.backend import Operands, reachable_keys
+from regard.core.problem import PER_ROW, Problem
 
 MOST = 4  # pieces; more are computed as one with a mask
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
 from regard.kernels.flex.tables import lookup
-from regard.operands import Operands, Relative
-from regard.problem import Problem
 
 Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
 from regard.kernels.linear.documents import Pack, pack_documents, put_back
 from regard.kernels.linear.function import follow, follow_on
 from regard.kernels.linear.sight import Sight, live_keys, shown
 from regard.kernels.linear.walk import Tensors, Walk
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
-from regard.operands import Operands
 from regard.patterns import Causal, SameDocument
-from regard.problem import Problem
 
 Told = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)
 

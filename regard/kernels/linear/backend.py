@@ -7,15 +7,14 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
 from regard.kernels.linear.attend import attend, is_causal
 from regard.kernels.linear.walk import BLOCK, CHUNK
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Kernelised
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
 from regard.patterns import SameDocument
-from regard.problem import PER_ROW, Problem
 
 
 class Linear:

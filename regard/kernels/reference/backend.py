@@ -7,7 +7,9 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels.dropout import PAIR
 from regard.kernels.reference.kernelised import kernelised_attention
 from regard.kernels.reference.linformer import linformer_attention
@@ -17,9 +19,6 @@ from regard.kernels.scores.formulas import sums_tanh
 from regard.kernels.statistics.second_pass import with_statistics
 from regard.mechanisms import LSH, Linformer, Softmax
 from regard.mechanisms.features import Kernelised
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands
-from regard.problem import Problem
 
 FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
     Softmax: softmax_attention,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
 from regard.kernels.scores.centres import live_keys
 from regard.kernels.scores.formulas import sums_tanh
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores.base import AroundCentre
-from regard.operands import Operands
-from regard.problem import Problem
 
 
 def similarity(problem: Problem, operands: Operands, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -11,12 +11,12 @@ import math
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels.dropout import drop
 from regard.kernels.reference.scores import distances_from_centre, nearness, similarity, window
 from regard.kernels.statistics.observe import observe
-from regard.operands import Operands
-from regard.problem import Problem
 
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:

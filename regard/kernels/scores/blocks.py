@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.core.backend import Operands, Relative
 from regard.kernels.scores.centres import centres
 from regard.kernels.scores.diagonals import spread
 from regard.kernels.scores.formulas import Dots, Formula, TanhSums
@@ -22,7 +23,6 @@ from regard.kernels.scores.layout import Layout, Part, Strip
 from regard.kernels.scores.workspace import Workspace
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores.base import AroundCentre, TanhSum
-from regard.operands import Operands, Relative
 
 LOG2E = 1 / math.log(2)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
 from regard.mechanisms.scores.base import AroundCentre
-from regard.operands import Operands
 from regard.patterns import Grid
-from regard.problem import Problem
 
 if TYPE_CHECKING:
     from regard.kernels.scores.blocks import Block

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from regard.core.problem import Problem
 from regard.kernels.scores.workspace import Workspace
 from regard.mechanisms.scores.base import AroundCentre, TanhSum
-from regard.problem import Problem
 
 if TYPE_CHECKING:
     from regard.kernels.scores.blocks import Block

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from regard.core.backend import Operands, Relative
 from regard.kernels.scores.blocks import Block, Scores
 from regard.kernels.scores.diagonals import summed
 from regard.kernels.scores.formulas import TanhSums
 from regard.kernels.scores.layout import Strip
-from regard.operands import Operands, Relative
 
 Inputs = tuple[torch.Tensor | None, ...]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from regard.core.problem import PER_ROW, Problem
 from regard.patterns.ranges import Ranges, Segments, common, without
 from regard.patterns.survey import estimated, look_cost, turning_rows
-from regard.problem import PER_ROW, Problem
 
 ROWS = 256  # of a strip, the query heads of a group together
 PAIRS = 1 << 17  # of one part of a tile on CPU: 512 KiB of scores in float32; there are two or three such workspaces

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import PER_ROW, Problem
 from regard.kernels import dropout
 from regard.kernels.flash import weigh
 from regard.kernels.scores.centres import live_keys
@@ -20,10 +22,8 @@ from regard.kernels.scores.formulas import sums_tanh
 from regard.kernels.second_order import Index, Piece
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores.base import AroundCentre
-from regard.operands import Operands, Relative
 from regard.patterns import Grid
 from regard.patterns.ranges import Ranges
-from regard.problem import PER_ROW, Problem
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums
 

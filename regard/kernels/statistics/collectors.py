@@ -10,9 +10,9 @@ import math
 
 import torch
 
+from regard.core.problem import Problem
+from regard.core.result import TopKeys, WeightsOf, asked_for
 from regard.kernels.scores.blocks import Block, Scores
-from regard.problem import Problem
-from regard.statistics import TopKeys, WeightsOf, asked_for
 
 FLOOR = -2000.0  # log2 of a weight that is 0 in every dtype, yet finite
 CANDIDATES = 8  # groups into which keys are dealt out before the largest are looked for

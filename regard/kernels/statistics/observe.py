@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from regard.detail import TopKeysFound
+from regard.core.problem import Problem
+from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
 from regard.patterns import Grid
-from regard.problem import Problem
-from regard.statistics import TopKeys, WeightsOf, asked_for
 
 
 def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:

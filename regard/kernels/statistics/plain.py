@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import WeightsOf, asked_for
 from regard.kernels.scores.plain import Rows, rows_of
 from regard.kernels.second_order import Index, Piece
 from regard.kernels.statistics.collectors import KINDS
-from regard.operands import Operands
-from regard.problem import Problem
-from regard.statistics import WeightsOf, asked_for
 
 Weights = torch.Tensor  # (batch, heads, rows, keys)
 Statistic = tuple[Callable[[Weights, torch.Tensor], torch.Tensor], Index]  # the statistic, and where its part of it is

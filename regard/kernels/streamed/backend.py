@@ -6,7 +6,9 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels import dropout
 from regard.kernels.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.kernels.scores.layout import Layout, Size, lay_out
@@ -14,9 +16,6 @@ from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.streamed.forward import FUSED_PAIRS, may_be_fused
 from regard.kernels.streamed.function import stream
 from regard.mechanisms import Softmax
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands
-from regard.problem import Problem
 
 # Measured on CPU in float32, as the floating-point operations that take as long:
 PAIR = 70  # for each pair forward: its maximum, difference, exponential and sum

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from regard.core.backend import Operands
 from regard.kernels.dropout import row_states, write_kept
 from regard.kernels.scores.blocks import Block, Scores
 from regard.kernels.scores.layout import Strip
-from regard.operands import Operands
 
 
 class Dropping:

@@ -6,14 +6,14 @@ import math
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import RELATIVE, Problem
 from regard.kernels import flash
 from regard.kernels.scores.blocks import LOG2E, Block, Scores
 from regard.kernels.scores.layout import lay_out
 from regard.kernels.scores.workspace import Workspace
 from regard.kernels.streamed.dropping import Dropping
 from regard.mechanisms import Softmax
-from regard.operands import Operands
-from regard.problem import RELATIVE, Problem
 
 FUSED_PAIRS = 1 << 20  # of a block that a fused operation computes, which needs no workspace but a mask
 

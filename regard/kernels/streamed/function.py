@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands
 from regard.kernels.scores.blocks import LOG2E, Scores
 from regard.kernels.scores.gradients import ScoreGradients, score_inputs
 from regard.kernels.scores.layout import Layout
@@ -15,7 +16,6 @@ from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
 from regard.kernels.streamed.dropping import Dropping
 from regard.kernels.streamed.forward import forward
-from regard.operands import Operands
 
 
 def stream(layout: Layout, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,18 +8,17 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, RELATIVE, Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.kernels.tiled.estimate import about
 from regard.kernels.tiled.lowering import lower
 from regard.kernels.tiled.program import Program, Terms, Work
 from regard.kernels.tiled.shares import Share, run_shares
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid, Pattern
 from regard.patterns.survey import Budget, SpentError
-from regard.problem import PER_ROW, RELATIVE, Problem
 
 # Rows of a strip, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}

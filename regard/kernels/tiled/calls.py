@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from regard.core.backend import Relative
 from regard.kernels import flash
 from regard.kernels.tiled.places import Block, Gathered, Place, Residues, Windows
 from regard.kernels.tiled.program import Lattices, Look, Program, numbers
-from regard.operands import Relative
 from regard.patterns.narrowing import Blocks
 
 COPIED = 1 << 20  # numbers gathered, or gradients of windows held, at once

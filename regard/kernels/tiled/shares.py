@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
 from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
 from regard.kernels.tiled.calls import Setting
 from regard.kernels.tiled.execution import Found, Saved, backward, forward
 from regard.kernels.tiled.program import Program
-from regard.operands import Operands, Relative
-from regard.problem import Problem
 
 
 @dataclass(frozen=True)

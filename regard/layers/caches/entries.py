@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.kinds import shown
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 DTYPES = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from regard.arguments import shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.layers.caches.base import Cache, checked_path
 from regard.layers.caches.entries import Held, read_kind
 

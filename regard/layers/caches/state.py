@@ -9,19 +9,19 @@ from typing import Self
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import shown, whole
+from regard.core.call import make_problem
+from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.kernels.linear.chunk import Sums
 from regard.kernels.linear.sight import Sight, live_keys
 from regard.kernels.linear.sight import shown as live_parameters
 from regard.kernels.linear.walk import Walk, shares
-from regard.kinds import shown
 from regard.layers.caches.base import check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid, KeySpan, Pattern
-from regard.problem import Problem, make_problem
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"

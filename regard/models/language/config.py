@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from regard.combination import check_combination
+from regard.arguments import a_string, of_kind
+from regard.core.combination import check_combination
 from regard.errors import ArgumentError
-from regard.kinds import a_string, of_kind
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism

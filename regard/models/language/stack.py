@@ -7,8 +7,8 @@ import math
 import torch
 from torch import nn
 
+from regard.arguments import of_kind
 from regard.bias import ALiBi
-from regard.kinds import of_kind
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.models.base import TextModel, new_positions
 from regard.models.language.config import LanguageConfig

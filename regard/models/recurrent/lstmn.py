@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.arguments import whole
+from regard.arguments import of_kind, whole
+from regard.core.tensors import check_tensor
 from regard.errors import ShapeError
-from regard.kinds import of_kind
 from regard.mechanisms.scores import Additive
 from regard.models.recurrent.memory import Memory, MemoryAttention
-from regard.shapes import check_tensor
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
 from regard.storage.files import replace_file
-from regard.terminal_text import printable
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
 from regard.text.pronouns import make_split
+from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUN_COUNTS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves

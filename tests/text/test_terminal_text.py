@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from regard.terminal_text import one_line, printable, printable_json, printable_lines
+from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
 EVERY = [chr(number) for number in range(sys.maxunicode + 1)]
 

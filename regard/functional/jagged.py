@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from regard.bias import Bias
+from regard.core.call import Call
+from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, SameDocument, as_pattern
 from regard.patterns.documents import PerDocument
-from regard.shapes import refuse_layout
-from regard.stored import Stored
 
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 
@@ -24,24 +23,23 @@ def is_nested(*tensors: Any) -> bool:
     return any(getattr(x, "is_nested", False) for x in tensors)
 
 
-def packed_call(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
-) -> tuple[Tensors, dict[str, Any], Callable[[torch.Tensor], torch.Tensor]]:
+def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor]]:
     """The call of one packed row that stands for a call of jagged tensors.
 
     A document is a batch row. Each attends to its own keys, and patterns count positions from its start.
 
     Args:
-        q, k, v: (batch, heads, ragged length, size); k and v have one length, which may differ from q's.
-        options: those of `attention`.
+        call: q, k and v are (batch, heads, ragged length, size); k and v have one length, which may differ from q's.
 
     Returns:
-        Tensors (1, heads, all positions, size), their options, and the function that makes an output jagged as q is.
+        A call of tensors (1, heads, all positions, size), and the function that makes an output jagged as q is.
 
     Raises:
         ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
         UnsupportedError: an option that says nothing about documents.
     """
+    tensors: tuple[Any, Any, Any] = call[:3]
+    q, k, v = tensors
     named = (("q", q), ("k", k), ("v", v))
     for name, tensor in named:
         if is_nested(tensor) and tensor.layout != torch.jagged:
@@ -53,15 +51,15 @@ def packed_call(
     if len(_offsets(q)) != len(_offsets(k)):
         raise ShapeError(f"q holds {q.shape[0]} documents and k {k.shape[0]}; document d of q attends to document d")
     alike = torch.equal(_offsets(q), _offsets(k))
-    _refuse_options(options, alike)
-    pattern = _packed_pattern(as_pattern(options["pattern"]), options["mechanism"], q, k, alike)
-    values = tuple(x.values()[None] for x in (q, k, v))
+    _refuse_options(call, alike)
+    pattern = _packed_pattern(as_pattern(call.pattern), call.mechanism, q, k, alike)
+    q_values, k_values, v_values = (x.values()[None] for x in (q, k, v))
     offsets = _offsets(q)
 
     def unpacked(output: torch.Tensor) -> torch.Tensor:
         return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets, jagged_dim=2)
 
-    return values, {**options, "pattern": pattern, "q_start": 0}, unpacked  # ty: ignore[invalid-explicit-return]
+    return call._replace(q=q_values, k=k_values, v=v_values, pattern=pattern, q_start=0), unpacked
 
 
 def _packed_pattern(
@@ -103,18 +101,18 @@ def _check(name: str, x: torch.Tensor | Stored) -> None:
         )
 
 
-def _refuse_options(options: dict[str, Any], alike: bool) -> None:
-    if isinstance(options["bias"], torch.Tensor):
+def _refuse_options(call: Call, alike: bool) -> None:
+    if isinstance(call.bias, torch.Tensor):
         raise UnsupportedError(
             "a bias tensor has a number for each pair of one rectangle, and nested q and k are documents of different "
             "lengths; give a bias by distance (regard.bias), or call attention for each document"
         )
-    if isinstance(options["bias"], Bias) and not alike:
+    if isinstance(call.bias, Bias) and not alike:
         raise UnsupportedError(
             "a bias by distance beside nested q and k of different lengths is not computed; call attention for each "
             "document"
         )
-    if options["q_start"] is not None:
+    if call.q_start is not None:
         raise UnsupportedError(
             "q_start beside nested tensors says nothing, for in each document the last query meets the last key; leave "
             "it out, or call attention for each document"

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 
 import torch
 
+from regard.arguments import shown
+from regard.core.result import TopKeys, Want, WeightsOf
+from regard.core.tensors import Outline, refuse_layout
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.kinds import shown
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.shapes import Outline, refuse_layout
-from regard.statistics import TopKeys, Want, WeightsOf
 
 
 def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from regard.autocast import cast, is_casting
+from regard.arguments import shown
 from regard.bias import Bias
-from regard.combination import checked_parameters
-from regard.detail import AttentionDetail, Result
-from regard.errors import ArgumentError, UnsupportedError
-from regard.kinds import shown
+from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_backend, reachable_keys, short
+from regard.core.call import UNKNOWN, Call
+from regard.core.combination import checked_parameters
+from regard.core.hidden import Place, contained, hides_pairs, looks_sound, place_of, prepare
+from regard.core.problem import PER_ROW, RELATIVE, Problem, learns
+from regard.core.result import Result, TopKeysFound
+from regard.core.shaped import NAME as SHAPES
+from regard.core.shaped import has_no_values, offer_of_shapes, shapes_of
+from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_tracing
+from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.mechanisms import Softmax
-from regard.non_finite import contained, hides_pairs, looks_sound
-from regard.offer import Backend, Cost, Offer, Refusal, check_backend, short
-from regard.operands import Operands, Place, place_of, prepare, reachable_keys
-from regard.problem import PER_ROW, RELATIVE, Problem, learns
-from regard.shaped import NAME as SHAPES
-from regard.shaped import has_no_values, offer_of_shapes, shapes_of
-from regard.shapes import check_tensor, refuse_layout, refuse_tracing
-from regard.stored import Stored
 
 UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
 FORWARD_MODE = "reference"  # the one backend whose every line PyTorch can differentiate forwards
@@ -57,7 +55,7 @@ class Plan:
 
         A bias, a tensor of q_start and a mechanism's parameters are handed over again: a plan keeps no values.
         """
-        return self._result(q, k, v, bias, q_start, dropout_seed, parameters).output
+        return self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)).output
 
     def detail(
         self,
@@ -71,23 +69,47 @@ class Plan:
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        given = {"bias": bias, "q_start": q_start, "dropout_seed": dropout_seed, "parameters": parameters}
-        return AttentionDetail(self.result(q, k, v, **given), self)
+        return AttentionDetail(self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)), self)
 
-    def result(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | Stored,
-        v: torch.Tensor | Stored,
-        *,
-        bias: torch.Tensor | Bias | None = None,
-        q_start: torch.Tensor | None = None,
-        dropout_seed: int | None = None,
-        parameters: Mapping[str, torch.Tensor] | None = None,
-    ) -> Result:
-        """What `detail` shows, as plain tensors."""
-        found = self._result(q, k, v, bias, q_start, dropout_seed, parameters)
-        return found.on_all_keys(self.keys, self.problem.k_len)
+    def result_of(self, call: Call) -> Result:
+        """Output and statistics of a call, after a check that its tensors are those the plan was made for.
+
+        The options of the call are the plan's own already, so only tensors, dropout_seed and q_start are read. Tensors
+        that passed the check once pass it again by their look.
+        """
+        if torch.compiler.is_compiling():
+            raise UnsupportedError(
+                "a plan is not followed inside torch.compile, where attention itself is compiled; call attention "
+                "there, or follow the plan outside, where this works"
+            )
+        try:
+            place = self._places.get(key := call.key())
+        except UNKNOWN:
+            place = key = None
+        return self._checked_result(call, key) if place is None else self.compute(call, place)
+
+    def compute(self, call: Call, place: Place | None) -> Result:
+        """Output and statistics of a call that is known to fit; `place` as `place_for` gave it for a like call."""
+        problem = self.problem
+        if place is None:
+            place = place_of(problem, self.keys, call.q_start, call.q.device)
+        operands = prepare(problem, place, call)
+        if self._has_parameters or call.parameters is not None:
+            operands = replace(operands, parameters=self._parameters_of(call))
+        as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
+        result = self._offer.run(operands if as_prepared else self._entering(operands))
+        if self._hides_pairs and not looks_sound(result.output):
+            result = contained(problem, operands, result, self._computed)
+        if result.output.dtype != problem.dtype:
+            result = replace(result, output=result.output.to(problem.dtype))
+        return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
+
+    def place_for(self, call: Call) -> Place | None:
+        """Where the tensors of every call with this call's look stand, if that may be kept; see `compute`."""
+        if isinstance(call.q_start, torch.Tensor) or isinstance(call.bias, Bias):
+            return None
+        place = place_of(self.problem, self.keys, None, call.q.device)
+        return place if place.lasting else None
 
     @property
     def asked(self) -> str:
@@ -128,45 +150,27 @@ class Plan:
             lines.append("  about: estimated from a sample of the row blocks, as there are too many to look at each")
         return "\n".join(lines)
 
-    def _result(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | Stored,
-        v: torch.Tensor | Stored,
-        bias: torch.Tensor | Bias | None,
-        q_start: torch.Tensor | None,
-        dropout_seed: int | None,
-        parameters: Mapping[str, torch.Tensor] | None,
-    ) -> Result:
-        if torch.compiler.is_compiling():
-            raise UnsupportedError(
-                "a plan is not followed inside torch.compile, where attention itself is compiled; call attention "
-                "there, or follow the plan outside, where this works"
-            )
+    def _checked_result(self, call: Call, key: Hashable | None) -> Result:
+        """The result of a call that was not seen before, or that autocast changes."""
         refuse_tracing()
-        casting = isinstance(q, torch.Tensor) and is_casting(q.device.type)
-        if casting:
-            q, k, v, bias = cast(q, k, v, bias)
-        place = self._place(q, k, v, bias, q_start)
-        handed: dict[str, torch.Tensor] = {}
-        if self.problem.mechanism != _SOFTMAX or parameters is not None:
-            handed = checked_parameters(self.problem.mechanism, self.problem.sizes, parameters, q)
-        if place is None:
-            return shapes_of(self.problem, len(self.keys), q, k, v, bias, *handed.values())
-        operands = prepare(self.problem, place, q, k, v, bias, dropout_seed)
-        if handed:
-            operands = replace(operands, parameters=self._at_keys(handed))
-        if not casting:
-            return self._computed(operands)
-        with torch.autocast(q.device.type, enabled=False):  # the backend alone decides in what it computes
-            return self._computed(operands)
+        if (cast := call.cast()) is not call:
+            with torch.autocast(cast.q.device.type, enabled=False):  # the backend alone decides in what it computes
+                return self.result_of(cast)
+        self._check(call)
+        if has_no_values(call.q, call.k, call.v):
+            tensors = (call.q, call.k, call.v, call.bias, *self._checked_parameters(call).values())
+            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
+        place = self.place_for(call)
+        if place is not None and key is not None:
+            self._places[key] = place
+        return self.compute(call, place)
 
     def _computed(self, operands: Operands) -> Result:
-        compute = lambda operands: self._offer.run(self._entering(operands))  # noqa: E731
-        result, dtype = compute(operands), self.problem.dtype
-        if self._hides_pairs and not looks_sound(result):
-            result = contained(self.problem, operands, result, compute)
-        return result if result.output.dtype == dtype else replace(result, output=result.output.to(dtype))
+        return self._offer.run(self._entering(operands))
+
+    @cached_property
+    def _places(self) -> dict[Hashable, Place]:
+        return {}
 
     @cached_property
     def _adds_gradients(self) -> bool:
@@ -179,10 +183,23 @@ class Plan:
     def _hides_pairs(self) -> bool:
         return hides_pairs(self.problem, self.keys)
 
-    def _at_keys(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Those that have a number for each key, cut to the keys that can be reached."""
+    @cached_property
+    def _has_parameters(self) -> bool:
+        return self.problem.mechanism != _SOFTMAX
+
+    @cached_property
+    def _enter_as_prepared(self) -> bool:
+        """Does the backend take plain tensors as they were prepared?"""
+        mechanism = self.problem.mechanism
+        return not self._adds_gradients and not (isinstance(mechanism, Softmax) and mechanism.score.projects)
+
+    def _checked_parameters(self, call: Call) -> dict[str, torch.Tensor]:
+        return checked_parameters(self.problem.mechanism, self.problem.sizes, call.parameters, call.q)
+
+    def _parameters_of(self, call: Call) -> dict[str, torch.Tensor]:
+        """The mechanism's tensors; those that have a number for each key are cut to the keys that can be reached."""
         here, by_key = slice(self.keys.start, self.keys.stop), self.problem.mechanism.by_key
-        return {name: x[..., here] if name in by_key else x for name, x in parameters.items()}
+        return {name: x[..., here] if name in by_key else x for name, x in self._checked_parameters(call).items()}
 
     def _entering(self, operands: Operands) -> Operands:
         """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""
@@ -195,48 +212,9 @@ class Plan:
         q, k, left = mechanism.score.project(operands.q, operands.k.to(wide), operands.parameters)
         return replace(operands, q=q, k=k, v=operands.v.to(wide), parameters=left)
 
-    def _place(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | Stored,
-        v: torch.Tensor | Stored,
-        bias: torch.Tensor | Bias | None,
-        q_start: torch.Tensor | None,
-    ) -> Place | None:
-        """Where the tensors stand, after a check that they are what the plan was made for; what passed passes again.
-
-        None for tensors without values.
-        """
-        if has_no_values(q, k, v):
-            self._check(q, k, v, bias, q_start)
-            return None
-        plain = q_start is None and not isinstance(bias, Bias)
-        try:
-            given = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
-            if plain and bias is not None:
-                given = (*given, bias.shape, learns(bias))
-            place = self._places.get(given) if plain else None
-        except (AttributeError, RuntimeError):  # something is no tensor, or has no such shape: the checks say what
-            place = None
-        if place is None:
-            self._check(q, k, v, bias, q_start)
-            place = place_of(self.problem, self.keys, q_start, q.device)
-            if plain and place.lasting:
-                self._places[given] = place
-        return place
-
-    @cached_property
-    def _places(self) -> dict[tuple[Any, ...], Place]:
-        return {}
-
-    def _check(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | Stored,
-        v: torch.Tensor | Stored,
-        bias: torch.Tensor | Bias | None,
-        q_start: torch.Tensor | None,
-    ) -> None:
+    def _check(self, call: Call) -> None:
+        """Raise unless the tensors of a call are what the plan was made for."""
+        q, k, v, bias, q_start = call.q, call.k, call.v, call.bias, call.q_start
         planned = self.problem
         shapes = {
             "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim), planned.dtype),
@@ -277,6 +255,64 @@ class Plan:
                 f"this plan was made for q_start as int64 ({planned.batch},) and was given {q_start.dtype} "
                 f"{tuple(q_start.shape)}; give one position for each batch row"
             )
+
+
+class AttentionDetail:
+    """Output, plan and statistics of one call; a statistic that was not asked for raises instead of being None."""
+
+    def __init__(self, result: Result, plan: Plan) -> None:
+        self._result = result
+        self.plan = plan
+
+    @property
+    def output(self) -> torch.Tensor:
+        """(batch, heads, q_len, v_dim), in q's dtype."""
+        return self._result.output
+
+    @property
+    def log_sum_exp(self) -> torch.Tensor:
+        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for a row with no key."""
+        return self._asked("log_sum_exp")
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for a row with no key."""
+        return self._asked("entropy")
+
+    @property
+    def received(self) -> torch.Tensor:
+        """Sum of the weights that each key received over the queries, (batch, heads, k_len)."""
+        return self._asked("received")
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for a row with no key."""
+        return self._asked("distance")
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Weights before dropout, (batch, heads, q_len, k_len)."""
+        return self._asked("weights")
+
+    @property
+    def chosen_weights(self) -> torch.Tensor:
+        """Those of the rows and heads named in `weights_of`, in that order: (batch, heads named, rows named, k_len)."""
+        return self._asked("chosen_weights")
+
+    @property
+    def top_keys(self) -> TopKeysFound:
+        """The keys with the largest weights of each query, and those weights."""
+        return self._asked("top_keys")
+
+    def _asked(self, name: str) -> Any:
+        found = getattr(self._result, name)
+        if found is None:
+            name = "weights_of" if name == "chosen_weights" else name
+            raise RegardError(f"{name} was not asked for; add it to want= (asked: {self.plan.asked})")
+        return found
+
+    def __repr__(self) -> str:
+        return f"AttentionDetail(output {tuple(self.output.shape)}, {self.plan.asked}, by {self.plan.backend})"
 
 
 def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:

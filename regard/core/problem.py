@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import PLAIN, is_whole, plain, real, yes_or_no
+from regard.arguments import is_whole, plain, real, shown
 from regard.bias import Bias
-from regard.combination import check_combination, checked_parameters, named_parameters
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.kinds import shown
+from regard.core.result import Want
+from regard.core.tensors import Outline, Stored, refuse_layout
+from regard.errors import ArgumentError, ShapeError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.base import Sizes
-from regard.patterns import Pattern, as_pattern
+from regard.patterns import Pattern
 from regard.patterns.base import MOST_LOOKS
 from regard.patterns.counts import Count, counted
 from regard.patterns.survey import LOOKS
-from regard.shapes import Outline, bind_attention, refuse_layout
-from regard.statistics import Want
-from regard.stored import Stored
 
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
@@ -142,77 +137,6 @@ class Problem:
         )
 
 
-def make_problem(
-    q: torch.Tensor | Outline,
-    k: torch.Tensor | Stored | Outline,
-    v: torch.Tensor | Stored | Outline,
-    *,
-    pattern: Pattern | str | None = None,
-    mechanism: Mechanism | None = None,
-    bias: torch.Tensor | Bias | None = None,
-    softcap: float | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    q_start: int | torch.Tensor | None = None,
-    want: tuple[Want, ...] = (),
-    strict: bool = False,
-    parameters: Mapping[str, torch.Tensor] | None = None,
-) -> Problem:
-    """The problem that a call poses, or a refusal that says what does not fit.
-
-    Raises:
-        ShapeError: tensors that do not fit together.
-        ArgumentError: an option outside the values it may take.
-        UnsupportedError: what the mechanism may not be combined with.
-    """
-    mechanism = checked_mechanism(mechanism)
-    sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
-    pattern = as_pattern(pattern).canonical()
-    pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
-    if isinstance(mechanism, Softmax):
-        mechanism.score.check_dims(sizes["head_dim"], sizes["key_dim"])
-    asked_scale, scale = scale, mechanism.default_scale(sizes["head_dim"]) if scale is None else real("scale", scale)
-    parameters = named_parameters(parameters)
-    problem = Problem(
-        **sizes,
-        dtype=q.dtype,
-        device=q.device.type,
-        pattern=pattern,
-        mechanism=mechanism,
-        q_start=_planned_q_start(q_start, sizes),
-        scale=scale,
-        softcap=checked_softcap(softcap),
-        bias=None if bias is None else _checked_bias(bias, q, sizes),
-        bias_learns=learns(bias),
-        dropout=checked_dropout(dropout),
-        want=want,
-        needs_grad=torch.is_grad_enabled()
-        and any(
-            x.requires_grad for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)
-        ),
-        strict=yes_or_no("strict", strict),
-        storage=k.dtype,
-        outlined=isinstance(q, Outline),
-        forward_mode=carries_tangent(q, k, v, bias, *parameters.values()),
-    )
-    if mechanism != _SOFTMAX:
-        given = {"bias": bias is not None, "softcap": softcap is not None, "scale": asked_scale is not None,
-                 "dropout": problem.dropout > 0}  # fmt: skip
-        check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
-        if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
-            raise UnsupportedError(f"{mechanism}: {reason}")
-    checked_parameters(mechanism, problem.sizes, parameters, q)
-    return problem
-
-
-def plain_options(options: dict[str, Any]) -> None:
-    """Puts Python numbers where options were given as NumPy scalars or 0-d tensors: plans are kept by their values."""
-    for name in ("softcap", "scale", "dropout", "q_start"):
-        value = options.get(name)
-        if type(value) not in PLAIN:
-            options[name] = plain(name, value)
-
-
 def checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
     if mechanism is None:
         return _SOFTMAX
@@ -241,7 +165,7 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
     return q_start
 
 
-def _planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
+def planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
     if q_start is None:
         return sizes["k_len"] - sizes["q_len"]
     start = checked_q_start(q_start, sizes["batch"])
@@ -262,6 +186,18 @@ def checked_dropout(dropout: float) -> float:
     return found
 
 
+def checked_seed(dropout_seed: int) -> int:
+    """A whole number, or a refusal.
+
+    Raises:
+        ArgumentError: anything else.
+    """
+    found = plain("dropout_seed", dropout_seed)
+    if not is_whole(found):
+        raise ArgumentError(f"dropout_seed is {shown(found)}; it needs a whole number, or None to draw one")
+    return found
+
+
 def carries_tangent(*given: object) -> bool:
     """Does forward-mode automatic differentiation carry a tangent along with one of these?"""
     if forward_ad._current_level < 0:  # outside of every dual_level and jvp
@@ -279,7 +215,7 @@ def learns(bias: torch.Tensor | Bias | None) -> bool:
     return bias.learns if isinstance(bias, Bias) else bias.requires_grad
 
 
-def _checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
+def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE

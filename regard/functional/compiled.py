@@ -7,8 +7,7 @@ its table. When it runs it plans and computes as outside, so every backend works
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from operator import index
 from typing import Any, ParamSpec, TypeVar
@@ -16,20 +15,18 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from regard.arguments import real, yes_or_no
-from regard.autocast import cast
 from regard.bias import Bias
-from regard.combination import named_parameters
+from regard.core.backend import check_backend
+from regard.core.call import Call
+from regard.core.combination import named_parameters
+from regard.core.problem import checked_mechanism, checked_q_start, checked_seed
+from regard.core.tensors import Stored, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
-from regard.jagged import is_nested
+from regard.functional.jagged import is_nested
+from regard.functional.kept import plan_of
 from regard.kernels import BACKENDS
-from regard.mechanisms import Mechanism, Softmax
-from regard.offer import check_backend
-from regard.operands import checked_seed
+from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
-from regard.planned import planned
-from regard.problem import checked_mechanism, checked_q_start
-from regard.shapes import refuse_tracing
-from regard.stored import Stored
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`, `bias_learns`: do q, k and v, does the bias need a gradient?
@@ -42,6 +39,8 @@ torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
+# None unless torch.compile would look into the next function that is called, as it does beside a graph.
+compiler_beside: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _OUTSIDE = "call attention outside of torch.compile, where this works"
 
 Given = ParamSpec("Given")
@@ -60,7 +59,7 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
             )
         refuse_tracing()
-        if "torch._dynamo" not in sys.modules:  # asking for the compiler would load it, which takes seconds
+        if compiler_beside() is None:  # asking for the compiler would load it, which takes seconds
             return function(*args, **options)
         if not apart:
             apart.append(torch.compiler.disable(function))
@@ -69,49 +68,24 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
     return call
 
 
-def traced_attention(
-    q: torch.Tensor,
-    k: torch.Tensor | Stored,
-    v: torch.Tensor | Stored,
-    *,
-    pattern: Pattern | str | None,
-    mechanism: Mechanism | None,
-    bias: torch.Tensor | Bias | None,
-    dropout: float,
-    dropout_seed: int | None,
-    q_start: int | torch.Tensor | None,
-    parameters: Mapping[str, torch.Tensor] | None,
-    **options: Any,
-) -> torch.Tensor:
-    """`attention` as a compiler traces it; arguments are the same.
+def traced_attention(call: Call) -> torch.Tensor:
+    """`attention` as a compiler traces it.
 
     Raises:
         UnsupportedError: what cannot be written into a graph. The compiler then leaves this call out of its graph or,
             with fullgraph=True, stops and quotes the sentence. What other calls refuse, the operation refuses as it
             runs.
     """
-    if isinstance(k, Stored) or isinstance(v, Stored):
-        raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
-    if is_nested(q, k, v):
-        raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
-    mechanism = checked_mechanism(mechanism)
-    if mechanism != _SOFTMAX:
-        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
-    if named_parameters(parameters):
-        raise ArgumentError(f"{mechanism} learns nothing and was handed parameters; leave them out")
-    for name in ("softcap", "scale"):
-        options[name] = _number(name, options[name])
-    dropout = _number("dropout", dropout)
-    yes_or_no("strict", options["strict"])
-    if not isinstance(options["backend"], str):
-        check_backend(options["backend"], BACKENDS)
-    if isinstance(q_start, torch.Tensor) and not q_start.dim():
-        raise UnsupportedError(
-            f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
-        )
-    q, k, v, bias = cast(q, k, v, bias)
-    text = _text(pattern)
-    start = None if q_start is None else checked_q_start(q_start, q.shape[0])
+    _check_traceable(call)
+    softcap, scale = _number("softcap", call.softcap), _number("scale", call.scale)
+    dropout = _number("dropout", call.dropout)
+    yes_or_no("strict", call.strict)
+    if not isinstance(call.backend, str):
+        check_backend(call.backend, BACKENDS)
+    call = call.cast()
+    q, k, v, bias = call.q, call.k, call.v, call.bias
+    text = _text(call.pattern)
+    start = None if call.q_start is None else checked_q_start(call.q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
     if isinstance(bias, Bias):
@@ -123,11 +97,29 @@ def traced_attention(
         bias, lowest = tabled(bias, q, k, first)
     asked = torch.is_grad_enabled()
     return _operation.attention(
-        q, k, v, bias, rows, _drawn(dropout, dropout_seed),
-        pattern=text, first=first, lowest=lowest, dropout=dropout,
+        q, k, v, bias, rows, _drawn(dropout, call.dropout_seed),
+        pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
+        strict=call.strict, backend=call.backend,
         learns=asked and (q.requires_grad or k.requires_grad or v.requires_grad),
-        bias_learns=asked and isinstance(bias, torch.Tensor) and bias.requires_grad, **options,
+        bias_learns=asked and isinstance(bias, torch.Tensor) and bias.requires_grad,
     )  # fmt: skip
+
+
+def _check_traceable(call: Call) -> None:
+    """Refuse tensors, mechanisms and starts that a graph cannot hold."""
+    if isinstance(call.k, Stored) or isinstance(call.v, Stored):
+        raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
+    if is_nested(call.q, call.k, call.v):
+        raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
+    mechanism = checked_mechanism(call.mechanism)
+    if mechanism != _SOFTMAX:
+        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
+    if named_parameters(call.parameters):
+        raise ArgumentError(f"{mechanism} learns nothing and was handed parameters; leave them out")
+    if isinstance(call.q_start, torch.Tensor) and not call.q_start.dim():
+        raise UnsupportedError(
+            f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
+        )
 
 
 def _number(name: str, value: Any) -> Any:
@@ -164,7 +156,7 @@ def _steady(value: Any) -> Any:
     return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor, first: int | None) -> tuple[torch.Tensor, int]:
+def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | None) -> tuple[torch.Tensor, int]:
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
     bias.check(q.shape[1])
     start = k.shape[2] - q.shape[2] if first is None else first
@@ -235,10 +227,11 @@ def _answer(
 ) -> torch.Tensor:
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
+    call = Call(q, k, v, added, dropout_seed=seed, q_start=first if q_start is None else q_start, **options)
     with torch.enable_grad():  # so that the plan is that of the call outside a graph
-        plan = planned(q, k, v, bias=added, q_start=first if q_start is None else q_start, **options)
+        plan = plan_of(call)
     with torch.set_grad_enabled(with_graph):
-        return plan.run(q, k, v, bias=added, q_start=q_start, dropout_seed=seed)
+        return plan.result_of(call.as_planned()).output
 
 
 @torch.library.register_fake("regard::attention")

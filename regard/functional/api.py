@@ -7,24 +7,21 @@ from typing import Any
 
 import torch
 
-from regard.autocast import cast
+from regard.arguments import shown
 from regard.bias import Bias
-from regard.compiled import traced_attention, uncompiled
-from regard.detail import AttentionDetail, Result
+from regard.core.call import Call
+from regard.core.plan import AttentionDetail, Plan
+from regard.core.problem import checked_seed
+from regard.core.result import Result, Want, checked_wants
+from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError
-from regard.jagged import is_nested, packed_call
+from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
+from regard.functional.jagged import is_nested, packed_call
+from regard.functional.kept import kept_plan, plan_of
+from regard.functional.transforms import transformed, transforming
 from regard.kernels import flash
-from regard.kinds import shown
 from regard.mechanisms import Mechanism
-from regard.operands import checked_seed
 from regard.patterns import Pattern
-from regard.plan import Plan
-from regard.planned import planned
-from regard.problem import plain_options
-from regard.shapes import refuse_layout
-from regard.statistics import Want, checked_wants
-from regard.stored import Stored
-from regard.transforms import transformed, transforming
 
 
 def attention(
@@ -78,55 +75,41 @@ def attention(
     >>> attention(q, k, v, pattern="causal & causal_window(4)").shape
     torch.Size([2, 8, 5, 16])
     """
-    options: dict[str, Any] = {
-        "pattern": pattern, "mechanism": mechanism, "bias": bias, "softcap": softcap, "scale": scale,
-        "dropout": dropout, "q_start": q_start, "backend": backend, "strict": strict, "parameters": parameters,
-    }  # fmt: skip
+    call = Call(
+        q, k, v, bias, parameters, dropout_seed, pattern, mechanism, softcap, scale, dropout, q_start,
+        strict=strict, backend=backend,
+    )  # fmt: skip
     if torch.compiler.is_compiling():
-        return traced_attention(q, k, v, dropout_seed=dropout_seed, **options)
-    return _attention(q, k, v, dropout_seed, options)
+        return traced_attention(call)
+    if compiler_beside() is not None or (kept := kept_plan(call)) is None:
+        return _attended(call)
+    plan, place = kept
+    return plan.compute(call, place).output
 
 
 @uncompiled
-def _attention(q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]) -> torch.Tensor:
-    if is_nested(q, k, v):
-        tensors, options, unpacked = packed_call(q, k, v, options)
-        return unpacked(_attention(*tensors, dropout_seed, options))
-    q, k, v = _settled(q, k, v, options)
-    if transforming():
-        return _transformed(q, k, v, dropout_seed, options)[0].output
-    start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
-    plan = planned(q, k, v, **options)
-    handed = options["parameters"]
-    return plan.run(q, k, v, bias=options["bias"], q_start=start, dropout_seed=dropout_seed, parameters=handed)
+def _attended(call: Call) -> torch.Tensor:
+    """The output of a call that has no kept plan."""
+    if not is_nested(call.q, call.k, call.v):
+        return _answered(call)[0].output
+    call, unpacked = packed_call(call)
+    return unpacked(_answered(call)[0].output)
 
 
-def _transformed(
-    q: torch.Tensor, k: Any, v: Any, dropout_seed: int | None, options: dict[str, Any]
-) -> tuple[Result, Plan]:
-    """The same call inside torch.func, and the plan of its first computation."""
+def _answered(call: Call) -> tuple[Result, Plan]:
+    """The result of a call, as autocast and torch.func change it, and the plan of its first computation."""
+    call = call.in_numbers()
+    if (cast := call.cast()) is not call:
+        with torch.autocast(cast.q.device.type, enabled=False):
+            return _answered(cast)
     plans: list[Plan] = []
 
-    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Result:
-        given["parameters"] = given["parameters"] or None
-        plan = planned(q, k, v, **{**options, **given})
-        plans.append(plan)
-        start = given["q_start"] if isinstance(given["q_start"], torch.Tensor) else None
-        rest = {"bias": given["bias"], "q_start": start, "parameters": given["parameters"]}
-        return plan.result(q, k, v, dropout_seed=dropout_seed, **rest)
+    def compute(call: Call) -> Result:
+        plans.append(plan_of(call))
+        return plans[-1].result_of(call.as_planned())
 
-    names = ("bias", "q_start", "pattern")
-    given: dict[str, Any] = {name: options.get(name) for name in names}
-    given["parameters"], given["dropout"] = dict(options.get("parameters") or {}), options.get("dropout", 0.0)
-    result = transformed(compute, q, k, v, **given, dropout_seed=dropout_seed)
+    result = transformed(call, compute) if transforming() else compute(call)
     return result, plans[0]
-
-
-def _settled(q: Any, k: Any, v: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The tensors as autocast hands them over, beside options whose numbers are Python's."""
-    plain_options(options)
-    q, k, v, options["bias"] = cast(q, k, v, options.get("bias"))
-    return q, k, v
 
 
 @uncompiled
@@ -157,10 +140,10 @@ def plan_attention(
     >>> plan.backend
     'fused'
     """
-    if (seed := options.pop("dropout_seed", None)) is not None:
-        checked_seed(seed)
-    q, k, v = _settled(q, k, v, options)
-    return planned(q, k, v, want=checked_wants(want), backend=backend, **options)
+    call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
+    if call.dropout_seed is not None:
+        checked_seed(call.dropout_seed)
+    return plan_of(call.in_numbers().cast())
 
 
 @uncompiled
@@ -193,15 +176,8 @@ def attention_detail(
     >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
-    options |= {"bias": bias, "q_start": q_start, "parameters": parameters}
-    q, k, v = _settled(q, k, v, options)
-    bias, q_start = options["bias"], options["q_start"]
-    if transforming():
-        every = {**options, "want": checked_wants(want), "backend": backend}
-        return AttentionDetail(*_transformed(q, k, v, dropout_seed, every))
-    plan = planned(q, k, v, want=checked_wants(want), backend=backend, **options)
-    start = q_start if isinstance(q_start, torch.Tensor) else None
-    return plan.detail(q, k, v, bias=bias, q_start=start, dropout_seed=dropout_seed, parameters=parameters)
+    options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
+    return AttentionDetail(*_answered(Call(q, k, v, bias, parameters, dropout_seed, **options)))
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

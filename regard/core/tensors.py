@@ -1,11 +1,17 @@
-"""Axes are named once, at the door; everything inside may trust their sizes."""
+"""What may stand for q, k and v: dense tensors, vectors as a cache stores them, and outlines of calls never made.
+
+Their axes are named and checked once, here, so that everything behind may trust the sizes.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
-from regard.errors import ShapeError, UnsupportedError
-from regard.stored import Stored
+from regard.arguments import shown, whole
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 ATTENTION_AXES = {
     "q": "batch heads q_len head_dim",
@@ -14,6 +20,91 @@ ATTENTION_AXES = {
 }
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia")))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Vectors of positions `first` and on, (batch, kv_heads, held, dim); a number is `numbers · scales`.
+
+    It stands wherever attention takes k or v. Its `shape` counts the positions before `first` too, which are gone:
+    a pattern that reaches one of them is refused.
+
+    Args:
+        numbers: (batch, kv_heads, held, dim), floating-point or int8.
+        scales: (batch, kv_heads, held, 1), what int8 numbers are multiplied with; None for floating-point ones.
+        first: position of the first vector held.
+
+    >>> Stored(torch.zeros(2, 3, 5, 8, dtype=torch.bfloat16), first=4).shape
+    torch.Size([2, 3, 9, 8])
+    """
+
+    numbers: torch.Tensor
+    scales: torch.Tensor | None = None
+    first: int = 0
+    layout: ClassVar[torch.layout] = torch.strided
+
+    def __post_init__(self) -> None:
+        for name, one in (("numbers", self.numbers), ("scales", self.scales)):
+            if name == "scales" and one is None:
+                continue
+            if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
+                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a dense tensor")
+        object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
+        if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
+            raise ShapeError(
+                f"stored numbers are {self.numbers.dtype} {tuple(self.numbers.shape)}; they need (batch, kv_heads, "
+                f"held, dim), and scales if they are int8"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, kv_heads, positions, dim), those no longer held included."""
+        batch, kv_heads, held, dim = self.numbers.shape
+        return torch.Size((batch, kv_heads, self.first + held, dim))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the numbers."""
+        return self.numbers.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the numbers."""
+        return self.numbers.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Does autograd remember where the numbers came from?"""
+        return self.numbers.requires_grad
+
+    def dim(self) -> int:
+        """Always 4."""
+        return self.numbers.dim()
+
+    def cut(self, keys: range) -> Stored:
+        """The vectors at the positions `keys` alone, counted from 0.
+
+        Raises:
+            ArgumentError: positions that are no longer held.
+        """
+        if keys and keys.start < self.first:
+            raise ArgumentError(
+                f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "
+                f"use a pattern that reaches back less, or a larger cache"
+            )
+        part = slice(keys.start - self.first, keys.stop - self.first) if keys else slice(0, 0)
+        return Stored(self.numbers[:, :, part], None if self.scales is None else self.scales[:, :, part])
+
+    def hidden(self, hidden: torch.Tensor) -> Stored:
+        """Zeros at the keys where `hidden`, (batch or 1, kv_heads or 1, held, 1), is True."""
+        scales = None if self.scales is None else self.scales.masked_fill(hidden, 0)
+        return Stored(self.numbers.masked_fill(hidden, 0), scales, self.first)
+
+    def widened(self, dtype: torch.dtype) -> torch.Tensor:
+        """The vectors held, as a tensor of `dtype`."""
+        wide = self.numbers.to(dtype)
+        return wide if self.scales is None else wide * self.scales.to(dtype)
 
 
 @dataclass(frozen=True)
@@ -156,3 +247,20 @@ def bind_attention(
             f"query heads, so heads must be a multiple of kv_heads"
         )
     return sizes
+
+
+def is_casting(device: str) -> bool:
+    """Does autocast change dtypes on this kind of device here?"""
+    return device in _DEVICES and torch.is_autocast_enabled(device)
+
+
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype that autocast gives to tensors on this kind of device, as to those of PyTorch's own attention."""
+    return torch.get_autocast_dtype(device) if is_casting(device) else None
+
+
+def lowered(x: Any, device: str, dtype: torch.dtype) -> Any:
+    """A dense tensor of this device in autocast's dtype; float64 and everything else as it is."""
+    if not isinstance(x, torch.Tensor) or x.dtype == torch.float64 or x.dtype not in DTYPES or x.device.type != device:
+        return x
+    return x if x.dtype == dtype else x.to(dtype)

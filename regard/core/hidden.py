@@ -1,22 +1,99 @@
-"""A key or value that is not finite reaches the queries that may see it, and no other."""
+"""A key that a query may not look at changes no bit of what it gets, NaN and infinities included.
+
+Before a backend runs, keys that no query may see are cut away or zeroed. After it, where a key or value that some
+queries may see is not finite, the call is computed again so that only those queries get NaN.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from regard.detail import Result, TopKeysFound
-from regard.operands import Operands
-from regard.patterns import Full
-from regard.problem import PER_ROW, Problem
-from regard.statistics import WeightsOf, asked_for
+from regard.bias import Bias
+from regard.core.backend import Operands, Relative
+from regard.core.call import Call
+from regard.core.problem import PER_ROW, Problem, checked_seed
+from regard.core.result import Result, TopKeysFound, WeightsOf, asked_for
+from regard.core.tensors import Stored
+from regard.patterns import Full, Grid
 
 PAIRS = 1 << 22  # looked at together
+_NOTHING: dict[str, torch.Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tensors of a call stand: the grid of the keys that it can reach, and those of them no query may see.
+
+    hidden: (batch or 1, kv_heads or 1, keys, 1), True = no query may see it; None where every key is seen.
+    """
+
+    grid: Grid
+    hidden: torch.Tensor | None
+
+    @property
+    def lasting(self) -> bool:
+        """Is it light to keep, and the same for every call of its problem?"""
+        return self.hidden is None and not self.grid.per_batch
+
+
+def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device) -> Place:
+    """Where the tensors of a call stand."""
+    start: int | torch.Tensor | None = problem.q_start
+    if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
+        start = q_start.clone()  # a backward pass asks again, perhaps after the caller has counted on
+    grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
+    seen = problem.pattern.visible_keys(grid)
+    return Place(grid, None if seen is None else ~_for_kv_heads(seen, problem)[..., None])
+
+
+def prepare(problem: Problem, place: Place, call: Call) -> Operands:
+    """Cut the tensors of a call to the keys of their place and zero what no query may see.
+
+    A hidden key or value must change no bit of output or gradient, NaN and Inf included, and NaN times a weight
+    of zero is NaN: so it is replaced before any backend meets it.
+    """
+    grid, k, v = place.grid, call.k, call.v
+    if len(grid.keys) < problem.k_len or isinstance(k, Stored):
+        k, v = _cut(k, grid.keys), _cut(v, grid.keys)
+    if place.hidden is not None:
+        k, v = (x.hidden(place.hidden) if isinstance(x, Stored) else x.masked_fill(place.hidden, 0) for x in (k, v))
+    bias = None if call.bias is None else _prepared_bias(call.bias, problem, grid)
+    seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
+    return Operands(call.q, k, v, bias, grid, seed, _NOTHING)
+
+
+def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
+    return x.cut(keys) if isinstance(x, Stored) else x[:, :, keys.start : keys.stop]
+
+
+def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> torch.Tensor | Relative:
+    """A tensor with four axes, cut to the reachable keys, or a bias by distance at every distance that occurs."""
+    if isinstance(bias, torch.Tensor):
+        bias = bias[(None,) * (4 - bias.dim())]  # (batch or 1, heads or 1, q_len or 1, k_len or 1)
+        return bias if bias.shape[-1] == 1 else bias[..., grid.keys.start : grid.keys.stop]
+    starts = grid.q_start.tolist() if isinstance(grid.q_start, torch.Tensor) else [grid.q_start]
+    lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
+    highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
+    return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
+
+
+def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """A key/value head is seen where any query head of its group sees it: (batch or 1, kv_heads or 1, keys)."""
+    if seen.shape[1] == 1 or problem.group == 1:
+        return seen
+    return seen.unflatten(1, (problem.kv_heads, problem.group)).any(2)
+
+
+def _seed(dropout_seed: int | None) -> int:
+    if dropout_seed is None:
+        return int(torch.randint(2**62, (), device="cpu").item())
+    return checked_seed(dropout_seed)
 
 
 def hides_pairs(problem: Problem, keys: range) -> bool:
@@ -33,12 +110,12 @@ def hides_pairs(problem: Problem, keys: range) -> bool:
     return not pattern.sees_all(problem.q_start, problem.q_start + problem.q_len - 1, keys)
 
 
-def looks_sound(result: Result) -> bool:
+def looks_sound(output: torch.Tensor) -> bool:
     """Is the sum of the output finite? Always True on other devices than the CPU, where reading it would block."""
-    output = result.output
-    if output.device.type != "cpu":
+    if not output.is_cpu:
         return True
-    return math.isfinite(output.sum(dtype=torch.promote_types(output.dtype, torch.float32)).item())
+    total = output.sum(dtype=torch.float32) if output.dtype.itemsize == 2 else output.sum()
+    return math.isfinite(total.item())
 
 
 def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:

@@ -12,13 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from regard.bias import Bias
-from regard.detail import Result, TopKeysFound
+from regard.core.backend import Cost, Offer, Operands
+from regard.core.problem import Problem
+from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.tensors import Stored
 from regard.errors import UnsupportedError
-from regard.offer import Cost, Offer
-from regard.operands import Operands
-from regard.problem import Problem
-from regard.statistics import TopKeys, WeightsOf, asked_for
-from regard.stored import Stored
 
 NAME = "shapes"
 _NOTHING = Cost(0, 0, 0, 0, calls=0)

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from regard.bias import Bias
-from regard.compiled import Table, tabled
-from regard.detail import Result, TopKeysFound
+from regard.core.call import Call
+from regard.core.result import Result, TopKeysFound
+from regard.core.tensors import Stored
 from regard.errors import UnsupportedError
+from regard.functional.compiled import Table, tabled
 from regard.kernels.second_order import one_by_one
 from regard.patterns import Pattern, as_pattern
-from regard.stored import Stored
 
 Tensors = tuple[torch.Tensor | None, ...]
 _STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights")
@@ -35,56 +36,52 @@ def transforming() -> bool:
     return bool(stack) and all(one.key() != _FORWARD for one in stack)
 
 
-def transformed(
-    compute: Callable[..., Result],
-    q: torch.Tensor,
-    k: Any,
-    v: Any,
-    *,
-    bias: torch.Tensor | Bias | None,
-    q_start: int | torch.Tensor | None,
-    parameters: dict[str, torch.Tensor],
-    pattern: Pattern | str | None,
-    dropout: float,
-    dropout_seed: int | None,
-) -> Result:
-    """The result of `compute(q, k, v, bias=, q_start=, parameters=)`, as torch.func differentiates and batches it.
+def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
+    """The result of `compute(call)`, as torch.func differentiates and batches it.
 
     Raises:
         UnsupportedError: what cannot be handed through a transform.
     """
-    if isinstance(k, Stored) or isinstance(v, Stored):
+    pattern = _checked_pattern(call)
+    bias, lowest = call.bias, None
+    if isinstance(bias, Bias) and not isinstance(call.q_start, torch.Tensor):
+        bias, lowest = tabled(bias, call.q, call.k, call.q_start)
+    parameters = dict(call.parameters or {})
+    named: dict[str, Any] = {"q": call.q, "k": call.k, "v": call.v, "bias": bias, "q_start": call.q_start, **parameters}
+    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+    names: list[str] = []
+
+    def run(*given: Any) -> Tensors:
+        here = {**named, **dict(zip(tensors, given, strict=True))}
+        added = here["bias"] if lowest is None else Table(here["bias"], lowest)
+        learned = {name: here[name] for name in parameters} or None
+        inner = {name: here[name] for name in ("q", "k", "v", "q_start")}
+        result = compute(call._replace(**inner, bias=added, parameters=learned))
+        names[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
+        top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)
+        return result.output, *(getattr(result, name) for name in names), *top
+
+    folds = len(tensors) == 3 and not call.dropout and not pattern.varies_by_row
+    output, *rest = _Run.apply(run, folds, *tensors.values())
+    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(names) else None
+    return Result(output, top_keys=top, **dict(zip(names, rest[: len(names)], strict=True)))
+
+
+def _checked_pattern(call: Call) -> Pattern:
+    """The pattern of a call that a transform can be handed, or an UnsupportedError."""
+    if isinstance(call.k, Stored) or isinstance(call.v, Stored):
         raise UnsupportedError("keys and values of a cache have no transforms of torch.func; hand over plain tensors")
-    if dropout and dropout_seed is None:
+    if call.dropout and call.dropout_seed is None:
         raise UnsupportedError(
-            f"dropout={dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
+            f"dropout={call.dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
         )
-    pattern = as_pattern(pattern)
+    pattern = as_pattern(call.pattern)
     if _holds_wrapped(pattern):
         raise UnsupportedError(
             f"{pattern} holds a tensor that torch.func batches; make the pattern outside of vmap, or hand over what "
             f"it hides as bias=, 0 where a query may look and -inf elsewhere"
         )
-    lowest = None
-    if isinstance(bias, Bias) and not isinstance(q_start, torch.Tensor):
-        bias, lowest = tabled(bias, q, k, q_start)
-    named: dict[str, Any] = {"q": q, "k": k, "v": v, "bias": bias, "q_start": q_start, **parameters}
-    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
-    names: list[str] = []
-
-    def call(*given: Any) -> Tensors:
-        here = {**named, **dict(zip(tensors, given, strict=True))}
-        added = here["bias"] if lowest is None else Table(here["bias"], lowest)
-        learned = {name: here[name] for name in parameters}
-        result = compute(*given[:3], bias=added, q_start=here["q_start"], parameters=learned)
-        names[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
-        top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)
-        return result.output, *(getattr(result, name) for name in names), *top
-
-    folds = len(tensors) == 3 and not dropout and not pattern.varies_by_row
-    output, *rest = _Run.apply(call, folds, *tensors.values())
-    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(names) else None
-    return Result(output, top_keys=top, **dict(zip(names, rest[: len(names)], strict=True)))
+    return pattern
 
 
 class _Run(torch.autograd.Function):

@@ -1,14 +1,15 @@
-"""What one may ask about an attention call, besides its output."""
+"""The statistics one may ask for besides the output of a call, and the result that holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from regard.arguments import is_whole, plain, whole
+import torch
+
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError
-from regard.kinds import shown
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,43 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
 def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
     """The want of this kind, if there is one."""
     return next((want for want in wants if isinstance(want, kind)), None)
+
+
+@dataclass(frozen=True)
+class TopKeysFound:
+    """indices: (batch, heads, q_len, count), -1 where there are fewer keys; weights: likewise, 0 there."""
+
+    indices: torch.Tensor
+    weights: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a backend hands back; statistics that were not asked for are None.
+
+    output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
+    received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.
+    """
+
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    received: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+    top_keys: TopKeysFound | None = None
+    distance: torch.Tensor | None = None
+    chosen_weights: torch.Tensor | None = None
+
+    def on_all_keys(self, keys: range, k_len: int) -> Result:
+        """Statistics counted over `keys`, put back where those keys stand among all."""
+        if len(keys) == k_len:
+            return self
+        before, after = keys.start, k_len - keys.stop
+        pad = lambda found: None if found is None else torch.nn.functional.pad(found, (before, after))  # noqa: E731
+        top = self.top_keys
+        if top is not None:
+            top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
+        return replace(
+            self, received=pad(self.received), weights=pad(self.weights), top_keys=top,
+            chosen_weights=pad(self.chosen_weights),
+        )  # fmt: skip

@@ -1,0 +1,153 @@
+"""What a backend is: it answers a problem with an offer or a refusal, and an offer turns operands into a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from regard.arguments import shown
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+from regard.core.tensors import Stored
+from regard.errors import ArgumentError
+from regard.patterns import Grid
+
+# Floating-point operations while a byte moves, and while a call is launched: measured on CPU, estimated for cuda.
+MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A bias by distance: table[h or 0, t] is added to head h's score of the pair with k_pos - q_pos = lowest + t."""
+
+    table: torch.Tensor
+    lowest: int
+
+    def block(self, grid: Grid) -> torch.Tensor:
+        """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
+        distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
+        found = self.table[:, distances]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        return found[None] if found.dim() == 3 else found[:, :, 0].transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Tensors cut to the keys that the pattern can reach, and the grid of positions at which they stand.
+
+    q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
+    bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
+    backends that say they take them so. parameters: what the mechanism was handed, by name.
+    """
+
+    q: torch.Tensor
+    k: Any
+    v: Any
+    bias: torch.Tensor | Relative | None
+    grid: Grid
+    dropout_seed: int
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def bias_block(self, grid: Grid) -> torch.Tensor | None:
+        """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""
+        if self.bias is None or isinstance(self.bias, Relative):
+            return None if self.bias is None else self.bias.block(grid)
+        here = self.grid.keys.start
+        bias = self.bias if self.bias.shape[2] == 1 else self.bias[:, :, grid.rows.start : grid.rows.stop]
+        return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
+
+    def in_float32(self) -> Operands:
+        """The same with plain tensors of half types in float32, where gradients that come in parts are added."""
+        wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
+        bias = self.bias
+        bias = replace(bias, table=wide(bias.table)) if isinstance(bias, Relative) else wide(bias)
+        return replace(self, q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
+
+    def widened(self) -> Operands:
+        """The same with keys and values as plain tensors in q's dtype."""
+        if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
+            return self
+        k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
+        return replace(self, k=k, v=v)
+
+
+def reachable_keys(problem: Problem) -> range:
+    """The run of keys outside which no query of this problem looks; known without any tensor."""
+    if problem.q_start is PER_ROW or problem.q_len == 0:
+        return range(problem.k_len)
+    first = problem.q_start
+    return problem.pattern.keys(first, first + problem.q_len - 1, problem.k_len)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
+
+    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches; `estimated`: the
+    numbers come from a sample of the row blocks.
+    """
+
+    flops: float
+    bytes: float
+    peak_bytes: float
+    pairs: int
+    calls: int = 1
+    estimated: bool = False
+
+    def work_on(self, device: str) -> float:
+        """What backends are compared by, in floating-point operations: so many as the machine does meanwhile."""
+        a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
+        return self.flops + a_byte * self.bytes + a_call * self.calls
+
+    def __str__(self) -> str:
+        about = "about " if self.estimated else ""
+        return (
+            f"{about}{short(self.flops)}FLOP, {short(self.bytes)}B moved, {short(self.peak_bytes)}B beside the tensors"
+        )
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a backend does not compute a problem."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What computing a problem would cost, and the function that does it.
+
+    `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
+    """
+
+    cost: Cost
+    run: Callable[[Operands], Result]
+    takes_stored: bool = False
+
+
+class Backend(Protocol):
+    """A way to compute problems: it answers with an offer or the reason why not."""
+
+    name: str
+
+    def assess(self, problem: Problem) -> Offer | Refusal: ...
+
+
+def check_backend(backend: str, backends: Collection[str]) -> None:
+    """Raise an ArgumentError unless it is "auto" or a name there is."""
+    if not isinstance(backend, str) or (backend != "auto" and backend not in backends):
+        raise ArgumentError(f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}")
+
+
+def short(number: float) -> str:
+    """A number in three digits and a prefix."""
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} P"

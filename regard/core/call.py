@@ -1,0 +1,168 @@
+"""One call of attention as an object: its tensors and options, which every way through the library hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+from regard.arguments import PLAIN, plain, real, yes_or_no
+from regard.bias import Bias
+from regard.core.combination import check_combination, checked_parameters, named_parameters
+from regard.core.problem import (
+    Problem,
+    carries_tangent,
+    checked_bias,
+    checked_dropout,
+    checked_mechanism,
+    checked_softcap,
+    learns,
+    planned_q_start,
+)
+from regard.core.result import Want
+from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, lowered
+from regard.errors import UnsupportedError
+from regard.mechanisms import Mechanism, Softmax
+from regard.patterns import Pattern, as_pattern
+
+_SOFTMAX = Softmax()
+_NUMBERS = ("softcap", "scale", "dropout", "q_start")
+UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
+
+
+class Call(NamedTuple):
+    """The tensors and options of one call, as `attention` takes them; `_replace` derives a changed call.
+
+    Nothing is checked when a call is made: `problem` checks everything, and `key` is equal only for calls that pass
+    the same checks, so that a call seen before need not be checked again.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor | Stored
+    v: torch.Tensor | Stored
+    bias: torch.Tensor | Bias | None = None
+    parameters: Mapping[str, torch.Tensor] | None = None
+    dropout_seed: int | None = None
+    pattern: Pattern | str | None = None
+    mechanism: Mechanism | None = None
+    softcap: float | None = None
+    scale: float | None = None
+    dropout: float = 0.0
+    q_start: int | torch.Tensor | None = None
+    want: tuple[Want, ...] = ()
+    strict: bool = False
+    backend: str = "auto"
+
+    def key(self) -> Hashable | None:
+        """What a kept plan is found by: every option and what the tensors look like, by type and value.
+
+        None where that does not tell calls apart: autocast, transforms of torch.func, torch.jit.trace and forward-mode
+        tangents change a call without a sign on its tensors, and a bias object may hold tensors.
+
+        Raises:
+            AttributeError, TypeError, ValueError or RuntimeError: something is no tensor; `problem` says what.
+        """
+        if (
+            torch._C._is_any_autocast_enabled()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._is_tracing()
+            or forward_ad._current_level >= 0
+        ):
+            return None
+        q, k, v, bias, parameters, _, *options = self
+        key = (
+            *map(type, options),  # before the values: 1 == 1.0 == True, and a tensor is not compared with a number
+            type(q), q.shape, q.dtype, q.device, q.layout, q.requires_grad,
+            type(k), k.shape, k.dtype, k.device, k.layout, k.requires_grad,
+            type(v), v.shape, v.dtype, v.device, v.layout, v.requires_grad,
+            torch.is_grad_enabled(),
+            *options,
+        )  # fmt: skip
+        if bias is not None:
+            if isinstance(bias, Bias):
+                return None
+            key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
+        if parameters:
+            for name, x in sorted(parameters.items()):
+                key += (name, type(x), x.shape, x.dtype, x.device, x.layout, x.requires_grad)
+        return key
+
+    def in_numbers(self) -> Call:
+        """The call with Python's numbers where options were given as NumPy scalars or 0-d tensors."""
+        wrapped = {name: x for name in _NUMBERS if type(x := getattr(self, name)) not in PLAIN}
+        return self._replace(**{name: plain(name, x) for name, x in wrapped.items()}) if wrapped else self
+
+    def cast(self) -> Call:
+        """The call with its tensors in autocast's dtype where autocast is on.
+
+        float64 stays, and so does what a cache stores. A float64 call keeps its bias as it is, too.
+        """
+        q = self.q
+        if not isinstance(q, torch.Tensor) or (dtype := autocast_dtype(device := q.device.type)) is None:
+            return self
+        q, k, v = (lowered(x, device, dtype) for x in (q, self.k, self.v))
+        bias = self.bias if q.dtype == torch.float64 else lowered(self.bias, device, dtype)
+        return self._replace(q=q, k=k, v=v, bias=bias)
+
+    def as_planned(self) -> Call:
+        """The call as its plan is handed it: a number as q_start is part of the plan, a tensor is handed over."""
+        return self if isinstance(self.q_start, torch.Tensor) else self._replace(q_start=None)
+
+    def problem(self) -> Problem:
+        """The problem that the call poses, or a refusal that says what does not fit.
+
+        Raises:
+            ShapeError: tensors that do not fit together.
+            ArgumentError: an option outside the values it may take.
+            UnsupportedError: what the mechanism may not be combined with.
+        """
+        q, k, v, bias = self.q, self.k, self.v, self.bias
+        mechanism = checked_mechanism(self.mechanism)
+        sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
+        pattern = as_pattern(self.pattern).canonical()
+        pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
+        if isinstance(mechanism, Softmax):
+            mechanism.score.check_dims(sizes["head_dim"], sizes["key_dim"])
+        scale = mechanism.default_scale(sizes["head_dim"]) if self.scale is None else real("scale", self.scale)
+        parameters = named_parameters(self.parameters)
+        tensors = [x for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)]
+        problem = Problem(
+            **sizes,
+            dtype=q.dtype,
+            device=q.device.type,
+            pattern=pattern,
+            mechanism=mechanism,
+            q_start=planned_q_start(self.q_start, sizes),
+            scale=scale,
+            softcap=checked_softcap(self.softcap),
+            bias=None if bias is None else checked_bias(bias, q, sizes),
+            bias_learns=learns(bias),
+            dropout=checked_dropout(self.dropout),
+            want=self.want,
+            needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
+            strict=yes_or_no("strict", self.strict),
+            storage=k.dtype,
+            outlined=isinstance(q, Outline),
+            forward_mode=carries_tangent(q, k, v, bias, *parameters.values()),
+        )
+        self._check_mechanism(problem)
+        checked_parameters(mechanism, problem.sizes, parameters, q)
+        return problem
+
+    def _check_mechanism(self, problem: Problem) -> None:
+        """Raise an UnsupportedError unless the mechanism takes this pattern and the options that were given."""
+        mechanism, pattern = problem.mechanism, problem.pattern
+        if mechanism == _SOFTMAX:
+            return
+        given = {"bias": self.bias is not None, "softcap": self.softcap is not None, "scale": self.scale is not None,
+                 "dropout": problem.dropout > 0}  # fmt: skip
+        check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
+        if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
+            raise UnsupportedError(f"{mechanism}: {reason}")
+
+
+def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
+    """The problem of a call with these tensors and options, checked as `Call.problem` checks it."""
+    return Call(q, k, v, **options).problem()

@@ -1,0 +1,9 @@
+"""The one call: attention, the plan behind it, its detail, and attention merged from several.
+
+`api` holds the four functions, `kept` the plans that equal calls share. The others are what a call becomes inside
+torch.compile (`compiled`), inside torch.func (`transforms`) and with nested tensors (`jagged`).
+"""
+
+from regard.functional.api import attention, attention_detail, merge_attention, plan_attention
+
+__all__ = ["attention", "plan_attention", "attention_detail", "merge_attention"]
