@@ -78,5 +78,5 @@ def test_another_number_of_heads_is_refused():
 
 @pytest.mark.parametrize("sizes", [{"heads": 0}, {"heads": 1, "buckets": 3}, {"heads": 1, "max_distance": 8}])
 def test_sizes_that_leave_a_distance_no_bucket_are_refused(sizes):
-    with pytest.raises(rg.ArgumentError, match="needs a head, 2 buckets"):
+    with pytest.raises(rg.ArgumentError, match="needs 1 head or more, 2 buckets"):
         T5Relative(**sizes)

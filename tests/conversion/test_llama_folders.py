@@ -138,7 +138,7 @@ def test_an_index_that_misplaces_a_tensor_is_refused(tmp_path):
 def test_only_an_earlier_conversion_is_replaced(tmp_path):
     folder = write_folder(tmp_path / "in", llama_tensors(), shards=2)
     write_folder(tmp_path / "other", llama_tensors())
-    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+    with pytest.raises(CheckpointError, match="is not an earlier conversion"):
         convert_kv_heads(folder, tmp_path / "other", 2)
     convert_kv_heads(folder, tmp_path / "out", 2)
     convert_kv_heads(folder, tmp_path / "out", 4)
@@ -183,7 +183,7 @@ def test_what_is_not_understood_is_refused_by_its_name(tmp_path, changed, settin
 def test_a_folder_that_claims_to_be_a_conversion_in_other_words_is_left_alone(tmp_path, provenance):
     folder = write_folder(tmp_path / "in", llama_tensors())
     write_folder(tmp_path / "out", llama_tensors(), llama_config(regard_conversion=provenance))
-    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+    with pytest.raises(CheckpointError, match="is not an earlier conversion"):
         convert_kv_heads(folder, tmp_path / "out", 2)
 
 

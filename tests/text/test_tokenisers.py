@@ -108,7 +108,9 @@ def test_characters_are_one_piece_each():
 @pytest.mark.parametrize("bad", [-1, 10**6, 420])
 def test_an_unknown_id_is_refused(tokeniser, bad):
     for ask in (tokeniser.decode, tokeniser.pieces, tokeniser.words):
-        with pytest.raises(ArgumentError, match=f"id {bad} is not one of this tokeniser's {tokeniser.vocab_size}"):
+        with pytest.raises(
+            ArgumentError, match=f"id {bad} is outside this tokeniser's vocabulary, 0 to {tokeniser.vocab_size - 1}"
+        ):
             ask([5, bad])
 
 
