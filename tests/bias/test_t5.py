@@ -72,7 +72,7 @@ def test_a_frozen_one_does_not_learn_and_may_be_fused():
 
 def test_another_number_of_heads_is_refused():
     q, k, v = make_qkv()
-    with pytest.raises(rg.ShapeError, match="made for 2 heads and the call has 6"):
+    with pytest.raises(rg.ShapeError, match="has 2 heads and the call 6"):
         rg.attention(q, k, v, bias=T5Relative(2))
 
 

@@ -118,9 +118,9 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
 
 def test_what_cannot_be_started_is_said():
     model = language_model("llama")
-    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 holds no id"):
+    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
         model.start(torch.tensor([[5], [0]]))
-    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 holds no id"):
+    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
         model.start(torch.zeros(2, 0, dtype=torch.int64))
     with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
         model.start(torch.tensor([[5]]), capacity=5)

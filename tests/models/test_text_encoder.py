@@ -159,7 +159,7 @@ def test_longer_texts_begin_with_the_positions_of_short_ones():
     ids = torch.tensor([[5] * 17])
     torch.testing.assert_close(long(ids), short(ids), rtol=0, atol=0)
     assert long(torch.tensor([[5] * 40])).shape == (1, 40, VOCABULARY)
-    with pytest.raises(ShapeError, match="this table has learned 0 to 16"):
+    with pytest.raises(ShapeError, match="this table has 0 to 16"):
         short(torch.tensor([[5] * 18]))
 
 
