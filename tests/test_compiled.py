@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from regard.core.tensors import Stored
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -14,7 +15,6 @@ import regard as rg
 from regard import bias as b
 from regard import patterns as p
 from regard.positions import Rotary
-from regard.stored import Stored
 from regard.testing import make_qkv
 
 LENGTHS = (16, 1, 63, 64, 65, 127, 128, 129)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import each, of_kind, whole
 from regard.errors import ArgumentError
-from regard.kinds import each, of_kind
 from regard.text.pairs import Pair
 from regard.text.tokenisers import Tokeniser
 from regard.text.vocabularies import BEGIN, END, PAD

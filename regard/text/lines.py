@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import IO
 
+from regard.arguments import a_path, a_string, each, of_kind
 from regard.errors import DataError
-from regard.kinds import a_path, a_string, each, of_kind
 
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))

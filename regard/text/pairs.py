@@ -8,8 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.arguments import a_list, a_path, of_kind
 from regard.errors import ArgumentError, DataError
-from regard.kinds import a_list, a_path, of_kind
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from regard.arguments import a_list
 from regard.errors import ArgumentError
-from regard.kinds import a_list
 from regard.text.lines import normalise
 from regard.text.packages import needed
 

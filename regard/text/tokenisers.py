@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import accumulate, groupby
 from operator import index
 
+from regard.arguments import each, of_kind, shown
 from regard.errors import ArgumentError, DataError
-from regard.kinds import each, of_kind, shown
 from regard.text.lines import LONE_SURROGATES, normalise
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from regard.core.tensors import Stored
 
 import regard as rg
 from regard.layers.caches import GrowingCache, RingCache, StaticCache, new_cache
-from regard.stored import Stored
 
 
 def ones(added: int) -> tuple[torch.Tensor, torch.Tensor]:

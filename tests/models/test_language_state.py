@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import KINDS, SIZES, language_model, lossless_caches
+from regard.core.tensors import Stored
 
 import regard as rg
 from regard.layers import multi_head
 from regard.models import LanguageConfig, LanguageModel, State, Writer
 from regard.models.language import LanguageState
-from regard.stored import Stored
 from regard.text.batches import pad
 
 EXACT = {"rtol": 0, "atol": 1e-12}

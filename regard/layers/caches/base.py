@@ -10,12 +10,10 @@ from typing import Self
 
 import torch
 
-from regard.arguments import is_whole, plain, whole
+from regard.arguments import is_whole, plain, shown, whole
+from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 from regard.layers.caches.entries import Held, check_numbers, checked_dtype, kept, read, write
-from regard.shapes import check_tensor
-from regard.stored import Stored
 
 
 def checked_device(device: torch.device | str) -> torch.device:

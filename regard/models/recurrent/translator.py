@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.arguments import of_kind
 from regard.errors import ArgumentError
-from regard.kinds import of_kind
 from regard.layers import Projection
 from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
