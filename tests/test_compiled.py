@@ -181,7 +181,7 @@ def test_a_recording_hears_a_compiled_layer_or_stops_it_and_is_forgotten_afterwa
     whole, loose = compiled(layer), torch.compile(layer, backend="aot_eager")
     before = whole(x)
     with rg.record_attention(layer) as recording:
-        with pytest.raises(Unsupported, match="record the model uncompiled"):
+        with pytest.raises(Unsupported, match="on the uncompiled model"):
             whole(x)
         assert torch.equal(loose(x), before)
     assert len(recording[""]) == 1

@@ -1,7 +1,7 @@
-"""Text: pairs from files, their parts, tokenisers, batches and scores.
+"""Text data: readers, splits, tokenisers, batches and scores.
 
-Nothing a user's file holds is silently skipped, every text survives its tokeniser, and every draw can be repeated.
-Heavy packages load on first use: torch with the batches, tokenizers and sacrebleu when called.
+Readers count and report every line they drop, tokenisers lose no text, and every random choice can be repeated. torch
+loads with the batches; tokenizers and sacrebleu load when they are called.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from regard.text.batches import TokenBatches, pad
 
 __all__ = [
-    # read
+    # reading
     "Pair",
     "read_pairs",
     "PairFile",
     "read_lines",
     "tidy",
     "normalise",
-    # split
+    # splitting
     "split_by_hash",
     "Splits",
-    # encode
+    # encoding
     "Tokeniser",
     "PAD",
     "UNKNOWN",
     "BEGIN",
     "END",
-    # batch
+    # batching
     "TokenBatches",
     "pad",
-    # score
+    # scoring
     "score",
     "Scores",
 ]

@@ -18,25 +18,23 @@ LENGTHS = "the number of tokens of each sentence, or of the two sides of each pa
 
 
 class TokenBatches:
-    """The batches of every epoch, each within a budget of tokens, padding included.
+    """Batches of sentences for training, each within a budget of tokens including padding.
 
-    A batch of rows costs (number of rows) * (its longest sentence), the longer side of a pair counting. Sentences
-    of similar length share a batch; which of them, and the order of the batches, is drawn anew each epoch. Every
-    sentence comes exactly once an epoch over all ranks. At each step each of `world` ranks takes one batch of
-    its own budget, and their lengths are neighbours; to come out even the fullest batches are halved, and only where
-    there are single sentences left to share do some ranks get an empty batch in one step of the epoch.
+    A batch costs (number of sentences) * (length of the longest one), where the longer side of a pair counts. Sentences
+    of similar length share a batch; batches and their order are drawn anew in each epoch. Over all ranks, each sentence
+    occurs exactly once per epoch. At each step, each of `world` ranks takes one batch within the budget, of similar
+    lengths. If the batches do not divide by `world`, the fullest ones are halved; only if these are single sentences do
+    some ranks get an empty batch in one step of the epoch.
 
     Args:
-        lengths: tokens of each sentence, or of the two sides of each pair, as the model sees them (with the
-            special ids that the caller adds).
+        lengths: number of tokens of each sentence, or of both sides of each pair, including special ids.
         budget: the most tokens in one batch of one rank.
-        seed: what the draws start from.
-        world: the number of processes that train together.
-        rank: which of them this is, from 0.
+        seed: seed of the draws.
+        world: number of processes that train together.
+        rank: number of this process, from 0.
 
     Raises:
-        ArgumentError: no sentences, a sentence longer than the budget (a batch above it would break the promise
-            that memory rests on), or a rank outside the world.
+        ArgumentError: no sentences, a sentence longer than the budget, or a rank outside the world.
 
     >>> batches = TokenBatches([3, 9, 4, 8, 3], budget=18, seed=0)
     >>> batches.steps_per_epoch
@@ -54,7 +52,7 @@ class TokenBatches:
         rank: int = 0,
     ) -> None:
         budget, world, rank = whole("budget", budget), whole("world", world), whole("rank", rank)
-        seed = of_kind("seed", seed, int, "a whole number")
+        seed = of_kind("seed", seed, int, "an integer")
         if not 0 <= rank < world:
             raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
         costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
@@ -62,15 +60,15 @@ class TokenBatches:
         self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
         self._bucket_of = _buckets(costs)
         self._cuts = _even_cuts(_cuts(costs, self._bucket_of, budget), world)
-        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the epoch asked for last, to save time
+        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last epoch, kept to save time
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of steps in every epoch, the same for all ranks."""
+        """Number of steps in every epoch, the same for all ranks."""
         return (len(self._cuts) - 1) // self.world
 
     def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, that a step falls in."""
+        """The epoch of a step, from 0."""
         step = whole("step", step)
         if step < 0:
             raise ArgumentError(f"step is {step}; steps count from 0")
@@ -94,12 +92,12 @@ class TokenBatches:
 
 
 def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) -> torch.Tensor:
-    """Rows of ids as one tensor, the shorter ones filled up.
+    """Pad lists of ids to one tensor.
 
     Args:
         rows: ids of each sentence, of any lengths.
-        side: "right" fills after the ids, "left" before them.
-        value: what fills.
+        side: "right" pads after the ids, "left" before them.
+        value: the padding id.
 
     Returns:
         LongTensor (batch, length of the longest row).
@@ -109,7 +107,7 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
             [0, 0, 8]])
     """
     if side not in ("left", "right"):
-        raise ArgumentError(f"side is {side!r}; rows are filled on the 'left' or on the 'right'")
+        raise ArgumentError(f"side is {side!r}; give 'left' or 'right'")
     value = whole("value", value)
     rows = [list(each("a row", row, "ids")) for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")]
     for row in rows:
@@ -117,8 +115,8 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
             row[:] = [whole("an id of a row", number) for number in row]
     longest = max(map(len, rows), default=0)
     filled = [[value] * (longest - len(row)) for row in rows]
-    both = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
-    return torch.tensor(both, dtype=torch.long).reshape(len(rows), longest)
+    padded = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)
 
 
 def _cost(length: int | Sequence[int]) -> int:
@@ -128,20 +126,20 @@ def _cost(length: int | Sequence[int]) -> int:
 
 def _check_costs(costs: list[int], budget: int) -> None:
     if not costs:
-        raise ArgumentError("there are no sentences to make batches of; lengths needs at least one")
+        raise ArgumentError("lengths is empty; give the length of at least one sentence")
     longest = max(range(len(costs)), key=costs.__getitem__)
     if costs[longest] > budget:
         over = sum(cost > budget for cost in costs)
         raise ArgumentError(
-            f"sentence {longest} has {costs[longest]} tokens, more than the budget of {budget} for a whole batch "
-            f"({over} of {len(costs)} sentences do); raise the budget or leave out longer sentences"
+            f"sentence {longest} has {costs[longest]} tokens, more than the budget of {budget} for a batch "
+            f"({over} of {len(costs)} sentences do); use a larger budget or leave out longer sentences"
         )
     if min(costs) < 0:
         raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")
 
 
 def _buckets(costs: list[int]) -> torch.Tensor:
-    """The bucket of each sentence: lengths within an eighth of each other share one."""
+    """The bucket of each sentence; lengths within an eighth of each other share a bucket."""
     edges = [1]
     while edges[-1] < max(costs):
         edges.append(edges[-1] + 1 + edges[-1] // 8)
@@ -149,9 +147,9 @@ def _buckets(costs: list[int]) -> torch.Tensor:
 
 
 def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
-    """Where batches begin, and the last ends, in the order of buckets.
+    """Indices at which batches begin, and the end of the last, for sentences in the order of buckets.
 
-    Every sentence is charged for the longest of its bucket, so the cuts hold whatever the order within buckets.
+    Each sentence counts as the longest of its bucket, so the batches keep the budget in any order within a bucket.
     """
     buckets = bucket_of.tolist()
     charge = dict.fromkeys(buckets, 0)
@@ -159,16 +157,16 @@ def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
         charge[bucket] = max(charge[bucket], cost)
     cuts = [0]
     for place, bucket in enumerate(sorted(buckets)):
-        if (place + 1 - cuts[-1]) * charge[bucket] > budget:  # charges only grow: this one is the batch's longest
+        if (place + 1 - cuts[-1]) * charge[bucket] > budget:  # charges only grow, so this is the batch's longest
             cuts.append(place)
     return [*cuts, len(costs)]
 
 
 def _even_cuts(cuts: list[int], world: int) -> list[int]:
-    """The cuts with the fullest batches halved until each step has one for every rank."""
+    """The cuts with the fullest batches halved until their number is a multiple of `world`."""
     while (len(cuts) - 1) % world:
         fullest = max(range(len(cuts) - 1), key=lambda batch: cuts[batch + 1] - cuts[batch])
-        # Halving a single sentence gives an empty batch: there is nothing left to share.
+        # Halving a batch of one sentence gives an empty batch.
         cuts.insert(fullest + 1, (cuts[fullest] + cuts[fullest + 1] + 1) // 2)
     return cuts
 
@@ -177,8 +175,12 @@ EncodedPair = tuple[list[int], list[int]]
 
 
 class TranslationBatch(NamedTuple):
-    """source: (batch, source_length) that ends with END; target: (batch, target_length) that begins with BEGIN;
-    next: (batch, target_length), what follows each target id. All padded on the right."""
+    """A batch of pairs, padded on the right.
+
+    source: (batch, source_length), ending with END.
+    target: (batch, target_length), beginning with BEGIN.
+    next: (batch, target_length), the id after each target id.
+    """
 
     source: torch.Tensor
     target: torch.Tensor
@@ -186,12 +188,12 @@ class TranslationBatch(NamedTuple):
 
 
 def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
-    """Ids of source and target of each pair, without BEGIN and END."""
+    """The ids of both sides of each pair, without BEGIN and END."""
     return [(tokeniser.encode(pair.source), tokeniser.encode(pair.target)) for pair in pairs]
 
 
 def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:
-    """Encoded sources as the encoder reads them, (batch, source_length): END closes each, PAD fills the right.
+    """Encoded sources as a batch (batch, source_length), each followed by END, padded on the right.
 
     >>> make_sources([[5, 6], [7]])
     tensor([[5, 6, 3],
@@ -201,7 +203,7 @@ def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:
 
 
 def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
-    """Encoded pairs as tensors: END closes each source, BEGIN opens each target.
+    """Encoded pairs as a batch: sources end with END, targets begin with BEGIN.
 
     >>> make_batch([([5, 6], [7])]).target.tolist()
     [[2, 7]]
@@ -214,8 +216,10 @@ def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
 
 
 def batches_in_order(pairs: Sequence[EncodedPair], budget: int) -> list[tuple[list[int], TranslationBatch]]:
-    """Every pair once, neighbours in length together, at most `budget` ids a batch on the longer side; with the
-    indices of the pairs of each batch. A pair above the budget has a batch of its own."""
+    """Batches of pairs of similar length for evaluation, each with the indices of its pairs.
+
+    A batch has at most `budget` ids on the longer side; a longer pair gets a batch of its own.
+    """
     longer = [max(map(len, pair)) + 1 for pair in pairs]
     groups: list[list[int]] = [[]]
     for index in sorted(range(len(pairs)), key=longer.__getitem__):

@@ -1,4 +1,4 @@
-"""Running text from files: whole documents, lines, and texts with a label."""
+"""Readers of documents, of texts one a line, and of texts with labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_TEXT = 1_000_000  # words of a text with a label
 
 @dataclass(frozen=True)
 class TextFile:
-    """Texts of some files, and what was dropped on the way: lines that are not UTF-8, or objects without a text."""
+    """Texts read from files, with the number of dropped lines: invalid UTF-8, or JSON objects without a text."""
 
     files: tuple[str, ...]
     texts: tuple[str, ...]
@@ -30,25 +30,25 @@ class TextFile:
         return sum(map(len, self.texts))
 
     def report(self) -> str:
-        """One sentence: how much was read, and how many lines dropped.
+        """One sentence on how much was read and how many lines were dropped.
 
         >>> TextFile(("a.txt",), ("A bird sang.",), 1, ("a.txt", 7)).report()
         'a.txt: 12 characters in 1 text; dropped 1 damaged line, first at a.txt line 7'
         """
-        said = f"{' + '.join(self.files)}: {self.characters:,} characters in {_count(len(self.texts), 'text')}"
+        summary = f"{' + '.join(self.files)}: {self.characters:,} characters in {_count(len(self.texts), 'text')}"
         if self.first_dropped is None:
-            return said
+            return summary
         file, line = self.first_dropped
-        return f"{said}; dropped {_count(self.dropped, 'damaged line')}, first at {file} line {line}"
+        return f"{summary}; dropped {_count(self.dropped, 'damaged line')}, first at {file} line {line}"
 
 
 def read_documents(*paths: PathLike) -> TextFile:
-    r"""Documents as they stand: a file is one, or each line of a `.jsonl` with the string "text".
+    r"""Read documents: each file is one, or each line of a `.jsonl` file, by its string "text".
 
-    Line ends become "\n"; a byte order mark is dropped, and so are lines that are not UTF-8, which are counted.
+    Line ends become "\n" and a byte order mark is dropped. Lines that are not valid UTF-8 are dropped and counted.
 
     Raises:
-        DataError: a file is missing, empty, binary or in another encoding.
+        DataError: a file that is missing, empty, binary or in another encoding.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,10 +61,10 @@ def read_documents(*paths: PathLike) -> TextFile:
 
 
 def read_texts(*paths: PathLike) -> TextFile:
-    """Short texts: each line that is not empty, or each "text" of a `.jsonl`, `tidy` and none twice.
+    """Read distinct short texts: each line that is not empty, or each "text" of a `.jsonl` file, after `tidy`.
 
     Raises:
-        DataError: as `read_documents`.
+        DataError: as for `read_documents`.
     """
     read = _read(paths, by_line=True)
     return replace(read, texts=tuple(dict.fromkeys(map(tidy, read.texts))))
@@ -72,22 +72,22 @@ def read_texts(*paths: PathLike) -> TextFile:
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """Texts (`source`) with their labels (`target`), and one sentence about what was read."""
+    """Texts (`Pair.source`) with their labels (`Pair.target`), and a report of what was read."""
 
     pairs: tuple[Pair, ...]
     report: str
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every label once, in order."""
+        """The distinct labels, sorted."""
         return tuple(sorted({pair.target for pair in self.pairs}))
 
 
 def read_labelled(path: PathLike) -> LabelledFile:
-    """Texts with labels from a `.tsv`: label TAB text, one a line.
+    """Read texts with labels from a `.tsv` file: label TAB text, one a line.
 
     Raises:
-        DataError: a file that cannot be read, with one label alone or with over a thousand.
+        DataError: a file that cannot be read, or that has fewer than 2 or more than 1000 labels.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -97,25 +97,27 @@ def read_labelled(path: PathLike) -> LabelledFile:
     ('bad', 'good')
     """
     if Path(path).suffix.lower() != ".tsv":
-        raise DataError(f"{path} has a name that tells no format; labels are read from a .tsv (label TAB text)")
+        raise DataError(f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text)")
     read = read_pairs(path, max_words=LONGEST_TEXT)
-    found = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
-    if not 2 <= len(found.labels) <= MOST_CLASSES:
+    labelled = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
+    if not 2 <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(
-            f"{path} has {_count(len(found.labels), 'label')}, such as {found.labels[0][:40]!r}; there are 2 to "
-            f"{MOST_CLASSES:,}, in the column before the text"
+            f"{path} has {_count(len(labelled.labels), 'label')}, such as {labelled.labels[0][:40]!r}; give 2 to "
+            f"{MOST_CLASSES:,} labels, in the column before the text"
         )
-    return found
+    return labelled
 
 
 def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[str], list[str]]:
-    r"""What comes first and what is held out: of many documents the last, of few the tail of each.
+    r"""Split documents into a first and a held-out part.
+
+    Of 20 documents or more, the last ones are held out; of fewer, the end of each.
 
     Args:
-        documents: in their order; 20 are many.
-        share: how much is held out, of the documents or of the characters of each.
-        most: characters held out of few documents, at most; a tail begins with a line where one begins in its first
-            half.
+        documents: the documents in order.
+        share: share of the documents, or of the characters of each, to hold out.
+        most: the most characters to hold out of fewer than 20 documents. A held-out end begins at the start of a line
+            if there is one in its first half.
 
     >>> split_tail(["one\ntwo\nthree\n"], 0.5, 100)
     (['one\ntwo\n'], ['three\n'])
@@ -140,25 +142,25 @@ def _read(paths: Sequence[PathLike], by_line: bool) -> TextFile:
         is_table = Path(path).suffix.lower() == ".jsonl"
         kept: list[str] = []
         for number, line in numbered_lines(path):
-            found = _text_of(line) if is_table and line is not None else line
-            if found is None or "\0" in found:
+            text = _text_of(line) if is_table and line is not None else line
+            if text is None or "\0" in text:
                 faults.append((str(path), number))
             else:
-                kept.append(found)
+                kept.append(text)
         parts = kept if is_table or by_line else ["".join(f"{line}\n" for line in kept)]
         parts = [text for text in parts if text.strip()]
         if not parts:
-            raise DataError(f'{path} holds no text; give UTF-8 text, or a .jsonl of objects with a string "text"')
+            raise DataError(f'{path} has no text; give UTF-8 text, or a .jsonl of objects with a string "text"')
         texts += parts
     return TextFile(tuple(map(str, paths)), tuple(texts), len(faults), faults[0] if faults else None)
 
 
 def _text_of(line: str) -> str | None:
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    text = found.get("text") if isinstance(found, dict) else None
+    text = content.get("text") if isinstance(content, dict) else None
     return text if isinstance(text, str) and not LONE_SURROGATES.search(text) else None
 
 

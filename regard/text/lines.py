@@ -10,7 +10,7 @@ from typing import IO
 from regard.arguments import a_path, a_string, each, of_kind
 from regard.errors import DataError
 
-# Typographic apostrophes; articles and word processors write them, keyboards do not.
+# Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -18,7 +18,7 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 def tidy(text: str) -> str:
     r"""The text in Unicode form NFC, stripped, each run of white space as one space.
 
-    White space is Python's: tabs, no-break spaces, lone carriage returns, form feeds and U+2028 included.
+    White space is what Python calls so, including tabs, no-break spaces, carriage returns, form feeds and U+2028.
 
     >>> tidy("\u00a0cafe\u0301 \t au\u2028lait\r")
     'café au lait'
@@ -27,9 +27,9 @@ def tidy(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """The text as a tokeniser reads it: `tidy`, with typographic apostrophes as "'".
+    """The text as a tokeniser reads it: `tidy`, with typographic apostrophes replaced by "'".
 
-    Lone surrogates, which no UTF-8 can hold, become U+FFFD.
+    Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
 
     >>> normalise("The animal didn’t  cross the street.")
     "The animal didn't cross the street."
@@ -39,24 +39,24 @@ def normalise(text: str) -> str:
     return tidy(text)
 
 
-BINARY_SNIFF = 4096  # bytes looked at before a file is taken for text
-UNDECODABLE_SHARE = 0.2  # above it, a file is in another encoding rather than damaged in places
+BINARY_SNIFF = 4096  # bytes searched for a NUL
+UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 PathLike = str | os.PathLike[str]
 
 
 def open_bytes(path: PathLike) -> BufferedReader:
-    """The file opened for reading bytes.
+    """Open a file for reading bytes.
 
     Raises:
-        DataError: it is missing, a folder, or cannot be opened.
+        DataError: the file is missing, a folder, or cannot be opened.
     """
     path = a_path("path", path)
     try:
         return path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; check the path (the current folder is where it starts)") from None
+        raise DataError(f"{path} does not exist; check the path, which is relative to the current folder") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder; name a file inside it") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
@@ -65,13 +65,13 @@ def open_bytes(path: PathLike) -> BufferedReader:
 
 
 def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
-    r"""Each line of a text file with its number from 1, None where the line is not valid UTF-8.
+    r"""The lines of a text file with their numbers, from 1; None for a line that is not valid UTF-8.
 
-    Only "\n" and "\r\n" end a line; U+2028, U+0085 and form feeds stay inside. A byte order mark is dropped.
+    Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
 
     Raises:
-        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), or more than one of its
-            lines and more than a fifth of them are not UTF-8.
+        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), or has more than one invalid line
+            and more than a fifth of them invalid.
     """
     count, bad, first_bad = 0, 0, 0
     with open_bytes(path) as file:
@@ -90,16 +90,15 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
 
 
 def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
-    r"""Sentences, one a line, as they stand: line i of what comes out is line i of what went in.
+    r"""The lines of a file or stream, unchanged and in order; empty lines are empty strings.
 
-    Empty lines are kept as empty strings. Lines are given out as they arrive, so a pipe can be answered
-    line by line.
+    Lines are returned as they arrive, so a pipe can be processed line by line.
 
     Args:
         source: a path, or an open stream such as `sys.stdin`.
 
     Raises:
-        DataError: the file cannot be opened, or a line is not UTF-8 text: leaving it out would shift the rest.
+        DataError: the file cannot be opened, or a line is not valid UTF-8 (skipping it would shift the rest).
 
     >>> import io
     >>> list(read_lines(io.StringIO("A bird sang.\n\nIt was happy.")))
@@ -109,12 +108,12 @@ def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
         with open_bytes(source) as file:
             yield from _whole_lines(file, str(source))
     else:
-        stream = getattr(source, "buffer", source)  # the bytes under a text stream: its decoding may differ
+        stream = getattr(source, "buffer", source)  # the bytes of a text stream, since its encoding may differ
         yield from _whole_lines(stream, str(getattr(source, "name", "the input")))
 
 
 def decode(raw: bytes, number: int) -> str | None:
-    """One raw line without its end (the first one without its byte order mark), None if it is not UTF-8."""
+    """A raw line as text without its end, and in line 1 without a byte order mark; None if it is not UTF-8."""
     if number == 1:
         raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
@@ -130,8 +129,8 @@ def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
         data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
         text = decode(data, number)
         if text is None or "\0" in text:
-            found = "is not valid UTF-8" if text is None else "contains a NUL character"
-            raise DataError(f"{name}, line {number} {found}; sentences are read as UTF-8 text, one a line")
+            fault = "is not valid UTF-8" if text is None else "contains a NUL character"
+            raise DataError(f"{name}, line {number} {fault}; give UTF-8 text, one sentence a line")
         yield text
 
 
@@ -140,4 +139,4 @@ def _refuse_binary(path: PathLike, head: bytes) -> None:
         raise DataError(f"{path}, line 1 starts as UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
     if b"\0" in head:
         line = head.count(b"\n", 0, head.index(b"\0")) + 1
-        raise DataError(f"{path}, line {line} contains a NUL byte: this is a binary file, UTF-8 text is read here")
+        raise DataError(f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text")

@@ -1,4 +1,4 @@
-"""Optional packages are imported where they are used; here is what a user reads when one is missing."""
+"""The error for an optional package that is not installed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from regard.errors import MissingPackageError
 
 @contextmanager
 def needed(package: str, purpose: str) -> Generator[None]:
-    """Wrap the import of an optional package, so that its absence is explained.
+    """Import an optional package inside this block to get a clear error if it is missing.
 
     Raises:
-        MissingPackageError: the package is not installed (what it lacks itself is reported unchanged).
+        MissingPackageError: the package is not installed. A missing dependency of it is reported unchanged.
 
     >>> with needed("json", "a report"):
     ...     import json
@@ -22,5 +22,5 @@ def needed(package: str, purpose: str) -> Generator[None]:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingPackageError(
-            f"{purpose} needs the package '{package}', which is not installed here: pip install 'regard[train]'"
+            f"{purpose} needs the package '{package}', which is not installed: pip install 'regard[train]'"
         ) from error

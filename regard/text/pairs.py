@@ -15,7 +15,7 @@ from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lin
 
 @dataclass(frozen=True)
 class Pair:
-    """A source sentence and the target sentence that translates it.
+    """A source sentence and its translation.
 
     >>> Pair("It was tired.", "Es war müde.").target
     'Es war müde.'
@@ -36,15 +36,15 @@ FORMATS = 'a .tsv (source TAB target), a .jsonl (objects with "source" and "targ
 
 
 class Row(NamedTuple):
-    """The two sides as they stand in the file, or in the two files."""
+    """The two sides of a line as they are in the file or files."""
 
-    number: int  # of the line, from 1
+    number: int  # line number, from 1
     files: tuple[str, str]
     sides: tuple[str, str]
 
 
 class Fault(NamedTuple):
-    """Why a line gives no pair."""
+    """The reason why a line gives no pair."""
 
     reason: str
     file: str
@@ -52,23 +52,23 @@ class Fault(NamedTuple):
 
 
 def rows(paths: tuple[PathLike, ...]) -> Iterator[Row | Fault]:
-    """The rows of whichever format the paths name.
+    """The rows of a table or of two parallel files, by the suffixes of the paths.
 
     Raises:
         ArgumentError: neither one path nor two.
-        DataError: a format that the names do not tell, or one of the files cannot be read.
+        DataError: an unknown suffix, or a file that cannot be read.
     """
     tables = [path for path in paths if Path(path).suffix.lower() in PARSERS]
     if len(paths) not in (1, 2):
-        raise ArgumentError(f"{len(paths)} paths were given; pairs are read from {FORMATS}")
+        raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
-        raise DataError(f"two paths are read as parallel plain files, but {tables[0]} is a table; read it alone")
+        raise DataError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
         return _parallel_rows(*paths)
     if not tables and Path(paths[0]).is_dir():
         raise DataError(f"{paths[0]} is a folder; name a file inside it")
     if not tables:
-        raise DataError(f"{paths[0]} has a name that tells no format; pairs are read from {FORMATS}")
+        raise DataError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     return _table_rows(paths[0])
 
 
@@ -80,8 +80,8 @@ def _table_rows(path: PathLike) -> Iterator[Row | Fault]:
         elif not text.strip():
             yield Fault(EMPTY_LINE, file, number)
         else:
-            found = parse(text)
-            yield Fault(found, file, number) if isinstance(found, str) else Row(number, (file, file), found)
+            parsed = parse(text)
+            yield Fault(parsed, file, number) if isinstance(parsed, str) else Row(number, (file, file), parsed)
 
 
 def _columns(text: str) -> tuple[str, str] | str:
@@ -92,12 +92,12 @@ def _columns(text: str) -> tuple[str, str] | str:
 def _json_object(text: str) -> tuple[str, str] | str:
     try:
         record = json.loads(text)
-    except (ValueError, RecursionError):  # RecursionError: brackets nested without end
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return BROKEN_JSON
     source, target = (record.get("source"), record.get("target")) if isinstance(record, dict) else (None, None)
     if not isinstance(source, str) or not isinstance(target, str):
         return WRONG_KEYS
-    if LONE_SURROGATES.search(source + target):  # escapes such as \ud800 can spell them
+    if LONE_SURROGATES.search(source + target):  # written as escapes such as \ud800
         return NOT_UNICODE
     return source, target
 
@@ -107,12 +107,12 @@ PARSERS = {".tsv": _columns, ".jsonl": _json_object}
 
 def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
     files = (str(source), str(target))
-    ended = (0, "")  # stands for the lines that the shorter file lacks
+    ended = (0, "")  # in place of lines missing in the shorter file
     source_lines = target_lines = 0
     for (i, left), (j, right) in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
         source_lines, target_lines = max(source_lines, i), max(target_lines, j)
         if i != j:
-            continue  # only the lengths still matter
+            continue  # one file has ended: only count lines
         if left is None or right is None:
             yield Fault(NOT_UTF8, files[left is not None], i)
         elif not left.strip() and not right.strip():
@@ -122,7 +122,7 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
     if source_lines != target_lines:
         raise DataError(
             f"{source} has {source_lines} lines but {target} has {target_lines}; line i of one must translate "
-            f"line i of the other, so the numbers must be equal"
+            f"line i of the other, so give files with equally many lines"
         )
 
 
@@ -131,14 +131,14 @@ EMPTY_SIDE = "empty side"
 TOO_LONG = "too long"
 DUPLICATE = "duplicate"
 
-LETTERS_PER_WORD = 40  # characters count too: one "word" may be a megabyte
+LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
 
 
 @dataclass(frozen=True)
 class PairFile:
-    """What was read: the pairs, and for every dropped line the reason.
+    """Pairs read from files, and why other lines were dropped.
 
-    `dropped` counts lines by reason; `first_lines` names the first (file, line number) of each reason.
+    `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason.
     """
 
     files: tuple[str, ...]
@@ -148,50 +148,49 @@ class PairFile:
 
     @property
     def kept(self) -> int:
-        """The number of pairs kept."""
+        """Number of pairs kept."""
         return len(self.pairs)
 
     @property
     def lines(self) -> int:
-        """The number of lines seen, kept and dropped."""
+        """Number of lines read, kept and dropped."""
         return self.kept + sum(self.dropped.values())
 
     def report(self) -> str:
-        """One sentence: how many pairs were kept, how many lines dropped and why.
+        """One sentence on how many pairs were kept, how many lines were dropped, and why.
 
         >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
-        said = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.lines:,} lines"
-        return f"{said}; dropped {self.lines - self.kept:,} ({self.reasons()})" if self.dropped else said
+        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.lines:,} lines"
+        return f"{summary}; dropped {self.lines - self.kept:,} ({self.reasons()})" if self.dropped else summary
 
     def reasons(self) -> str:
-        """The reasons with their counts and first lines, the commonest first."""
+        """The reasons with counts and first lines, the most frequent first."""
         ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
         places = {reason: "{} line {}".format(*self.first_lines[reason]) for reason in ordered}
         return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
 
 
 def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
-    """Translation pairs from one table or two parallel files.
+    """Read translation pairs from one table or two parallel files.
 
-    Formats, by suffix: `.tsv` (source TAB target; any other number of columns drops the line), `.jsonl`
-    (objects with the strings "source" and "target", other keys ignored), or two plain files of any other
-    suffix with as many lines. Each side becomes `tidy` text (NFC, runs of white space as one space).
-    Dropped and counted: empty lines, an empty side, damaged UTF-8 or JSON, a NUL, a repeated pair, and a side
-    with more than `max_words` words or 40 * `max_words` characters.
+    Formats, by suffix: `.tsv` (source TAB target), `.jsonl` (objects with the strings "source" and "target"), or two
+    plain files of any other suffix with equally many lines. Each side is cleaned by `tidy`. Lines are dropped, and
+    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
+    than `max_words` words or 40 * `max_words` characters, or repeat a pair.
 
     Args:
-        paths: one .tsv or .jsonl, or a source file and its target file.
-        max_words: the longest side that is kept, in words between white space.
+        paths: one .tsv or .jsonl file, or a source file and its target file.
+        max_words: the most words of a side, separated by white space.
 
     Returns:
         The pairs in file order, and what was dropped; print its `report()`.
 
     Raises:
         ArgumentError: neither one path nor two, or max_words below 1.
-        DataError: a file is missing, empty, binary, in another encoding or of an unknown format, parallel
-            files differ in length, or no line gives a pair.
+        DataError: a file that is missing, empty, binary, in another encoding or of an unknown format; parallel files
+            of different lengths; or no pair in any line.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -202,21 +201,21 @@ def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
     paths = tuple(a_path("path", path) for path in paths)
-    max_words = of_kind("max_words", max_words, int, "a whole number, 1 or more")
+    max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
     if max_words < 1:
-        raise ArgumentError(f"max_words is {max_words}; it must be at least 1, or every line would be dropped")
-    kept: dict[Pair, None] = {}  # in order, and a repeated pair is found at once
+        raise ArgumentError(f"max_words is {max_words}; give at least 1")
+    kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
     read = PairFile(tuple(str(path) for path in paths), [])
     for row in rows(paths):
-        found = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
-        if isinstance(found, Pair):
-            kept[found] = None
+        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
+        if isinstance(result, Pair):
+            kept[result] = None
         else:
-            read.dropped[found.reason] = read.dropped.get(found.reason, 0) + 1
-            read.first_lines.setdefault(found.reason, (found.file, found.number))
+            read.dropped[result.reason] = read.dropped.get(result.reason, 0) + 1
+            read.first_lines.setdefault(result.reason, (result.file, result.number))
     read.pairs.extend(kept)
     if not read.pairs:
-        raise DataError(_why_useless(read))
+        raise DataError(_why_empty(read))
     return read
 
 
@@ -232,16 +231,16 @@ def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | F
     return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
 
 
-def _why_useless(read: PairFile) -> str:
+def _why_empty(read: PairFile) -> str:
     files = " + ".join(read.files)
     if not read.lines:
-        return f"{files} is empty; pairs are read from {FORMATS}"
-    return f"{files}: none of {read.lines:,} lines gives a pair ({read.reasons()}); pairs are read from {FORMATS}"
+        return f"{files} is empty; give {FORMATS}"
+    return f"{files}: none of {read.lines:,} lines gives a pair ({read.reasons()}); give {FORMATS}"
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Three parts of the pairs, each in the order of the original."""
+    """Training, validation and test pairs, each in their original order."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -249,19 +248,19 @@ class Splits:
 
 
 def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05) -> Splits:
-    """Split by the SHA-256 of each source text, the same on every run and machine.
+    """Split pairs by the SHA-256 of each source, the same on every machine.
 
-    The hash, read as a fraction in [0, 1), puts a source below `test` into the test part, below `test + valid`
-    into the validation part, else into the training part; pairs that share a source (up to `normalise`) stay
-    together. Where a small file would leave a part empty, the sources with the nearest fractions move over.
+    The hash is read as a fraction in [0, 1): a source below `test` goes into the test part, below `test + valid` into
+    the validation part, else into the training part. Pairs with the same source (after `normalise`) stay together. If a
+    part of a small file would be empty, it takes the sources with the nearest fractions.
 
     Args:
-        pairs: what to split.
-        valid: share of the sources for validation; 0 leaves that part empty.
-        test: share of the sources for the test; 0 leaves that part empty.
+        pairs: the pairs to split.
+        valid: share of the sources for validation; 0 for none.
+        test: share of the sources for the test; 0 for none.
 
     Raises:
-        ArgumentError: a share below 0, or nothing left to train on.
+        ArgumentError: a share below 0, or shares that leave no training pairs.
         DataError: fewer distinct sources than parts.
 
     >>> parts = split_by_hash([Pair(f"sentence {i}", "Satz") for i in range(100)])
@@ -273,16 +272,15 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise ArgumentError(
-            f"the shares are valid={valid} and test={test}; neither may be below 0, and their sum must stay "
-            f"below 1 to leave pairs to train on"
+            f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
     placed = [_fraction(pair.source) for pair in pairs]
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
         raise DataError(
-            f"{len(pairs)} pairs hold {len(sources)} distinct source sentences, but {parts} parts need at least "
-            f"{parts}; add pairs, or give the validation pairs in a file of their own"
+            f"{len(pairs)} pairs have {len(sources)} distinct source sentences, and {parts} parts need at least "
+            f"{parts}; add pairs, or give the validation pairs in a separate file"
         )
     test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
     valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)

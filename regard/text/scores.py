@@ -1,4 +1,4 @@
-"""How good translations are, in the numbers papers report, with the settings that make them comparable."""
+"""BLEU, chrF and exact matches of translations, with the settings that make them comparable."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from regard.text.packages import needed
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU and chrF from 0 to 100, the share of exact matches from 0 to 1, over `count` sentences."""
+    """Scores of `count` sentences: BLEU and chrF from 0 to 100, exact matches from 0 to 1."""
 
     bleu: float
     bleu_signature: str
@@ -21,32 +21,31 @@ class Scores:
     count: int
 
     def to_dict(self) -> dict[str, float | int | str]:
-        """The scores by name, ready for JSON."""
+        """The scores as JSON values."""
         return asdict(self)
 
 
 def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     """Score translations against one reference each.
 
-    BLEU and chrF are sacreBLEU's over the whole corpus with its default settings, on the texts as given: the
-    signatures name the settings. Two texts match exactly if they are equal after `normalise`.
+    BLEU and chrF are corpus scores of sacreBLEU with its default settings on the texts as given; the signatures name
+    the settings. Two texts match exactly if they are equal after `normalise`.
 
     Raises:
-        ArgumentError: no sentences, more of one than of the other, or something that is not a string.
+        ArgumentError: no sentences, unequal numbers, or values that are not strings.
         MissingPackageError: `sacrebleu` is not installed.
 
     Source: Papineni et al. 2002 (BLEU); Popović 2015 (chrF); Post 2018 (sacreBLEU).
 
-    >>> found = score(["Das Tier war müde .", "Es sang"], ["Das Tier war müde .", "Sie sang"])
-    >>> found.exact_match, found.count, found.bleu_signature.split("|")[0]
+    >>> scores = score(["Das Tier war müde .", "Es sang"], ["Das Tier war müde .", "Sie sang"])
+    >>> scores.exact_match, scores.count, scores.bleu_signature.split("|")[0]
     (0.5, 2, 'nrefs:1')
     """
     needs = "a list of strings, one for each sentence"
     outputs, references = a_list("outputs", outputs, str, needs), a_list("references", references, str, needs)
     if len(outputs) != len(references) or not outputs:
         raise ArgumentError(
-            f"{len(outputs)} outputs and {len(references)} references were given; scoring compares as many of "
-            f"one as of the other, and at least one"
+            f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
     with needed("sacrebleu", "scoring"):
         from sacrebleu.metrics import BLEU, CHRF

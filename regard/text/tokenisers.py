@@ -1,4 +1,4 @@
-"""Text to ids and back without loss, and ids to the words a person sees."""
+"""Lossless tokenisers: text to ids and back, and ids to words."""
 
 import re
 from bisect import bisect_right
@@ -13,25 +13,25 @@ from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabul
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
 
-LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its end
+LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its line end
 
-BARE_SPACE = "\u2423"  # "␣": how a piece or word of nothing but space is shown
+BARE_SPACE = "\u2423"  # "␣", shown for a piece or word of spaces only
 
 
-IDS = "whole numbers, as encode gives them"
-MOST_PIECES = 1 << 22  # the library takes memory for all of them before it reads a line
+IDS = "integers, as encode returns them"
+MOST_PIECES = 1 << 22  # the library allocates memory for all of them before it reads a line
 
 
 class Tokeniser:
-    """Byte-level sub-words: every text, emoji included, comes back exactly as `normalise` leaves it.
+    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to `normalise`.
 
         decode(encode(text)) == normalise(text)     for sentences
-        decode(encode(text)) == text                verbatim, for running text: line ends and all spaces stay
+        decode(encode(text)) == text                with verbatim=True: line ends and spaces are kept
 
-    Three kinds: "bpe" merges bytes into sub-words inside words, "character" into single characters (rare ones
-    stay bytes), "byte" merges nothing. Punctuation and symbols are units apart from words; "didn't" is one word.
-    (Unigram is not offered: its trainer gives another vocabulary on every run.) Ids 0 to 3 are `PAD, UNKNOWN, BEGIN,
-    END`; no text is ever encoded as one of them, "<end>" is six ordinary characters.
+    There are three kinds: "bpe" merges bytes into sub-words within words, "character" into single characters (rare ones
+    remain bytes), and "byte" merges nothing. Punctuation and symbols are separated from words; "didn't" is one word.
+    There is no Unigram, whose training is not deterministic. Ids 0 to 3 are `PAD, UNKNOWN, BEGIN, END`; no text is
+    encoded as one of them, so "<end>" is five ordinary characters.
 
     Source: Sennrich, Haddow and Birch 2016 (byte-pair encoding); Radford et al. 2019 (over bytes).
 
@@ -44,7 +44,7 @@ class Tokeniser:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """A tokeniser of a known vocabulary; see `train` and `from_json` for the usual ways here."""
+        """Make a tokeniser from a vocabulary; `train` and `from_json` are the usual ways."""
         needs = "a vocabulary; Tokeniser.train and Tokeniser.from_json make one"
         self.vocabulary: Vocabulary = of_kind("vocabulary", vocabulary, Vocabulary, needs)
         self._engine = vocabulary.engine()
@@ -52,34 +52,34 @@ class Tokeniser:
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, verbatim: bool = False) -> "Tokeniser":
-        """Learn a vocabulary from lines of text; the same lines give the same vocabulary, bit for bit.
+        """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
         Args:
-            lines: the text, for a translator both sides; each is normalised first, unless it is taken verbatim.
-            vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" has no more.
+            lines: the training text (for a translator, of both sides); normalised first, unless verbatim.
+            vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" always has 260.
             kind: "bpe", "character" or "byte".
-            verbatim: encode texts as they stand.
+            verbatim: encode texts unchanged instead of normalising them.
 
         Raises:
-            ArgumentError: an unknown kind, a vocab_size below 260, or one string where lines are needed.
-            DataError: no text in the lines.
+            ArgumentError: an unknown kind, a vocab_size below 260, or a single string instead of lines.
+            DataError: lines without text.
             MissingPackageError: `tokenizers` is not installed.
         """
         if isinstance(vocab_size, int) and vocab_size > MOST_PIECES:
             raise ArgumentError(f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned")
         if isinstance(lines, str):
-            raise ArgumentError("lines is one string; hand over a list of lines, or text.splitlines()")
+            raise ArgumentError("lines is one string; give a list of lines, such as text.splitlines()")
         if verbatim:
             prepared = [line for text in lines for line in _whole_lines(text)]
         else:
             prepared = [f" {text}" for line in lines if (text := normalise(line))]
         if not prepared:
-            raise DataError("the lines hold no text; a tokeniser learns from at least one line that is not empty")
+            raise DataError("the lines have no text; give at least one line that is not empty")
         return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim))
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, specials included."""
+        """Number of ids, including the special ones."""
         return len(self.vocabulary.pieces)
 
     @property
@@ -89,26 +89,26 @@ class Tokeniser:
 
     @property
     def verbatim(self) -> bool:
-        """Are texts encoded as they stand?"""
+        """Whether texts are encoded without normalisation."""
         return self.vocabulary.verbatim
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special ids; an empty text has none.
+        """The ids of a text, without special ids.
 
         Raises:
-            ArgumentError: not a string.
+            ArgumentError: the text is not a string.
         """
         if not isinstance(text, str):
-            raise ArgumentError(f"a {type(text).__name__} was given to encode; it takes one string at a time")
+            raise ArgumentError(f"encode takes one string, not a {type(text).__name__}")
         if self.verbatim:
             lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
             return [i for line in lines for i in line.ids]
-        # The first word starts with a space as the others do, so that it is the same piece wherever it stands.
+        # A space before the first word gives it the same pieces as anywhere else in a text.
         text = normalise(text)
         return self._engine.encode(f" {text}", add_special_tokens=False).ids if text else []
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, special ids left out, bytes that are no UTF-8 as U+FFFD.
+        """The text of ids, without special ids; bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
@@ -118,7 +118,7 @@ class Tokeniser:
         return text if self.verbatim else text.removeprefix(" ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        r"""What each id alone stands for: its text without the space, "\xf0" for part of a character, "<end>".
+        r"""The text of each id by itself, without its space; "\xf0" for part of a character, "<end>" for END.
 
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
@@ -129,10 +129,10 @@ class Tokeniser:
         ]
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, range]]:
-        """The words that ids spell, each with the positions of its ids; together they cover every position once.
+        """The words of ids, each with the positions of its ids; together they cover every position once.
 
-        A run of punctuation is a word apart ("street." gives "street" and "."), so is a run of symbols and each
-        special id; inner apostrophes stay ("didn't"), hyphens part.
+        A run of punctuation, a run of symbols and each special id is a word ("street." gives "street" and "."). A word
+        keeps inner apostrophes ("didn't") and is split at hyphens.
 
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
@@ -141,7 +141,7 @@ class Tokeniser:
         raws = [self._bytes_of(i) for i in ids]
         words: list[tuple[str, range]] = []
         run_start = 0
-        for at, raw in enumerate([*raws, None]):  # the None past the end closes the last run
+        for at, raw in enumerate([*raws, None]):  # the None at the end closes the last run
             if raw is None:
                 words += self._words_of_run([one or b"" for one in raws[run_start:at]], run_start)
                 words += [(SPECIALS[int(ids[at])], range(at, at + 1))] if at < len(ids) else []
@@ -149,8 +149,8 @@ class Tokeniser:
         return words
 
     def _words_of_run(self, raws: list[bytes], first: int) -> list[tuple[str, range]]:
-        """Words of ordinary ids whose bytes are given: an id belongs to the word that holds its first byte."""
-        text = b"".join(raws).decode("utf-8", "surrogateescape")  # a damaged byte is one character
+        """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte."""
+        text = b"".join(raws).decode("utf-8", "surrogateescape")  # an invalid byte is one character
         byte_at = [0, *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text)]
         units = self._word_units.pre_tokenize_str(LONE_SURROGATES.sub("\ufffd", text))
         unit_starts = [byte_at[start] for _, (start, _) in units]
@@ -166,21 +166,21 @@ class Tokeniser:
         try:
             i = index(i)
         except TypeError:
-            raise ArgumentError(f"ids holds {shown(i)}; it needs {IDS}") from None
+            raise ArgumentError(f"ids contains {shown(i)}; give {IDS}") from None
         if not 0 <= i < self.vocab_size:
-            raise ArgumentError(f"id {i} is not one of this tokeniser's {self.vocab_size} (0 to {self.vocab_size - 1})")
+            raise ArgumentError(f"id {i} is outside this tokeniser's vocabulary, 0 to {self.vocab_size - 1}")
         return self.vocabulary.raw_pieces[i]
 
     def to_json(self) -> str:
-        """The tokeniser as JSON text, in ASCII."""
+        """The tokeniser as ASCII JSON."""
         return self.vocabulary.to_json()
 
     @classmethod
     def from_json(cls, text: str) -> "Tokeniser":
-        """The tokeniser that `to_json` wrote; nothing in the text is trusted.
+        """Read a tokeniser that `to_json` wrote, checking all its content.
 
         Raises:
-            CheckpointError: damaged, or not a tokeniser of regard.
+            CheckpointError: the text is damaged, or not a tokeniser of regard.
         """
         return cls(Vocabulary.from_json(text))
 
@@ -195,7 +195,7 @@ class Tokeniser:
 
 
 def _whole_lines(text: str) -> list[str]:
-    """The lines of a text with their ends; encoded one by one, so that no piece crosses an end."""
+    """The lines of a text with their line ends; they are encoded separately, so no piece crosses a line end."""
     return LINES.findall(LONE_SURROGATES.sub("\ufffd", text))
 
 

@@ -1,4 +1,4 @@
-"""Where a translator's sentences come from: a user's files, or the embedded corpus."""
+"""Training data of a translator: a user's files, or the embedded corpus."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from regard.errors import DataError
 from regard.text.pairs import Pair, read_pairs, split_by_hash
 from regard.text.pronouns import make_split
 
-PRONOUNS = "pronouns"  # the name under which the embedded corpus is asked for
+PRONOUNS = "pronouns"  # the name of the embedded corpus
 PRONOUN_COUNTS = {"train": 60_000, "valid": 400, "test": 600}
-LARGEST_PART = 2_000  # pairs held out of a user's file for validation, and as many for the test
+LARGEST_PART = 2_000  # the most pairs held out of a user's file for validation, and for the test
 
 
 @dataclass(frozen=True)
 class TranslationData:
-    """Pairs to learn from, to validate on and to be judged by, and what there is to say about them."""
+    """Training, validation and test pairs, with notes on where they come from."""
 
     name: str
     train: list[Pair]
@@ -26,18 +26,18 @@ class TranslationData:
 
 
 def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: int = 0) -> TranslationData:
-    """Read the pairs for a training.
+    """Load the pairs for a training.
 
     Args:
         data: "pronouns" for the embedded corpus; or one table (.tsv, .jsonl); or two parallel files.
-        valid: the same for validation pairs; without them the data are split by a hash of each source.
-        seed: of the embedded corpus.
+        valid: files of validation pairs likewise; without them, the data is split by a hash of each source.
+        seed: seed of the embedded corpus.
 
     Returns:
-        The three parts; the test part is empty where validation pairs were given.
+        The three parts; the test part is empty if validation pairs are given.
 
     Raises:
-        DataError: files that cannot be read, or hold too little.
+        DataError: files that cannot be read, or have too few pairs.
 
     >>> len(load_translation_data(["pronouns"]).test)
     600
@@ -45,7 +45,7 @@ def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: 
     if list(data) == [PRONOUNS]:
         return _pronouns(seed)
     if not data:
-        raise DataError("no data were given; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
+        raise DataError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
     read = read_pairs(*data)
     notes = [read.report()]
     if valid:
@@ -54,13 +54,17 @@ def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: 
         known = {pair.source for pair in held_out.pairs}
         train = [pair for pair in read.pairs if pair.source not in known]
         if len(train) < len(read.pairs):
-            notes.append(f"{len(read.pairs) - len(train)} training pairs whose source is a validation source left out")
+            notes.append(
+                f"{len(read.pairs) - len(train)} training pairs left out, since their source is in the validation pairs"
+            )
         if not train:
-            raise DataError(f"every source of {' + '.join(read.files)} is also a validation source: nothing to learn")
+            raise DataError(
+                f"every source of {' + '.join(read.files)} is in the validation pairs, so none is left for training"
+            )
         return TranslationData(" + ".join(read.files), train, held_out.pairs, [], tuple(notes))
     share = min(0.05, LARGEST_PART / max(1, read.kept))
     parts = split_by_hash(read.pairs, share, share)
-    counts = f"{len(parts.train):,} to learn from, {len(parts.valid):,} to validate, {len(parts.test):,} to test"
+    counts = f"{len(parts.train):,} for training, {len(parts.valid):,} for validation, {len(parts.test):,} for test"
     notes.append(f"split by a hash of the source: {counts}")
     return TranslationData(" + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes))
 

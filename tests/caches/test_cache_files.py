@@ -36,7 +36,7 @@ def test_a_file_cut_short_is_refused(ring, tmp_path, length):
 
 
 def test_a_file_of_another_kind_is_refused(ring, tmp_path):
-    with pytest.raises(rg.errors.CheckpointError, match="'ring' in format '1'; read here are static"):
+    with pytest.raises(rg.errors.CheckpointError, match="'ring' in format '1'; this version reads static"):
         StaticCache.load(tmp_path / "ring")
     save_tensors(tmp_path / "weights", {"k": torch.zeros(1, 1, 1, 1)})
     with pytest.raises(rg.errors.CheckpointError, match="holds a cache of kind None"):
@@ -55,8 +55,8 @@ def planes(**changes) -> dict[str, torch.Tensor]:
         ("dynamic", {"first": "-1"}, planes(), "first is '-1'"),
         ("ring", {"first": "9" * 30, "capacity": "4"}, planes(), "not a whole number"),
         ("static", {"first": "0"}, planes(), "capacity is ''"),
-        ("static", {"first": "0", "capacity": "2"}, planes(), "3 entries from 0 on, which a static"),
-        ("static", {"first": "1", "capacity": "9"}, planes(), "3 entries from 1 on, which a static"),
+        ("static", {"first": "0", "capacity": "2"}, planes(), "3 entries from position 0, which a static"),
+        ("static", {"first": "1", "capacity": "9"}, planes(), "3 entries from position 1, which a static"),
         ("dynamic", {"first": "0"}, planes(v=None), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(v=torch.zeros(1, 2, 2, 5)), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3)), "not the keys and values"),

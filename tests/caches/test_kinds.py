@@ -51,7 +51,7 @@ class TestGrowing:
         cache = GrowingCache(1, 2, 4)
         with pytest.raises(rg.ShapeError, match=r"k \(1, 3, 1, 4\) .* takes \(1, 2, 'added', 4\)"):
             cache.append(torch.zeros(1, 3, 1, 4), torch.zeros(1, 3, 1, 4))
-        with pytest.raises(rg.ArgumentError, match=r"crop\(1\): this cache holds 0 entries"):
+        with pytest.raises(rg.ArgumentError, match=r"crop\(1\): this cache has 0 entries"):
             cache.crop(1)
 
     def test_a_cache_made_for_inference_goes_on_outside_of_it(self):
@@ -110,7 +110,7 @@ class TestRing:
         cache = RingCache(1, 1, 4, capacity=4)
         cache.append(*ones(7))
         with pytest.raises(
-            rg.ArgumentError, match=r"crop\(3\): .* holds entries 3 to 6, so the first 3 are gone; 4 to 7"
+            rg.ArgumentError, match=r"crop\(3\): .* holds entries 3 to 6, and the first 3 were dropped; give 4 to 7"
         ):
             cache.crop(3)
         assert cache.length == 7
@@ -139,7 +139,7 @@ class TestNumbers:
     def test_a_number_out_of_reach_is_refused_and_nothing_is_kept(self, dtype):
         cache = GrowingCache(1, 1, 4, dtype=dtype)
         huge = torch.full((1, 1, 1, 4), 1e300, dtype=torch.float64)
-        with pytest.raises(rg.ArgumentError, match=r"v reaches 1e\+300, beyond"):
+        with pytest.raises(rg.ArgumentError, match=r"v reaches 1e\+300, too large"):
             cache.append(torch.zeros_like(huge), huge)
         assert cache.length == 0
 
@@ -172,12 +172,12 @@ class TestNumbers:
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        ("paper", {}, "is no cache; there are dynamic, static, ring"),
-        ("dynamic", {"capacity": 3}, "a dynamic cache has no end"),
-        ("static", {}, "capacity=None: a static cache needs room for 1"),
-        ("ring", {"capacity": 0}, "capacity=0: a ring cache needs room for 1"),
+        ("paper", {}, "does not exist; there are dynamic, static, ring"),
+        ("dynamic", {"capacity": 3}, "a dynamic cache has no capacity"),
+        ("static", {}, "capacity=None: a static cache needs a capacity of 1"),
+        ("ring", {"capacity": 0}, "capacity=0: a ring cache needs a capacity of 1"),
         ("ring", {"capacity": True}, "capacity=True"),
-        ("dynamic", {"dtype": "int4"}, "dtype='int4': a cache keeps numbers as float64"),
+        ("dynamic", {"dtype": "int4"}, "dtype='int4': a cache stores float64"),
         ("dynamic", {"dtype": torch.bool}, r"dtype=torch\.bool"),
         ("dynamic", {"v_dim": -1}, "v_dim -1"),
     ],

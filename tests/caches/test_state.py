@@ -92,7 +92,7 @@ def test_a_file_of_another_mechanism_or_a_changed_one_is_refused(tmp_path):
     one = state()
     go_on(one, *text(), [3])
     one.save(tmp_path / "state")
-    with pytest.raises(rg.errors.CheckpointError, match="asked for was one of 'performer"):
+    with pytest.raises(rg.errors.CheckpointError, match="this call needs one of 'performer"):
         RecurrentState.load(tmp_path / "state", m.Performer(5))
     damaged = bytearray((tmp_path / "state").read_bytes())
     damaged[-3] ^= 1

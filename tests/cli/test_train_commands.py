@@ -96,7 +96,7 @@ def test_a_classifier_begins_from_nothing_too(files):
     [
         (("language-model",), "--data is missing: name a file of text"),
         (("language-model", "--data", "nothing.txt"), "nothing.txt does not exist"),
-        (("language-model", "--data", "{files}/empty.txt"), "holds no text"),
+        (("language-model", "--data", "{files}/empty.txt"), "has no text"),
         (("language-model", "--data", "{files}/text.txt", "--attention", "diagonal"), "diagonal"),
         (("language-model", "--data", "{files}/text.txt", "--mechanism", "magic"), "'magic' is no mechanism"),
         (("language-model", "--data", "{files}/text.txt", "--tokeniser", "word"), "kind is 'word'"),

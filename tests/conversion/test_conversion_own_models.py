@@ -155,9 +155,9 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
     (tmp_path / "two" / "notes.txt").write_text("mine")
     (tmp_path / "text").write_text("mine")
     for out, reason in (
-        ("model", "is no earlier conversion"), ("two", "holds notes.txt beside a conversion"),
-        ("text", "is no earlier conversion"), ("eight", "lie in each other"), ("eight/two", "lie in each other"),
-        (".", "lie in each other"),
+        ("model", "is not an earlier conversion"), ("two", "holds notes.txt beside a conversion"),
+        ("text", "is not an earlier conversion"), ("eight", "contain each other"), ("eight/two", "contain each other"),
+        (".", "contain each other"),
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match=reason):
             convert_kv_heads(tmp_path / "eight", tmp_path / out, 2)

@@ -131,14 +131,14 @@ def test_an_index_that_misplaces_a_tensor_is_refused(tmp_path):
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     index["weight_map"]["lm_head.weight"] = next(iter(index["weight_map"].values()))
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"disagree on where 'lm_head\.weight' lies"):
+    with pytest.raises(CheckpointError, match=r"disagree on the shard of 'lm_head\.weight'"):
         convert_kv_heads(folder, tmp_path / "out", 2)
 
 
 def test_only_an_earlier_conversion_is_replaced(tmp_path):
     folder = write_folder(tmp_path / "in", llama_tensors(), shards=2)
     write_folder(tmp_path / "other", llama_tensors())
-    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+    with pytest.raises(CheckpointError, match="is not an earlier conversion"):
         convert_kv_heads(folder, tmp_path / "other", 2)
     convert_kv_heads(folder, tmp_path / "out", 2)
     convert_kv_heads(folder, tmp_path / "out", 4)
@@ -157,12 +157,12 @@ K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
         ({"model.layers.0.self_attn.qkv_proj.weight": (3, 2)}, {}, UnsupportedError, "qkv_proj"),
         ({"model.layers.0.self_attn.k_proj.weight_scale": (1,)}, {}, UnsupportedError, "weight_scale"),
         ({"model.layers.0.self_attn.k_proj.inv_freq": (3,)}, {}, UnsupportedError, "k_proj.inv_freq"),
-        ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which the Llama layout has not"),
+        ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which is not part of the Llama layout"),
         ({"model.layers.2.self_attn.k_norm.weight": (24,)}, {}, CheckpointError, "k_norm.weight"),
         ({K_WEIGHT: None}, {}, CheckpointError, f"lacks the tensor '{K_WEIGHT}'"),
         ({K_WEIGHT: (23, DIM)}, {}, CheckpointError, f"'{K_WEIGHT}' is F32 .23, 12.; with the sizes"),
         ({}, {"num_key_value_heads": 4}, CheckpointError, "with the sizes in config.json"),
-        ({}, {"num_key_value_heads": 3}, CheckpointError, "no multiple of 3"),
+        ({}, {"num_key_value_heads": 3}, CheckpointError, "not a multiple of 3"),
         ({}, {"num_attention_heads": "8"}, CheckpointError, "num_attention_heads is '8'"),
         ({}, {"num_hidden_layers": 4}, CheckpointError, "holds 3 layers"),
         ({}, {"model_type": "gpt2"}, UnsupportedError, "'gpt2'.*llama, mistral, qwen2, qwen3"),
@@ -183,7 +183,7 @@ def test_what_is_not_understood_is_refused_by_its_name(tmp_path, changed, settin
 def test_a_folder_that_claims_to_be_a_conversion_in_other_words_is_left_alone(tmp_path, provenance):
     folder = write_folder(tmp_path / "in", llama_tensors())
     write_folder(tmp_path / "out", llama_tensors(), llama_config(regard_conversion=provenance))
-    with pytest.raises(CheckpointError, match="is no earlier conversion"):
+    with pytest.raises(CheckpointError, match="is not an earlier conversion"):
         convert_kv_heads(folder, tmp_path / "out", 2)
 
 
@@ -218,7 +218,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     with pytest.raises(CheckpointError, match="has neither model"):
         convert_kv_heads(folder, tmp_path / "out", 2)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(UnsupportedError, match=r"pytorch_model\.bin, a pickle.*save_pretrained write safetensors"):
+    with pytest.raises(UnsupportedError, match=r"pytorch_model\.bin, a pickle.*write safetensors with save_pretrained"):
         convert_kv_heads(folder, tmp_path / "out", 2)
     assert not (tmp_path / "exploded").exists()
 

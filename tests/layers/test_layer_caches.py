@@ -96,7 +96,7 @@ def test_a_ring_refuses_what_looks_further_back_than_it_holds():
 
 def test_a_ring_is_as_long_as_the_layer_looks_back():
     assert layer_of().new_cache(1, "ring").capacity == WINDOW - 1
-    with pytest.raises(rg.ArgumentError, match="looks back without end"):
+    with pytest.raises(rg.ArgumentError, match="has no limit"):
         layer_of(pattern="causal").new_cache(1, "ring")
 
 
@@ -186,7 +186,7 @@ def test_blocks_drawn_among_all_keys_are_refused_with_a_cache_and_leave_it_as_it
 def test_a_mask_of_one_head_is_refused_with_a_cache():
     mask = PerHead([Full(), Full(), Full(), Explicit(torch.ones(3, 3, dtype=torch.bool))])
     layer, x = layer_of(), torch.randn(1, 3, 24, dtype=torch.float64)
-    with pytest.raises(rg.UnsupportedError, match="rows are those of one call"):
+    with pytest.raises(rg.UnsupportedError, match="for the rows of one call"):
         layer(x, cache=layer.new_cache(1), pattern=mask)
 
 

@@ -252,7 +252,7 @@ class TestRecording:
         ({"kv_heads": 0}, "kv_heads 0"),
         ({"head_dim": 0}, "head_dim 0"),
         ({"positions": Sinusoidal(4)}, "added to embeddings"),
-        ({"positions": Rotary(), "head_dim": 3}, "are no pairs"),
+        ({"positions": Rotary(), "head_dim": 3}, "rotates pairs"),
         ({"pattern": "causl"}, "'causl' is no pattern"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
     model = language_model(kind)
     if kind == "gated":
         state = model.start(torch.tensor([[5, 6]]), cache="state")
-        with pytest.raises(rg.UnsupportedError, match="no sum of fewer"):
+        with pytest.raises(rg.UnsupportedError, match="cannot be separated"):
             state.crop(1)
         return
     state = model.start(pad(ROWS), cache="dynamic")
@@ -109,7 +109,7 @@ def test_a_refused_call_changes_nothing():
 def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
     model = LanguageModel(LanguageConfig(**SIZES, mechanism=("softmax", "linear"))).eval()
     state = model.start(torch.tensor([[5, 6]]))
-    with rg.record_attention(model), pytest.raises(rg.UnsupportedError, match="no statistics"):
+    with rg.record_attention(model), pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"):
         model.step(torch.tensor([7]), state)
     assert [cache.length for cache in state.groups[0].caches.each] == [2, 2]
     assert state.next_scores is not None
@@ -118,15 +118,15 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
 
 def test_what_cannot_be_started_is_said():
     model = language_model("llama")
-    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 holds no id"):
+    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
         model.start(torch.tensor([[5], [0]]))
-    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 holds no id"):
+    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
         model.start(torch.zeros(2, 0, dtype=torch.int64))
     with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
         model.start(torch.tensor([[5]]), capacity=5)
-    with pytest.raises(rg.ArgumentError, match="give a capacity, or the layer a window"):
+    with pytest.raises(rg.ArgumentError, match="give capacity=, or a pattern with a window"):
         model.start(torch.tensor([[5]]), cache="ring")
-    with pytest.raises(rg.UnsupportedError, match="no state of constant size"):
+    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
         model.start(torch.tensor([[5]]), cache="state")
 
 

@@ -168,7 +168,7 @@ def test_a_reordered_state_holds_the_chosen_rows(kind):
 def test_an_input_of_another_size_is_refused_with_the_size_to_give():
     attention = MemoryAttention(Additive(H, M, hidden=2))
     cell = BahdanauCell(nn.GRUCell(X, H), attention)
-    with pytest.raises(ShapeError, match=f"{X + M} numbers, and GRUCell.* takes {X}; give it input_size={X + M}"):
+    with pytest.raises(ShapeError, match=f"{X + M} numbers, and GRUCell.* takes {X}; make it with input_size={X + M}"):
         cell(torch.zeros(2, X), cell.begin(torch.zeros(2, H)), attention.remember(torch.zeros(2, 4, M)))
 
 

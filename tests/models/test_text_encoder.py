@@ -118,7 +118,7 @@ def test_the_words_of_chosen_places_are_those_of_all_places():
         torch.testing.assert_close(model(ids, places), model(ids)[places])
     with pytest.raises(ShapeError, match=r"they are bool \(2, 4\)"):
         model(ids, places.long())
-    with pytest.raises(ArgumentError, match="places are of 'words'"):
+    with pytest.raises(ArgumentError, match="they are for head='words'"):
         encoder(head="none")(ids, places)
 
 
@@ -159,7 +159,7 @@ def test_longer_texts_begin_with_the_positions_of_short_ones():
     ids = torch.tensor([[5] * 17])
     torch.testing.assert_close(long(ids), short(ids), rtol=0, atol=0)
     assert long(torch.tensor([[5] * 40])).shape == (1, 40, VOCABULARY)
-    with pytest.raises(ShapeError, match="this table has learned 0 to 16"):
+    with pytest.raises(ShapeError, match="this table has 0 to 16"):
         short(torch.tensor([[5] * 18]))
 
 
@@ -199,7 +199,7 @@ def test_a_folder_gives_the_encoder_back(tmp_path):
     assert torch.equal(again(ids), model(ids))
     saved = load_model(tmp_path / "model")
     wrong = SavedModel({**saved.config, "classes": 4}, saved.state, saved.kind, {})
-    with pytest.raises(CheckpointError, match="not those of its config"):
+    with pytest.raises(CheckpointError, match="do not fit its config"):
         TextEncoder.from_saved(wrong, "elsewhere")
     with pytest.raises(CheckpointError):
         LanguageModel.load(tmp_path / "model")
@@ -207,8 +207,8 @@ def test_a_folder_gives_the_encoder_back(tmp_path):
 
 def test_what_cannot_be_is_refused_in_one_sentence():
     for changes, reason in (
-        ({"head": "classes"}, "needs their number"),
-        ({"classes": 3}, "needs their number"),
+        ({"head": "classes"}, "with head='classes' only"),
+        ({"classes": 3}, "with head='classes' only"),
         ({"head": "sentences"}, "there are words, classes, none"),
         ({"pooling": "last"}, "there are mean, first"),
         ({"mechanism": "linear", "pattern": "sliding_window(4)"}, "linear"),

@@ -173,7 +173,7 @@ def test_a_file_over_its_limit_is_not_read(tmp_path):
         b"9" * 10_000,
         b"{} {}",
     ],
-    ids=["empty", "torn", "UTF-16", "key twice", "NaN", "infinity", "1e999", "open", "depth", "digits", "two"],
+    ids=["empty", "torn", "UTF-16", "repeats a key", "NaN", "infinity", "1e999", "open", "depth", "digits", "two"],
 )
 def test_json_that_is_not_strict_is_refused(data):
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -46,9 +46,9 @@ def test_texts_are_lines_tidied_and_none_twice(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.txt", "", "holds no text"),
-        ("a.txt", " \n\n", "holds no text"),
-        ("a.jsonl", "plain\n", "holds no text"),
+        ("a.txt", "", "has no text"),
+        ("a.txt", " \n\n", "has no text"),
+        ("a.jsonl", "plain\n", "has no text"),
         ("a.txt", b"\x00\x01", "binary file"),
         ("a.txt", b"\xe9\n\xe9\n\xe9\n", "another encoding"),
     ],

@@ -208,7 +208,7 @@ def test_wrong_arguments_are_refused(write):
         read_pairs(path, path, path)
     with pytest.raises(ArgumentError, match="max_words is 0"):
         read_pairs(path, max_words=0)
-    with pytest.raises(DataError, match="is a table; read it alone"):
+    with pytest.raises(DataError, match="is a table; give it alone"):
         read_pairs(path, path)
 
 

@@ -18,7 +18,7 @@ sources = st.lists(st.integers(0, 30), min_size=1, max_size=60)
 def test_every_pair_is_in_one_part_and_no_source_in_two(numbers):
     pairs = [Pair(f"s{n}", f"t{i}") for i, n in enumerate(numbers)]
     if len(set(numbers)) < 3:
-        with pytest.raises(DataError, match=f"{len(pairs)} pairs hold {len(set(numbers))} distinct"):
+        with pytest.raises(DataError, match=f"{len(pairs)} pairs have {len(set(numbers))} distinct"):
             split_by_hash(pairs)
         return
     splits = split_by_hash(pairs)

@@ -33,7 +33,9 @@ def test_given_validation_pairs_never_train(tmp_path):
     train, valid = write(tmp_path / "train.tsv", 50), write(tmp_path / "valid.tsv", 10)
     data = load_translation_data([train], [valid])
     assert (len(data.train), len(data.valid), data.test) == (40, 10, [])
-    assert any("10 training pairs whose source is a validation source" in note for note in data.notes)
+    assert any(
+        "10 training pairs left out, since their source is in the validation pairs" in note for note in data.notes
+    )
     with pytest.raises(DataError, match="nothing to learn"):
         load_translation_data([valid], [train])
 

@@ -62,7 +62,7 @@ def test_what_no_tokeniser_wrote_is_refused():
     text = TOKENISERS["bpe"].to_json()
     with pytest.raises(CheckpointError, match="its keys are not"):
         Tokeniser.from_json(text.replace('"verbatim":true', '"verbatim":1'))
-    with pytest.raises(CheckpointError, match="of bytes and yet merges"):
+    with pytest.raises(CheckpointError, match="its kind is 'byte' and it has merges"):
         Tokeniser.from_json(text.replace('"bpe"', '"byte"'))
     with pytest.raises(ArgumentError, match="kind is 'word'"):
         Tokeniser.train([TEXT], 320, "word", verbatim=True)

@@ -173,11 +173,11 @@ class Cache:
         """
         held, length = self._held, whole("the length to crop to", length)
         if not 0 <= length <= held.length:
-            raise ArgumentError(f"crop({length}): this cache has {held.length} entries; crop to 0 to {held.length}")
+            raise ArgumentError(f"crop({length}): this cache has {held.length} entries; give 0 to {held.length}")
         if 0 < length <= held.first:
             raise ArgumentError(
                 f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, and the first "
-                f"{length} were dropped; crop to {held.first + 1} to {held.length}, or to 0"
+                f"{length} were dropped; give {held.first + 1} to {held.length}, or 0"
             )
         self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
 

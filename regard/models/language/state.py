@@ -160,7 +160,7 @@ class LanguageState:
         if length and not 0 <= lost <= shortest:
             raise ArgumentError(
                 f"crop({length}): the longest text has {self.length} ids and the shortest {shortest}, and each loses "
-                f"as many; crop to {self.length - shortest} to {self.length}, or to 0"
+                f"as many; give {self.length - shortest} to {self.length}, or 0"
             )
         self.groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
         self.next_scores = None if lost else self.next_scores

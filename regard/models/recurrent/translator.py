@@ -231,7 +231,7 @@ class RecurrentTranslator(TextModel):
         return self._score(self.dropout(outputs))
 
     def _initialise(self) -> None:
-        """Recurrent matrices orthogonal, the others by Glorot; embeddings have unit variance after scaling.
+        """Initialise recurrent matrices orthogonally, others as Glorot; scaled embeddings have unit variance.
 
         Source: Bahdanau et al. 2015, appendix B.1; Glorot and Bengio 2010.
         """

@@ -1,7 +1,7 @@
-"""The embedded corpus: English-German sentences in which German must know what *it* means.
+"""The embedded corpus: English-German sentences whose German pronoun depends on what *it* refers to.
 
-A grammar writes them, so each carries its true referent; the pairs of nouns of the test split never occur in
-training, and contrast pairs change one English word so that the pronoun must change with it.
+A grammar generates them, so the referent of each is known. Noun pairs of the test split never occur in training, and
+contrast pairs differ in one English word that changes the pronoun.
 """
 
 from regard.text.pronouns.frames import FRAMES, LINKS, TIMES, Frame, Link, Time

@@ -9,7 +9,7 @@ from regard.text.pronouns.lexicon import Sense
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """A time at the head of a sentence; a span ("for two weeks") goes with negated clauses only."""
+    """A time at the beginning of a sentence; a span ("for two weeks") is used with negated clauses only."""
 
     english: str
     german: str
@@ -45,7 +45,7 @@ TIMES: tuple[Time, ...] = (
 class Link:
     """A conjunction before "it was ...": a reason, a concession, or an obstacle ("but").
 
-    After an obstacle the German verb stays second ("aber es war müde"), else it goes last ("weil es müde war").
+    After an obstacle the German verb is second ("aber es war müde"), otherwise last ("weil es müde war").
     """
 
     english: str
@@ -66,11 +66,11 @@ Case = Literal["nominative", "accusative", "dative"]
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A main clause about two nouns, its subject and its object, in both languages.
+    """A main clause with a subject and an object, in both languages.
 
-    `plain` and `negated` are the English between the two nouns. The German starts with its finite verb;
-    {object} is the second noun with its article, {not} the place of "nicht". A reason explains the negated
-    clause, unless `reason_negated` is False ("avoided the bed because it was wobbly").
+    `plain` and `negated` are the English between the two nouns. The German begins with its finite verb; {object} is the
+    second noun with its article, {not} the place of "nicht". A reason explains the negated clause, unless
+    `reason_negated` is False ("avoided the bed because it was wobbly").
     """
 
     plain: str
@@ -86,12 +86,12 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The plain English verb, by which a frame is known: "crossed", "was put on"."""
+        """The name of the frame, its plain English verb: "crossed", "was put on"."""
         return self.plain
 
     @property
     def class_pairs(self) -> tuple[tuple[Sense, Sense], ...]:
-        """The classes that subject and object may have together; they always differ."""
+        """The pairs of classes for subject and object; the two always differ."""
         return tuple((first, second) for first, second in product(self.subjects, self.objects) if first != second)
 
     def is_negated(self, link: Link) -> bool:

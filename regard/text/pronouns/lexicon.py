@@ -25,7 +25,7 @@ SENSES: tuple[Sense, ...] = get_args(Sense)
 
 @dataclass(frozen=True, kw_only=True)
 class Noun:
-    """An English noun and its German one; `oblique` is the German form outside the nominative."""
+    """An English noun and its German translation; `oblique` is the German form outside the nominative."""
 
     english: str
     german: str
@@ -35,7 +35,7 @@ class Noun:
 
 
 def _nouns(sense: Sense, *, neuter: str, masculine: str, feminine: str) -> list[Noun]:
-    """Read "bear Bär/Bären, dog Hund": the form after the stroke is the n-declension's oblique one."""
+    """Parse "bear Bär/Bären, dog Hund"; the form after the slash is the oblique one of the n-declension."""
     nouns = []
     written: tuple[tuple[Gender, str], ...] = (
         ("neuter", neuter),
@@ -165,7 +165,12 @@ NOUN_BY_ENGLISH: dict[str, Noun] = {noun.english: noun for noun in NOUNS}
 
 @dataclass(frozen=True, kw_only=True)
 class Drawback:
-    """A predicative adjective; a gradable one takes "too" and "very", any other takes "still"."""
+    """A predicative adjective that explains why something was not done.
+
+    It belongs to one class of nouns. `also` lists other classes it could describe; it is never used with a noun of
+    these, so that exactly one noun of a sentence can be the referent. Gradable ones take "too" and "very", others
+    "still".
+    """
 
     english: str
     german: str
@@ -176,14 +181,14 @@ class Drawback:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """An adjective in front of a noun of any class; `stem` is the German without its ending."""
+    """An adjective before a noun of any class; `stem` is the German without its ending."""
 
     english: str
     stem: str
 
 
 def _drawbacks(sense: Sense, *also: Sense, graded: str = "", absolute: str = "") -> list[Drawback]:
-    """Read "tired müde, hungry hungrig" for adjectives that could be said of the same classes."""
+    """Parse "tired müde, hungry hungrig", adjectives that fit the same classes."""
     return [
         Drawback(english=english, german=german, sense=sense, also=also, gradable=gradable)
         for entries, gradable in ((graded, True), (absolute, False))
@@ -264,14 +269,14 @@ ATTRIBUTES: tuple[Attribute, ...] = (
 
 @cache
 def telling_drawbacks(referent: Sense, other: Sense) -> tuple[Drawback, ...]:
-    """The drawbacks that one of two nouns can have and the other cannot.
+    """The drawbacks that fit the class of one noun and not that of the other.
 
     Args:
-        referent: class of the noun that is meant.
-        other: class of the sentence's other noun.
+        referent: class of the noun that *it* refers to.
+        other: class of the other noun.
 
     Returns:
-        The drawbacks of the first class that could not be said of the second.
+        The drawbacks of the first class that do not fit the second.
 
     Example:
         >>> [drawback.english for drawback in telling_drawbacks("road", "vehicle")]

@@ -13,17 +13,19 @@ from regard.text.pronouns.sentences import PRONOUNS, Pronoun, PronounSentence, w
 
 
 def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
-    """Replace the referent by a noun of its class but of another gender; all else stays.
+    """Replace the referent by a noun of the same class and another gender; the rest is unchanged.
 
-    Where both nouns of the sentence differ in gender the new noun has the third one, so that a pronoun that
-    merely jumped to the other noun is told from one that followed. The new pair may be of any split.
+    The causal check: does the translated pronoun follow? If the two nouns of the sentence differ in gender, the new
+        noun
+    has the third gender, so a pronoun that follows the new referent differs from one that follows the other noun. The
+    new noun pair may belong to any split.
 
     Args:
         sentence: the sentence to vary.
         seed: another seed may choose another noun.
 
     Returns:
-        The varied sentence with its right translation.
+        The new sentence with its correct translation.
 
     Example:
         >>> from regard.text.pronouns import ARTICLE_SENTENCES
@@ -37,14 +39,14 @@ def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
 
 
 def swap_other(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
-    """Replace the noun that *it* does not mean by one of its class but of another gender: the pronoun must stay.
+    """Replace the noun that is not the referent by one of its class and another gender; the pronoun must not change.
 
     Args:
         sentence: the sentence to vary.
         seed: another seed may choose another noun.
 
     Returns:
-        The varied sentence with its right translation.
+        The new sentence with its correct translation.
 
     Example:
         >>> from regard.text.pronouns import ARTICLE_SENTENCES
@@ -69,16 +71,15 @@ _CONJUNCTIONS = frozenset(link.german for link in LINKS)
 
 
 def pronoun_of(target: str) -> Pronoun | None:
-    """The pronoun of the German subordinate clause, as far as a model's output has one.
+    """The pronoun of the subordinate clause in a German translation.
 
-    The word after a conjunction (weil, da, obwohl, aber) decides; without any such pair of words, a pronoun
-    that is the only one in the text.
+    It is the pronoun after a conjunction (weil, da, obwohl, aber); if there is none, the only pronoun of the text.
 
     Args:
-        target: a German sentence, perhaps a damaged one.
+        target: a German sentence, which may be malformed.
 
     Returns:
-        "es", "er" or "sie"; None where the text leaves it open.
+        "es", "er" or "sie"; None if there is no such pronoun, or more than one.
 
     Example:
         >>> pronoun_of("Das Tier überquerte die Straße nicht, weil es zu müde war.")
@@ -90,24 +91,24 @@ def pronoun_of(target: str) -> Pronoun | None:
     after_conjunction = {word for before, word in pairwise(words) if before in _CONJUNCTIONS}
     everywhere = set(words)
     for candidates in (after_conjunction, everywhere):
-        found = [pronoun for pronoun in PRONOUNS if pronoun in candidates]
-        if found:
-            return found[0] if len(found) == 1 else None
+        pronouns = [pronoun for pronoun in PRONOUNS if pronoun in candidates]
+        if pronouns:
+            return pronouns[0] if len(pronouns) == 1 else None
     return None
 
 
 def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str]) -> float:
-    """The share of translations whose pronoun is the right one.
+    """The share of translations with the correct pronoun.
 
     Args:
         sentences: the sentences that were translated.
         outputs: one translation for each.
 
     Returns:
-        A share from 0 to 1; an output without a pronoun counts as wrong.
+        A share from 0 to 1; an output without a pronoun is wrong.
 
     Raises:
-        ArgumentError: if the lengths differ, or there is nothing to measure.
+        ArgumentError: no sentences, or unequal numbers of sentences and outputs.
 
     Example:
         >>> from regard.text.pronouns import make_split
@@ -130,7 +131,7 @@ def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
         The share of the most frequent pronoun.
 
     Raises:
-        ArgumentError: if there is nothing to measure.
+        ArgumentError: no sentences.
 
     Example:
         >>> from regard.text.pronouns import ARTICLE_SENTENCES
@@ -144,7 +145,7 @@ def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
 def contrast_accuracy(
     pairs: Sequence[tuple[PronounSentence, PronounSentence]], outputs: Sequence[tuple[str, str]]
 ) -> float:
-    """The share of contrast pairs in which both pronouns are right; one answer for both earns nothing.
+    """The share of contrast pairs in which both pronouns are correct.
 
     Args:
         pairs: the pairs that were translated.
@@ -154,7 +155,7 @@ def contrast_accuracy(
         A share from 0 to 1.
 
     Raises:
-        ArgumentError: if the lengths differ, or there is nothing to measure.
+        ArgumentError: no sentences, or unequal numbers of sentences and outputs.
 
     Example:
         >>> from regard.text.pronouns import make_contrast_pairs
@@ -171,8 +172,8 @@ def contrast_accuracy(
     return right / len(pairs)
 
 
-def _check_lengths(what: str, expected: int, found: int) -> None:
+def _check_lengths(what: str, expected: int, given: int) -> None:
     if expected == 0:
-        raise ArgumentError(f"there are 0 {what} to measure, and a share of nothing is no number; give at least one")
-    if expected != found:
-        raise ArgumentError(f"{expected} {what} came with {found} outputs; give one output for each, in order")
+        raise ArgumentError(f"there are 0 {what} to measure; give at least one")
+    if expected != given:
+        raise ArgumentError(f"{expected} {what} came with {given} outputs; give one output for each, in order")

@@ -28,16 +28,16 @@ _CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
 
 
 def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = "") -> str:
-    """The noun with its definite article, in agreement, after a preposition if there is one.
+    """A noun with its definite article and an optional adjective and preposition.
 
     Args:
         noun: the noun, always singular.
-        case: the case that verb or preposition asks for.
-        attribute: an adjective in front of the noun.
-        preposition: written first, and contracted with the article where German does so ("im", "ins", "vom").
+        case: the case that the verb or preposition requires.
+        attribute: an adjective before the noun.
+        preposition: placed first and contracted with the article as in German ("im", "ins", "vom").
 
     Returns:
-        The phrase in lower case but for the noun.
+        The phrase, in lower case except the noun.
 
     Example:
         >>> from regard.text.pronouns.lexicon import NOUN_BY_ENGLISH
@@ -53,7 +53,7 @@ def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, prep
 
 
 def no_noun_phrase(noun: Noun, attribute: Attribute | None = None) -> str:
-    """The noun with "kein" in the nominative, the only case in which the grammar negates a noun.
+    """A noun with "kein" in the nominative, the only case in which the grammar negates a noun.
 
     Example:
         >>> from regard.text.pronouns.lexicon import NOUN_BY_ENGLISH
@@ -69,10 +69,10 @@ Degree = Literal["", "too", "very", "still"]
 
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
-    """Every choice behind one sentence; `write` turns it into words, `dataclasses.replace` varies it.
+    """All choices of one sentence; `write` turns them into text, `dataclasses.replace` varies them.
 
-    `link_first` puts the subordinate clause at the head, `subject_has_no` negates by "no" instead of "not",
-    and `apostrophe` is the character of a contracted "not" ("didn't"), or empty for the full word.
+    `link_first` puts the subordinate clause first. `subject_has_no` negates with "no" instead of "not". `apostrophe` is
+    the character of a contracted "not" ("didn't"), or empty for the full word.
     """
 
     frame: Frame
@@ -91,36 +91,36 @@ class Derivation:
 
     @property
     def referent(self) -> Noun:
-        """The noun that *it* means."""
+        """The noun that *it* refers to."""
         return self.subject if self.refers_to_subject else self.object
 
     @property
     def other(self) -> Noun:
-        """The noun that *it* does not mean."""
+        """The noun that *it* does not refer to."""
         return self.object if self.refers_to_subject else self.subject
 
     @property
     def pronoun(self) -> Pronoun:
-        """What *it* becomes in German, by the gender of the referent."""
+        """The German pronoun, by the gender of the referent."""
         return PRONOUN_OF_GENDER[self.referent.gender]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PronounSentence:
-    """An English sentence with *it*, its German translation, and what the pronoun truly refers to.
+    """An English sentence with *it*, its German translation, and the referent of the pronoun.
 
     Args:
         source: the English sentence.
         target: its German translation.
         pronoun: the German pronoun, "es", "er" or "sie".
-        referent: the English noun that *it* means, as it stands in the source.
-        other: the sentence's other noun.
-        it_index: position of *it* among `source.split()`; punctuation may cling to words there.
+        referent: the English noun that *it* refers to, as it is in the source.
+        other: the other noun.
+        it_index: position of *it* in `source.split()`; these words include punctuation.
         referent_index: position of the referent among the same words.
         other_index: position of the other noun among the same words.
-        target_pronoun_index: position of the pronoun among `target.split()`.
+        target_pronoun_index: position of the pronoun in `target.split()`.
         frame: the name of the sentence frame, its plain English verb.
-        derivation: the choices the sentence was written from.
+        derivation: all choices of the sentence.
     """
 
     source: str
@@ -143,10 +143,10 @@ def write(derivation: Derivation) -> PronounSentence:
     """Write a derivation out in English and German.
 
     Args:
-        derivation: the choices to put into words.
+        derivation: all choices of the sentence.
 
     Returns:
-        The sentence with its translation and the positions of *it*, of its referent and of the other noun.
+        The sentence with its translation and the positions of *it*, its referent and the other noun.
 
     Example:
         >>> from dataclasses import replace
@@ -204,7 +204,7 @@ def _write_german(derivation: Derivation) -> str:
         reason = _spaced(link.german, derivation.pronoun, "war", quality)
     else:
         reason = _spaced(link.german, derivation.pronoun, quality, "war")
-    if derivation.link_first:  # whatever stands first, the finite verb follows it and the subject comes third
+    if derivation.link_first:  # the finite verb is second, so the subject follows it
         return _finished(f"{reason}, {_spaced(finite, subject, rest)}")
     if derivation.time:
         return _finished(f"{_spaced(derivation.time.german, finite, subject, rest)}, {reason}")
@@ -217,12 +217,12 @@ def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:
 
 
 def _spaced(*parts: str) -> str:
-    """The parts with one space between them; empty ones leave no trace."""
+    """The parts that are not empty, joined by single spaces."""
     return " ".join(" ".join(parts).split())
 
 
 def _finished(sentence: str) -> str:
-    """The sentence with its capital and its full stop."""
+    """The sentence with a capital letter and a full stop."""
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 

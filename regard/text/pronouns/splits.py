@@ -19,12 +19,12 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 VALID_SHARE = 0.04
 TEST_SHARE = 0.06
 
-# Every reader will try the articles' own sentences, so their nouns must never have been trained on together.
+# Readers will try the articles' own sentences, so their noun pair is never in training.
 _ARTICLE_PAIR = ("animal", "street")
 
 
 def split_of_pair(first: Noun, second: Noun) -> Split:
-    """The split to which all sentences about two nouns belong, whatever their order.
+    """The split of all sentences about two nouns, in either order.
 
     Args:
         first: one noun.
@@ -54,14 +54,14 @@ def _split_of_names(first: str, second: str) -> Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """How often each free choice is made; all are probabilities.
+    """Probabilities of the free choices of a sentence.
 
     Args:
-        same_gender: both nouns share a gender; in training only, elsewhere they never do.
-        attribute: a noun carries an attribute, for each noun.
-        time: a time opens the sentence.
-        link_first: the subordinate clause opens the sentence, where no time does.
-        no_subject: a negated sentence says "no animal" instead of "not", where the subject comes first.
+        same_gender: both nouns have the same gender; in training only, in other splits they never do.
+        attribute: a noun has an attribute, for each noun.
+        time: the sentence begins with a time.
+        link_first: the sentence begins with the subordinate clause, if it has no time.
+        no_subject: a negated sentence has "no animal" instead of "not", if the subject comes first.
         contracted: "did not" is written "didn't".
 
     Raises:
@@ -84,7 +84,7 @@ class Weights:
 WEIGHTS = Weights()
 Choice = TypeVar("Choice")
 
-# "Too" explains why not; it cannot be conceded. What has no degrees can at most go on.
+# "Too" gives a reason and does not fit a concession. Adjectives without degrees can only take "still".
 _DEGREES_OF_A_REASON: dict[Degree, float] = {"too": 0.6, "": 0.25, "very": 0.15}
 _DEGREES_OF_A_CONCESSION: dict[Degree, float] = {"very": 0.5, "": 0.5}
 _DEGREES_OF_AN_ABSOLUTE: dict[Degree, float] = {"": 0.7, "still": 0.3}
@@ -92,7 +92,7 @@ _DEGREES_OF_AN_ABSOLUTE: dict[Degree, float] = {"": 0.7, "still": 0.3}
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """A frame, the referent's role in it, and the partners of one class that may stand beside it."""
+    """A frame, the role of the referent in it, and the possible other nouns of one class."""
 
     frame: Frame
     refers_to_subject: bool
@@ -100,7 +100,7 @@ class Opening:
 
 
 def deal_referents(random: Random) -> Iterator[Noun]:
-    """Deal all nouns without end, shuffled anew each round, so that every noun is meant equally often."""
+    """Yield all nouns in endless rounds, shuffled in each, so that each is equally often the referent."""
     while True:
         deck = list(NOUNS)
         random.shuffle(deck)
@@ -108,16 +108,16 @@ def deal_referents(random: Random) -> Iterator[Noun]:
 
 
 def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
-    """Draw a sentence in which *it* means the given noun.
+    """Draw a sentence in which *it* refers to the given noun.
 
     Args:
-        split: the split whose noun pairs may be used.
-        referent: what *it* means.
-        random: the generator to draw from.
-        weights: the probabilities of the free choices.
+        split: the split whose noun pairs are used.
+        referent: the noun that *it* refers to.
+        random: the random generator.
+        weights: probabilities of the free choices.
 
     Returns:
-        The derivation, or None if the split has no partner for this noun.
+        The derivation, or None if the split has no other noun for this one.
     """
     same_gender = split == "train" and random.random() < weights.same_gender
     choices = openings(split, referent, same_gender)
@@ -153,7 +153,7 @@ def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Deri
 
 
 def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
-    """The degree words that may stand before a drawback after a link, with their weights."""
+    """The degree words that fit a drawback and a link, with their weights."""
     if not drawback.gradable:
         return _DEGREES_OF_AN_ABSOLUTE
     return _DEGREES_OF_A_CONCESSION if link.relation == "concession" else _DEGREES_OF_A_REASON
@@ -161,8 +161,8 @@ def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
 
 @cache
 def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, ...]:
-    """Every frame, role and class of partner that the referent can have within one split."""
-    found = []
+    """All frames, roles and classes of the other noun for a referent within one split."""
+    choices = []
     for frame in FRAMES:
         for subject, object_ in frame.class_pairs:
             if referent.sense not in (subject, object_):
@@ -176,30 +176,30 @@ def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, 
                 and split_of_pair(referent, noun) == split
             )
             if partners:
-                found.append(Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners))
-    return tuple(found)
+                choices.append(Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners))
+    return tuple(choices)
 
 
 def _weighted(choices: Sequence[Choice], weights: Iterable[float], random: Random) -> Choice:
     return random.choices(choices, list(weights))[0]
 
 
-# At these counts the valid and test splits repeat themselves in fewer than one draw of twenty.
+# Up to these counts, fewer than one draw in twenty repeats a sentence of the valid and test splits.
 LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20_000}
 
 
 def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[PronounSentence]:
-    """Generate distinct sentences of one split; a longer list begins with the shorter one.
+    """Generate distinct sentences of one split; a longer list begins with a shorter one.
 
     Args:
         split: "train", "valid" or "test".
-        count: how many sentences, from 0 to `LARGEST_COUNT[split]`.
-        seed: another seed gives other sentences about the same pairs of nouns.
-        weights: how often the grammar makes each free choice.
+        count: number of sentences, from 0 to `LARGEST_COUNT[split]`.
+        seed: another seed gives other sentences about the same noun pairs.
+        weights: probabilities of the free choices.
 
     Returns:
-        The sentences, no two with the same source. Their noun pairs are of this split alone; each run of
-        as many sentences as there are nouns means (nearly) every noun once.
+        The sentences, with distinct sources and noun pairs of this split only. Each noun is the referent about equally
+        often.
 
     Raises:
         ArgumentError: for an unknown split, or a count the split cannot fill.
@@ -219,12 +219,12 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
 def make_contrast_pairs(
     count: int, seed: int = 0, *, weights: Weights = WEIGHTS
 ) -> list[tuple[PronounSentence, PronounSentence]]:
-    """Generate pairs of test sentences that differ in one English word, which moves the referent.
+    """Generate pairs of test sentences that differ in one English word, which changes the referent.
 
     Args:
-        count: how many pairs, from 0 to `LARGEST_COUNT["test"]`.
+        count: number of pairs, from 0 to `LARGEST_COUNT["test"]`.
         seed: another seed gives other pairs.
-        weights: how often the grammar makes each free choice.
+        weights: probabilities of the free choices.
 
     Returns:
         Pairs whose sources differ in the final adjective only and whose pronouns differ.
@@ -255,7 +255,7 @@ def make_contrast_pairs(
 
 
 def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Iterator[Derivation]:
-    """Derivations of a split without end, each once."""
+    """An endless stream of distinct derivations of a split."""
     seen: set[Derivation] = set()
     for referent in deal_referents(random):
         derivation = draw(split, referent, random, weights)
@@ -265,7 +265,7 @@ def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Ite
 
 
 def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
-    """The same sentence with a drawback of the other noun, under the same degree; None where none fits."""
+    """The sentence with a drawback of the other noun and the same degree; None if none fits."""
     drawbacks = [
         drawback
         for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense)
@@ -282,4 +282,4 @@ def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation |
 
 def _check_count(what: str, count: int, largest: int) -> None:
     if not 0 <= count <= largest:
-        raise ArgumentError(f"{count} {what} were asked for, but there are 0 to {largest}; ask for a count in between")
+        raise ArgumentError(f"count is {count}; give 0 to {largest} {what}")
