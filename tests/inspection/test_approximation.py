@@ -154,7 +154,7 @@ def test_whatever_does_not_apply_is_listed_with_the_reason():
     assert [row.name for row in report.rows] == ["strided(7)"]
     reasons = [one.reason for one in report.left_out]
     assert "mixes all positions" in reasons[0]
-    assert "exact attention itself" in reasons[1]
+    assert "so it is exact attention" in reasons[1]
     assert "it needs equal queries and keys" in reasons[2]
     assert all(reason in str(report) for reason in reasons)
 
