@@ -104,9 +104,9 @@ class Bound:
         size = float(expected.abs().max()) if expected.numel() else 0.0
         return cls(expected, ROUNDINGS * rounding + ADDED * size + torch.finfo(torch.float32).tiny)
 
-    def share(self, found: torch.Tensor) -> float:
+    def share(self, result: torch.Tensor) -> float:
         """The error relative to the bound; inf for a non-finite result."""
-        error = (found.detach().cpu().double() - self.expected).abs().max()
+        error = (result.detach().cpu().double() - self.expected).abs().max()
         return float(error) / self.largest_error if bool(error.isfinite()) else math.inf
 
 

@@ -152,14 +152,14 @@ class Health:
     @property
     def sound(self) -> bool:
         """Whether no backend gave a wrong result."""
-        return all(found.status != "wrong" for found in self.findings)
+        return all(result.status != "wrong" for result in self.findings)
 
     def to_json(self) -> str:
         """The result as JSON text."""
-        backends = [{"status": found.status, **vars(found)} for found in self.findings]
+        backends = [{"status": result.status, **vars(result)} for result in self.findings]
         packages = {
-            name: {"version": found, "extra": PACKAGES[name][0], "for": PACKAGES[name][1]}
-            for name, found in self.packages.items()
+            name: {"version": result, "extra": PACKAGES[name][0], "for": PACKAGES[name][1]}
+            for name, result in self.packages.items()
         }
         return json.dumps(
             {
@@ -183,16 +183,16 @@ def examine() -> Health:
     findings = []
     for device in devices:
         for name in BACKENDS:
-            found = Findings(name, device)
+            result = Findings(name, device)
             for probe, question in oracles:
-                _try(found, probe, question)
+                _try(result, probe, question)
             errors, wrong = try_mechanisms(name, device)
-            found.errors |= errors
-            found.wrong |= wrong
-            found.gradients += errors
-            if errors and not found.errors.keys() - errors.keys():
-                found.refused.clear()  # the backend is for other mechanisms, so refusals of softmax are expected
-            findings.append(found)
+            result.errors |= errors
+            result.wrong |= wrong
+            result.gradients += errors
+            if errors and not result.errors.keys() - errors.keys():
+                result.refused.clear()  # the backend is for other mechanisms, so refusals of softmax are expected
+            findings.append(result)
     packages = {name: package_version(name) for name in PACKAGES}
     compiler = any(shutil.which(name) for name in ("g++", "clang++", "c++"))
     return Health(environment(), tuple(findings), packages, compiler)
@@ -229,11 +229,11 @@ class _Question:
         return cls(tensors, grad, expected, budget)
 
 
-def _try(found: Findings, probe: Probe, question: _Question) -> None:
+def _try(result: Findings, probe: Probe, question: _Question) -> None:
     """Run a probe with gradients if the backend computes them, else without, else record the refusal."""
     for gradients in (True, False):
         tensors = {
-            name: x.to(found.device, copy=True).requires_grad_(gradients) for name, x in question.tensors.items()
+            name: x.to(result.device, copy=True).requires_grad_(gradients) for name, x in question.tensors.items()
         }
         q, k, v, bias = (tensors.get(name) for name in ("dq", "dk", "dv", "dbias"))
         assert q is not None
@@ -242,22 +242,24 @@ def _try(found: Findings, probe: Probe, question: _Question) -> None:
         given: dict[str, Any] = {"pattern": probe.pattern, "bias": bias, **probe.options}
         seed = given.pop("dropout_seed", None)
         problem = make_problem(q, k, v, **given)
-        verdict = BACKENDS[found.backend].assess(problem)
+        verdict = BACKENDS[result.backend].assess(problem)
         if isinstance(verdict, Refusal):
-            found.refused[probe.name] = verdict.reason
+            result.refused[probe.name] = verdict.reason
             continue
-        found.refused.pop(probe.name, None)
+        result.refused.pop(probe.name, None)
         try:
-            plan = make_plan(problem, BACKENDS, found.backend)  # not a cached plan, which may be older than the backend
+            plan = make_plan(
+                problem, BACKENDS, result.backend
+            )  # not a cached plan, which may be older than the backend
             run = partial(plan.run, q, k, v, bias=bias, dropout_seed=seed)
-            _judge(found, probe, question, tensors if gradients else {}, run)
+            _judge(result, probe, question, tensors if gradients else {}, run)
         except Exception as error:
-            found.wrong[probe.name] = f"{type(error).__name__}: {error}"
+            result.wrong[probe.name] = f"{type(error).__name__}: {error}"
         return
 
 
 def _judge(
-    found: Findings,
+    result: Findings,
     probe: Probe,
     question: _Question,
     leaves: dict[str, torch.Tensor],
@@ -265,11 +267,11 @@ def _judge(
 ) -> None:
     answers = {"output": run()}
     if leaves:
-        gradients = torch.autograd.grad(answers["output"], list(leaves.values()), question.grad.to(found.device))
+        gradients = torch.autograd.grad(answers["output"], list(leaves.values()), question.grad.to(result.device))
         answers |= dict(zip(leaves, gradients, strict=True))
-        found.gradients.append(probe.name)
+        result.gradients.append(probe.name)
     errors = {name: question.budget.share(name, x, getattr(question.expected, name)) for name, x in answers.items()}
     worst = max(errors, key=lambda name: errors[name])
-    found.errors[probe.name] = errors[worst]
+    result.errors[probe.name] = errors[worst]
     if not errors[worst] <= 1:
-        found.wrong[probe.name] = f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"
+        result.wrong[probe.name] = f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"

@@ -47,7 +47,7 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
         work = replace(work, dropout=0.0)
     rows = chosen_rows(work.q_len)
     tensors = _only_rows(make_tensors(work), rows)
-    found = answered(work, contender.prepare(work, tensors), tensors)
+    results = answered(work, contender.prepare(work, tensors), tensors)
     if contender.own_pattern is not None:
         allowed = contender.own_pattern(work, rows).numpy()
     elif isinstance(work.mechanism, LSH):
@@ -55,13 +55,15 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
     else:
         allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
     if work.mechanism is not None:
-        return _by_formula(work, tensors, rows, allowed, found)
+        return _by_formula(work, tensors, rows, allowed, results)
     expected = _oracle(work, tensors, rows, allowed)
     budget = _budget(work, tensors, expected, rows)
-    return Verdict({name: _error(budget, name, x, expected, rows) for name, x in found.items()})
+    return Verdict({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
 
 
-def _by_formula(work: Work, tensors: Tensors, rows: list[int], allowed: Any, found: dict[str, torch.Tensor]) -> Verdict:
+def _by_formula(
+    work: Work, tensors: Tensors, rows: list[int], allowed: Any, results: dict[str, torch.Tensor]
+) -> Verdict:
     """The verdict for a mechanism other than softmax, by its own formula and the error of this formula in float32."""
     pairs = torch.as_tensor(allowed)
     expected, single = (expected_of(work, tensors, rows, pairs, dtype) for dtype in (torch.float64, torch.float32))
@@ -69,7 +71,7 @@ def _by_formula(work: Work, tensors: Tensors, rows: list[int], allowed: Any, fou
     return Verdict(
         {
             name: Bound.of(expected[name], single[name]).share(x if name in whole else x[:, :, rows])
-            for name, x in found.items()
+            for name, x in results.items()
         }
     )
 
@@ -128,22 +130,22 @@ def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> 
     return replace(budget, units=budget.units | statistics)
 
 
-def _error(budget: Budget, name: str, found: torch.Tensor, expected: Answer, rows: list[int]) -> float:
-    wanted = _expected(name, found, expected)
-    found = found.detach().cpu()
+def _error(budget: Budget, name: str, value: torch.Tensor, expected: Answer, rows: list[int]) -> float:
+    wanted = _expected(name, value, expected)
+    value = value.detach().cpu()
     if name in ("dk", "dv") or name in SUMS:
-        return budget.share(name, found, wanted)
-    return budget.share(name, found[:, :, rows], wanted)
+        return budget.share(name, value, wanted)
+    return budget.share(name, value[:, :, rows], wanted)
 
 
-def _expected(name: str, found: torch.Tensor, expected: Answer) -> np.ndarray:
+def _expected(name: str, value: torch.Tensor, expected: Answer) -> np.ndarray:
     weights = expected.weights
     if name == "entropy":
         return -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
     if name == "received":
         return weights.sum(2)
     if name == "top_weights":
-        return -np.sort(-weights, axis=-1)[..., : found.shape[-1]]
+        return -np.sort(-weights, axis=-1)[..., : value.shape[-1]]
     return getattr(expected, name)
 
 

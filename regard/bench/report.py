@@ -117,10 +117,10 @@ def describe_health(health: Health) -> list[str]:
         "",
         "backends, compared with the float64 oracle; errors relative to the rounding bound",
     ]
-    for found in health.findings:
-        lines.append(f"  {found.backend} on {found.device}: {_state(found)}")
-        lines += [f"      WRONG {probe}: {reason}" for probe, reason in found.wrong.items()]
-        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(found.refused)]
+    for result in health.findings:
+        lines.append(f"  {result.backend} on {result.device}: {_state(result)}")
+        lines += [f"      WRONG {probe}: {reason}" for probe, reason in result.wrong.items()]
+        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)]
     lines += ["", "optional packages"]
     for name, version in health.packages.items():
         extra, purpose = PACKAGES[name]
@@ -131,14 +131,14 @@ def describe_health(health: Health) -> list[str]:
     return lines
 
 
-def _state(found: Findings) -> str:
-    if found.status == "refused":
+def _state(result: Findings) -> str:
+    if result.status == "refused":
         return "refused every problem"
-    right = len(found.errors) - len(found.wrong.keys() & found.errors.keys())
-    tried, refused = len(found.errors.keys() | found.wrong.keys()), len(found.refused)
-    words = f"{right} of {tried} problems right, {len(found.gradients)} with gradients, {refused} refused"
-    largest = max(found.errors.values(), default=0.0)
-    return f"{'WRONG' if found.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
+    right = len(result.errors) - len(result.wrong.keys() & result.errors.keys())
+    tried, refused = len(result.errors.keys() | result.wrong.keys()), len(result.refused)
+    words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
+    largest = max(result.errors.values(), default=0.0)
+    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
 
 
 def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "regard": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "packages": {name: found for name in PACKAGES if (found := package_version(name)) is not None},
+        "packages": {name: installed for name in PACKAGES if (installed := package_version(name)) is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -131,10 +131,10 @@ class Results:
         if not os.path.lexists(path):
             raise DataError(f"{path} does not exist; measure without --resume first")
         try:
-            found, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
+            content, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
         except CheckpointError as error:
             raise DataError(f"{path} does not contain results of regard bench: {error}") from error
-        return cls(found["environment"], found["quick"], found["command"], found["cases"], is_sealed)
+        return cls(content["environment"], content["quick"], content["command"], content["cases"], is_sealed)
 
     def _content(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in KEYS}

@@ -131,9 +131,9 @@ def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
 
 
 def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
-    found = promise.found(answers, tensor_bytes)
-    kept = None if found is None else promise.kept(found)
-    return {"found": found, "bound": promise.bound, "kept": kept, "text": promise.say(found)}
+    number = promise.found(answers, tensor_bytes)
+    kept = None if number is None else promise.kept(number)
+    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.say(number)}
 
 
 def _first_line(error: Exception) -> str:

@@ -120,8 +120,8 @@ def _times(seed: int) -> dict[str, list[float]]:
     for length in LENGTHS:
         operands = normal(seed, 3, 1, 1, length, DIM).float().unbind(0)
         calls |= {(order, length): partial(multiplied, *operands, order) for order in ORDERS}
-    found = milliseconds(calls)
-    return {order: [found[order, length] for length in LENGTHS] for order in ORDERS}
+    times = milliseconds(calls)
+    return {order: [times[order, length] for length in LENGTHS] for order in ORDERS}
 
 
 def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:

@@ -82,13 +82,13 @@ def _fields(pattern: Pattern, words: tuple[str, ...], seed: int) -> dict[str, An
     """For 1 to 4 layers: the words that one word depends on, the farthest dependence of any word, the prediction."""
     length, middle = len(words), _asked(pattern, len(words))
     x = embedded(words, DIM, seed)
-    found: dict[str, Any] = {"pattern": str(pattern), "word": middle, "rows": [], "stacks": []}
+    field: dict[str, Any] = {"pattern": str(pattern), "word": middle, "rows": [], "stacks": []}
     away = torch.arange(length)[:, None] - torch.arange(length)
     for layers in range(1, LAYERS + 1):
         strength = receptive(pattern, x, layers, seed)
         seen, reach = strength > 0, pattern.reach(layers)
-        found["rows"].append(rounded(strength[middle] / strength[middle].max()))
-        found["stacks"].append(
+        field["rows"].append(rounded(strength[middle] / strength[middle].max()))
+        field["stacks"].append(
             {
                 "predicted": [min(length - 1, far or 0) for far in (reach.back, reach.ahead)],
                 "measured": [max(0, int(away[seen].max())), max(0, int((-away[seen]).max()))],
@@ -96,7 +96,7 @@ def _fields(pattern: Pattern, words: tuple[str, ...], seed: int) -> dict[str, An
                 "same_pairs": bool(torch.equal(seen, learned(pattern, length, length, layers))),
             }
         )
-    return found
+    return field
 
 
 def _asked(pattern: Pattern, length: int) -> int:

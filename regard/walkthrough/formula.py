@@ -45,23 +45,23 @@ class _Reader:
         self.signs, self.place = signs, 0
 
     def items(self, within: bool = False) -> list[str]:
-        found: list[str] = []
+        elements: list[str] = []
         while self.place < len(self.signs):
             sign = self.signs[self.place]
             if sign == "}" and within:
                 self.place += 1
-                return found
+                return elements
             if sign in ("_", "^"):
                 self.place += 1
-                found.append(_scripted(found.pop(), sign, self._atom()))
+                elements.append(_scripted(elements.pop(), sign, self._atom()))
             elif sign == "/":
                 self.place += 1
-                found.append(f"<mfrac>{found.pop()}{self._atom()}</mfrac>")
+                elements.append(f"<mfrac>{elements.pop()}{self._atom()}</mfrac>")
             else:
-                found.append(self._atom())
+                elements.append(self._atom())
         if within:
             raise ValueError(f"a group of {' '.join(self.signs)} is not closed")
-        return found
+        return elements
 
     def _atom(self) -> str:
         """The next sign or group as one element."""

@@ -191,7 +191,7 @@ def write_table(table: Table, folder: Path) -> None:
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}.",
         f"{here['system']}, {here['processor']}; {here['cores']} cores. CPU time on 1 thread, forward; one text, one",
         "head, 64 numbers a position.", "",
-        "An exponent is fitted to the logarithms of medians over lengths, and stands beside the one that the same fit",
+        "An exponent is fitted to the logarithms of medians over lengths; in brackets is the one that the same fit",
         f"finds where the promise is kept to the letter; only lengths of {1e3 * effort.trusted:g} ms or more count,",
         "and of 4 MiB or more. Memory is the peak of a process of its own beside the layer's tensors.", "",
         summary(table), "", _line(HEAD), _line(("---",) * len(HEAD)),
@@ -206,7 +206,7 @@ def summary(table: Table) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
-    return f"{near} of {len(readings)} rows within 0.15 of the promised exponent of time, which stands in brackets."
+    return f"{near} of {len(readings)} rows within 0.15 of the promised exponent of time, which is in brackets."
 
 
 def _readings(table: Table) -> dict[str, Reading]:
