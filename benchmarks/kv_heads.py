@@ -209,8 +209,8 @@ def report(recipe: Recipe, rows: Sequence[Row], command: str, seconds: float) ->
         f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
         f"A character-level language model with {recipe.heads} heads ({recipe.layers} layers, dim {recipe.dim}), "
         f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens; {rows[0].kv_bytes_before:,} bytes of keys and "
-        f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further training is "
-        f"{recipe.uptrain_steps} steps ({share:.0%}), for the original as well.", "",
+        f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
+        f"training is {recipe.uptrain_steps} steps ({share:.0%}), for the original as well.", "",
         "| heads | method | seed | KV bytes a token | parameters removed | before | converted | after training | "
         "original after training | recovered |", "|---" * 10 + "|",
         *table, "", *(f"- {verdict}" for verdict in verdicts(rows)), "",

@@ -4,8 +4,9 @@ python benchmarks/transfer.py [--seeds 0 1 2] [--quick] [--out DIR]
 
 The task is to classify what kind of thing *it* refers to (an animal, a food, a road, ...), as in "The animal didn't
 cross the street because it was too tired." There are many sentences but few labels, and the noun pairs of the test
-never occur in training. Both contenders have the same sizes, labels and number of steps, and the better of the same learning
-rates, chosen on validation sentences. One starts from random weights, the other from an encoder of masked words.
+never occur in training. Both contenders have the same sizes, labels and number of steps, and the better of the same
+learning rates, chosen on validation sentences. One starts from random weights, the other from an encoder of masked
+words.
 """
 
 from __future__ import annotations
