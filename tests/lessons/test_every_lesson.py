@@ -94,7 +94,7 @@ def test_the_figure_is_a_png_and_the_same_bytes_twice(tmp_path):
     one, two = ((tmp_path / name).read_bytes() for name in ("one.png", "two.png"))
     assert one == two
     assert one.startswith(b"\x89PNG")
-    with pytest.raises(ArgumentError, match=r"ends in \.png"):
+    with pytest.raises(ArgumentError, match=r"must end in \.png"):
         taught.draw(tmp_path / "one.svg")
 
 
