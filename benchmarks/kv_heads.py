@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 from behaviour.text import texts
+from regard.training.recipes.language import LanguageTask
 
 from regard.bench.results import environment
 from regard.conversion import load_converted
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.language import LanguageTask
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
 MOST = 0.5  # more than this share of the lost bits counts as most of them

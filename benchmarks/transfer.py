@@ -22,13 +22,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from regard.training.recipes.classification import ClassificationTask
+from regard.training.recipes.masked_words import MaskedWordTask
 
 from regard.bench.results import environment
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split
 from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.encoder import ClassificationTask, MaskedWordTask
 
 FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 

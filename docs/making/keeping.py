@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-from regard.caches import new_cache
+from regard.layers.caches import new_cache
 
 DIM, HEADS, LENGTH = 512, 8, 4096
 

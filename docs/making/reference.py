@@ -19,7 +19,7 @@ ROOMS = {
     "regard.bias": "bias by distance",
     "regard.positions": "rotary, sinusoidal and learned positions",
     "regard.layers": "multi-head attention as modules",
-    "regard.caches": "keys and values of earlier positions",
+    "regard.layers.caches": "keys and values of earlier positions",
     "regard.models": "translators, a language model, a text encoder",
     "regard.text": "readers, tokenisers, batches",
     "regard.decoding": "greedy search, beam search, sampling, scores",

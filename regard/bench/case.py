@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from regard.arguments import real
+from regard.arguments import a_string, real
 from regard.bench.work import Tensors, Work
+from regard.core.plan import Plan
 from regard.errors import ArgumentError
-from regard.kinds import a_string
-from regard.plan import Plan
 
 KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other}, at least {bound:g}x",

@@ -13,10 +13,10 @@ from regard.bench.peers.mechanisms import FAST_TRANSFORMERS, PERFORMER_PYTORCH, 
 from regard.bench.peers.patterns import HF_BIG_BIRD, LOCAL_ATTENTION, LONGFORMER, XFORMERS
 from regard.bench.peers.pytorch import BROADCAST, FLEX, SDPA, SDPA_GROUPED, SDPA_MASK, SDPA_REPEATED, SDPA_SOFTMAX
 from regard.bench.work import BIG_BIRD, CAUSAL, FULL, STRIDED, WINDOW, Work
+from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Pattern
-from regard.statistics import top_keys
 from regard.testing import LAYOUTS
 
 ADDITIVE_MIB = 64  # peak memory beside the inputs

@@ -16,12 +16,12 @@ from regard.bench.case import Contender, Contest
 from regard.bench.judging import judge
 from regard.bench.results import PACKAGES, environment, package_version
 from regard.bench.work import Tensors, Work, make_tensors
+from regard.core.backend import Refusal
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
 from regard.kernels import BACKENDS
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
-from regard.offer import Refusal
 from regard.patterns import Causal, Full, Pattern
-from regard.plan import make_plan
-from regard.problem import make_problem
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 LENGTH = 67

@@ -10,10 +10,10 @@ import torch
 
 from regard.bench.case import Attend, Contender
 from regard.bench.work import Tensors, Work
+from regard.core.plan import Plan
+from regard.core.result import Want
+from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
-from regard.plan import Plan
-from regard.statistics import Want
-from regard.stored import Stored
 
 DROPOUT_SEED = 11
 WHOLE = 512  # up to this length every row is checked

@@ -8,9 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import of_kind
 from regard.bench.health import Findings, Health
 from regard.bench.results import PACKAGES, Results
-from regard.kinds import of_kind
 from regard.storage.files import replace_file
 from regard.text.packages import needed
 

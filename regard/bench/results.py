@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Self
 import torch
 
 from regard import __version__
-from regard.arguments import yes_or_no
+from regard.arguments import a_path, of_kind, yes_or_no
 from regard.errors import ArgumentError, CheckpointError, DataError
-from regard.kinds import a_path, of_kind
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 

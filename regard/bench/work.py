@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.arguments import real, whole
+from regard.arguments import of_kind, real, whole
 from regard.errors import ArgumentError
-from regard.kinds import of_kind
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard.testing import make_qkv

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import a_path
 from regard.errors import ArgumentError
 from regard.inspection.maps import Kind
 from regard.inspection.terminal import shortened, visible
-from regard.kinds import a_path
 from regard.storage.files import replace_file
 from regard.text.packages import needed
 

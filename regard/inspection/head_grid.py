@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regard.arguments import of_kind
 from regard.inspection.canvas import (
     FAINT,
     POINT,
@@ -24,7 +25,6 @@ from regard.inspection.canvas import (
 )
 from regard.inspection.maps import AttentionMaps, Kind
 from regard.inspection.picture import WORDING
-from regard.kinds import of_kind
 
 EDGE, GAP = 0.35, 0.16  # inches around the picture, and between its maps
 WIDEST = 24.0  # the most inches for all heads of a layer with labels

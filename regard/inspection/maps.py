@@ -8,16 +8,15 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, each, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.terminal import visible
 from regard.inspection.watching import Span, layer_weights, merge, recorded_weights, watched
-from regard.kinds import a_list, each, of_kind, shown
 from regard.layers.recording import Recording
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel
 from regard.text import BEGIN, END, PAD, Tokeniser
-from regard.text.translation_batches import batches_in_order
+from regard.text.batches import batches_in_order
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.arguments import of_kind
 from regard.errors import ArgumentError
 from regard.inspection.canvas import (
     FAINT,
@@ -33,7 +34,6 @@ from regard.inspection.canvas import (
     write_text,
 )
 from regard.inspection.maps import AttentionMaps, Kind
-from regard.kinds import of_kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

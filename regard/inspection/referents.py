@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.watching import Span, merge, recorded_weights, watched
-from regard.kinds import a_list, of_kind, shown
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.text import END, Tokeniser, normalise
+from regard.text.batches import batches_in_order
 from regard.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
-from regard.text.translation_batches import batches_in_order
 
 HONESTY = (
     "These numbers are counted over all sentences, for one head that was chosen on validation sentences and never for "

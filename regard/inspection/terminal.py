@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import a_list, a_string, whole
+from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import a_list, a_string
-from regard.shapes import check_tensor
 
 EMPTY = "\u2423"  # "␣": the label of an empty word
 LONGEST = 18  # characters of a label; a longer word ends in "…"

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
+from regard.arguments import a_list, shown
+from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import a_list, shown
 from regard.layers.recording import Recording, record_attention
 from regard.models.kinds import TranslationModel
-from regard.shapes import check_tensor
 from regard.text import Tokeniser
 
 Span = tuple[str, range]  # a word and the indices of its ids

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.caches import RecurrentState
 from regard.functional import attention
+from regard.layers.caches import RecurrentState
 from regard.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
 from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, largest, milliseconds, normal, words_of

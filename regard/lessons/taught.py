@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.arguments import of_kind
 from regard.errors import ArgumentError
-from regard.kinds import of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from regard.lessons.figures import LINES, begin, draw_map, scale_beside
 from regard.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.lessons.words import embedded, rounded, seeded, words_of
 from regard.patterns import Pattern, parse
-from regard.patterns.stacks import learned
+from regard.patterns.drawing import learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

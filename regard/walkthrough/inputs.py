@@ -8,9 +8,8 @@ import torch
 
 from regard.layers import MultiHeadAttention
 from regard.models import TranslationTransformer
-from regard.models.block import Block
 from regard.models.language.stack import Stack
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
+from regard.models.layers import Block, DecoderLayer, EncoderLayer
 from regard.text import Tokeniser
 from regard.walkthrough.steps import Axis, Walker, numbered
 from regard.walkthrough.words import check_words, find_word

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.bias.alibi import ALiBi, series
+from regard.bias import ALiBi, series
 from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Mechanism, Softmax

@@ -14,8 +14,8 @@ from importlib.resources import files
 
 import torch
 
+from regard.arguments import of_kind
 from regard.inspection.terminal import visible
-from regard.kinds import of_kind
 from regard.walkthrough.formula import formula_mathml
 from regard.walkthrough.steps import Axis, Step, Walk, counted
 from regard.walkthrough.tables import (

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import of_kind
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
-from regard.kinds import of_kind
 from regard.patterns import parse
 from regard.text.vocabularies import BEGIN, END
 from regard.walkthrough.formula import formula_text

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import of_kind, whole
 from regard.inspection.terminal import visible
-from regard.kinds import of_kind
-from regard.terminal_text import printable
 from regard.text.packages import needed
+from regard.text.terminal import printable
 from regard.walkthrough.formula import formula_text
 from regard.walkthrough.steps import Axis, Scale, Step, Walk, counted
 from regard.walkthrough.tables import (

@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.arguments import whole, yes_or_no
+from regard.arguments import a_list, whole, yes_or_no
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.errors import ArgumentError, UnsupportedError
-from regard.kinds import a_list
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer

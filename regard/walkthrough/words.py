@@ -6,9 +6,8 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-from regard.arguments import whole
+from regard.arguments import a_string, whole
 from regard.errors import ArgumentError
-from regard.kinds import a_string
 
 LIMIT = 100  # the most words of a walkthrough
 

@@ -8,8 +8,8 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.inspection import draw_maps, it_weights, look, look_batch
 from regard.layers import record_attention
 from regard.models import RecurrentTranslator
+from regard.text.batches import make_batch
 from regard.text.pronouns import make_split
-from regard.text.translation_batches import make_batch
 
 SENTENCES = [(one.source, TOKENISER.encode(one.target)) for one in make_split("valid", 5)]
 CHOICES = [

@@ -5,7 +5,7 @@ import pytest
 from regard.errors import ArgumentError
 from regard.inspection import SwapCheck, swap_check
 from regard.text.pronouns import NOUN_BY_ENGLISH, PRONOUNS, make_split
-from regard.text.pronouns.german import PRONOUN_OF_GENDER
+from regard.text.pronouns.sentences import PRONOUN_OF_GENDER
 
 SENTENCES = make_split("test", 60)
 

@@ -6,7 +6,7 @@ from regard.layers import MultiHeadAttention
 from regard.lessons import windows
 from regard.lessons.words import embedded, normal, seeded
 from regard.patterns import Pattern, SlidingWindow, parse
-from regard.patterns.reach import Reach
+from regard.patterns.band import Reach
 
 
 @pytest.mark.parametrize("text", windows.PATTERNS)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from regard.core.plan import Plan
 from regard.functional import attention, attention_detail, plan_attention
 from regard.mechanisms import LSH, Mechanism, RandomFeature
 from regard.patterns import Diagonals, Pattern
-from regard.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
