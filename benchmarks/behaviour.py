@@ -1,4 +1,4 @@
-"""What the papers say their mechanisms can and cannot learn, at small scale: trains, judges, and writes a report.
+"""Checks at small scale what papers state their mechanisms can and cannot learn, and writes a report.
 
 python benchmarks/behaviour.py [NAME ...] [--out DIR] [--resume] [--quick]
 """

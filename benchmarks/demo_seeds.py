@@ -1,4 +1,4 @@
-"""The demo with several seeds: what it costs and how far its scores spread. Writes a report beside itself.
+"""Runs the demo with several seeds and reports its cost and the spread of its scores.
 
 python benchmarks/demo_seeds.py [SEED ...]
 """
@@ -59,8 +59,8 @@ def report(seeds: list[int], records: list[dict]) -> str:
             f"{records[0]['steps']:,} steps, torch {torch.__version__}, Python {platform.python_version()}, "
             f"{os.cpu_count()} cores, {torch.get_num_threads()} threads.",
             "",
-            "Seeds change the weights, the order of the data and the sentences drawn; the pairs of nouns held out of",
-            "training are the same. Rates are shares from 0 to 1, BLEU is 0 to 100.",
+            "A seed changes the weights, the order of the data and the drawn sentences; the noun pairs held out of",
+            "training are the same. Rates are shares from 0 to 1; BLEU is 0 to 100.",
             "",
             head,
             rule,

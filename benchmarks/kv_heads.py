@@ -1,10 +1,10 @@
-"""What fewer key/value heads save, what they lose, and what a little training brings back. Writes a report.
+"""Measures what fewer key/value heads save and lose, and how much further training recovers. Writes a report.
 
 python benchmarks/kv_heads.py [--seeds 0] [--quick] [--out DIR]
 
-A small language model with 8 heads learns the documentation strings of Python's library, letter by letter. Converted
-to 4, 2 and 1 key/value heads, by the mean of each group or by its first head, it is measured on held-out text, then
-trained for 5 % more steps and measured again; the original is trained as many steps more, for comparison.
+A small character-level language model with 8 heads is trained on the docstrings of Python's standard library. It is
+converted to 4, 2 and 1 key/value heads, by the mean of each group or by its first head, and measured on held-out text.
+Then it is trained for 5 % more steps and measured again. For comparison the original is trained for as many more steps.
 
 Source: GQA, Ainslie et al. 2023: mean-pooled heads (section 2.1), trained for 5 % of the original steps (section 3.1).
 """
@@ -32,12 +32,12 @@ from regard.training import TrainingConfig, TrainingResult, train
 from regard.training.recipes.language import LanguageTask
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
-MOST = 0.5  # the share of the lost bits that counts as most of them
+MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what is measured."""
+    """The settings of the experiment."""
 
     characters: int = 2_000_000
     held_out: int = 30_000
@@ -71,29 +71,29 @@ class Row:
     before: float
     converted: float
     uptrained: float
-    control: float  # the original after as many steps more
+    control: float  # the original after as many more steps
     cpu_seconds: float
 
     @property
     def recovered(self) -> float:
-        """The share of the lost bits that training brought back."""
+        """The share of the lost bits that training recovered."""
         return (self.converted - self.uptrained) / (self.converted - self.before)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--quick", action="store_true", help="sizes that show only that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
     parser.add_argument("--out", type=Path, default=FOLDER)
     asked = parser.parse_args()
-    torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slower than one
+    torch.set_num_threads(1)  # for such small tensors several threads are slower than one
     recipe = QUICK if asked.quick else Recipe()
     rows: list[Row] = []
     seconds = 0.0
     for seed in asked.seeds:
-        found, base_seconds = measure(recipe, seed)
-        rows += found
-        seconds += base_seconds + sum(row.cpu_seconds for row in found)
+        measured, base_seconds = measure(recipe, seed)
+        rows += measured
+        seconds += base_seconds + sum(row.cpu_seconds for row in measured)
     command = f"python benchmarks/kv_heads.py --seeds {' '.join(map(str, asked.seeds))}{' --quick' * asked.quick}"
     asked.out.mkdir(parents=True, exist_ok=True)
     content = {
@@ -133,14 +133,14 @@ def measure(recipe: Recipe, seed: int) -> tuple[list[Row], float]:
 
 def row_of(recipe: Recipe, seed: int, converted: Any, task: LanguageTask, before: float, control: float) -> Row:
     """One conversion, measured, trained further and measured again."""
-    found = converted.report
+    report = converted.report
     at_once = task.bits_per_character(held_out(converted.after, task))
     result = trained(converted.after, task, recipe.uptrain_steps, recipe.uptrain_rate, seed + 1)
-    assert found.difference is not None
+    assert report.difference is not None
     return Row(
-        seed=seed, kv_heads=converted.after.config.kv_heads, method=found.method,
-        kv_bytes=found.kv_bytes["token"].after, kv_bytes_before=found.kv_bytes["token"].before,
-        parameters_removed=found.removed, difference=found.difference, before=before, converted=at_once,
+        seed=seed, kv_heads=converted.after.config.kv_heads, method=report.method,
+        kv_bytes=report.kv_bytes["token"].after, kv_bytes_before=report.kv_bytes["token"].before,
+        parameters_removed=report.removed, difference=report.difference, before=before, converted=at_once,
         uptrained=bits(task, result), control=control, cpu_seconds=result.cpu_seconds,
     )  # fmt: skip
 
@@ -157,13 +157,13 @@ def trained(model: torch.nn.Module, task: LanguageTask, steps: int, rate: float,
 
 @torch.no_grad()
 def held_out(model: torch.nn.Module, task: LanguageTask) -> float:
-    """Nats an id on the held-out text."""
+    """Loss on the held-out text in nats per id."""
     losses = [task.validation_loss(model.eval(), batch) for batch in task.validation_batches()]
     return sum(float(loss) for loss, _ in losses) / sum(count for _, count in losses)
 
 
 def bits(task: LanguageTask, result: TrainingResult) -> float:
-    """Bits a character after a training."""
+    """Bits per character after training."""
     assert result.valid_loss is not None
     return task.bits_per_character(result.valid_loss)
 
@@ -174,7 +174,7 @@ def letters_of(ids: torch.Tensor) -> str:
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """What was promised, and whether it was kept, one sentence each."""
+    """One sentence for each promise: whether it was kept, with figures."""
     exact = all(row.kv_bytes * Recipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
     counted = {row.kv_heads: row.kv_bytes for row in rows}
     worst = max(row.difference for row in rows)
@@ -184,20 +184,20 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
         (pairs[key], pairs[*key[:2], "first"]) for key in pairs if key[2] == "mean" and (*key[:2], "first") in pairs
     ]
     wins = [sum(getattr(a, when) < getattr(b, when) for a, b in duels) for when in ("converted", "uptrained")]
-    said = {True: "kept", False: "missed"}
+    word = {True: "kept", False: "missed"}
     return [
-        f"{said[exact]}: a token's keys and values, counted in a real cache, take exactly as many times fewer bytes as "
-        f"there are fewer heads ({', '.join(f'{count:,} with {heads}' for heads, count in counted.items())})",
-        f"{said[worst <= 1e-6]}: with its heads repeated, each converted model says the same within 1e-6 ({worst:.0e})",
-        f"{said[least.recovered > MOST]}: a little training brings back most of what was lost: at least "
+        f"{word[exact]}: bytes of keys and values a token, counted in a real cache, fall in proportion to the heads "
+        f"({', '.join(f'{count:,} with {heads}' for heads, count in counted.items())})",
+        f"{word[worst <= 1e-6]}: with its heads repeated, each converted model agrees within 1e-6 ({worst:.0e})",
+        f"{word[least.recovered > MOST]}: further training recovers most of what was lost: at least "
         f"{least.recovered:.0%} ({least.kv_heads} heads, {least.method})",
-        f"told, not promised: the mean is ahead of the first head in {wins[0]} of {len(duels)} conversions at once, in "
-        f"{wins[1]} after training",
+        f"not promised: the mean is better than the first head in {wins[0]} of {len(duels)} conversions before "
+        f"further training, in {wins[1]} after it",
     ]
 
 
 def report(recipe: Recipe, rows: Sequence[Row], command: str, seconds: float) -> str:
-    """The Markdown of a run."""
+    """The report in Markdown."""
     table = [
         f"| {row.kv_heads} | {row.method} | {row.seed} | {row.kv_bytes:,} | {row.parameters_removed:,} | "
         f"{row.before:.3f} | {row.converted:.3f} | {row.uptrained:.3f} | {row.control:.3f} | {row.recovered:.0%} |"
@@ -207,15 +207,15 @@ def report(recipe: Recipe, rows: Sequence[Row], command: str, seconds: float) ->
     return "\n".join([
         "# Fewer key/value heads", "",
         f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
-        f"A language model of {recipe.heads} heads ({recipe.layers} layers of {recipe.dim}) over letters, "
-        f"{recipe.steps:,} steps of {recipe.batch_tokens:,}; {rows[0].kv_bytes_before:,} bytes of keys and values a "
-        f"token. Bits a character of {recipe.held_out:,} held-out ones; training is {recipe.uptrain_steps} steps "
-        f"({share:.0%}), which the original was given as well.", "",
-        "| heads | method | seed | KV bytes a token | numbers removed | before | converted | after training | "
-        "original after training | brought back |", "|---" * 10 + "|",
+        f"A character-level language model with {recipe.heads} heads ({recipe.layers} layers, dim {recipe.dim}), "
+        f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens; {rows[0].kv_bytes_before:,} bytes of keys and "
+        f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
+        f"training is {recipe.uptrain_steps} steps ({share:.0%}), for the original as well.", "",
+        "| heads | method | seed | KV bytes a token | parameters removed | before | converted | after training | "
+        "original after training | recovered |", "|---" * 10 + "|",
         *table, "", *(f"- {verdict}" for verdict in verdicts(rows)), "",
-        "Pooling hurts until the model is trained further. These models are small and young, their heads "
-        f"{recipe.dim // recipe.heads} numbers wide, and the text is one. Measure your own: `regard convert kv-heads "
+        "Pooling makes a model worse until it is trained further. These models are small and trained briefly, with "
+        f"heads of {recipe.dim // recipe.heads} numbers, on a single text. Measure your own: `regard convert kv-heads "
         "MODEL --kv-heads 2 --out DIR --text FILE --uptrain-steps N`.", "",
     ])  # fmt: skip
 

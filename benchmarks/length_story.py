@@ -1,11 +1,11 @@
-"""Why attention was invented, at small scale: a source in one vector is forgotten as it grows longer.
+"""Compares decoders with and without attention by the length of the source, at small scale.
 
 python benchmarks/length_story.py [--seeds 0 1 2] [--steps 1200] [--out DIR]
 
-Texts of 3 to 12 of 20 symbols are said backwards. A bidirectional GRU reads; a GRU writes, with attention or without.
-Each model that is done is kept, so the command may be stopped and given again. With attention at least 0.8 of the
-longest texts seen in training should come out right, without it at most 0.1. Bahdanau and Luong are not ranked: which
-of them reaches beyond the training's lengths differs from seed to seed.
+The task is to reverse texts of 3 to 12 symbols out of 20. The encoder is a bidirectional GRU, the decoder a GRU with or
+without attention; without it the whole source must fit into one vector. Each finished model is stored, so the command
+can be stopped and repeated. The promise: with attention at least 0.8 of the longest training texts are right, without
+it at most 0.1. Bahdanau and Luong are not ranked, since their order beyond the training lengths varies with the seed.
 
 Source: Bahdanau et al. 2015, section 5.1 and figure 2.
 """
@@ -33,15 +33,15 @@ from regard.text.batches import pad
 
 ATTENTIONS = ("none", "bahdanau", "luong-general")
 SYMBOLS, FIRST = 20, 4  # ids 0 to 3 are special
-SHORTEST, LONGEST = 3, 12  # of the training's texts
-LENGTHS = (4, 8, 12, 16)  # that are tested; the last is longer than any seen
-WITH, WITHOUT = 0.8, 0.1  # what the story promises at the longest trained length
+SHORTEST, LONGEST = 3, 12  # lengths of the training texts
+LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
+WITH, WITHOUT = 0.8, 0.1  # promised shares at the longest training length
 HERE = Path(__file__).parent / "results" / "length_story_cpu"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One budget for all models."""
+    """The settings, the same for all models."""
 
     steps: int = 1200
     batch: int = 48
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(attention: str, seed: int, recipe: Recipe) -> dict[str, Any]:
-    """Train one model and count how many texts of each length it says backwards without a mistake."""
+    """Train one model and measure the share of texts of each length that it reverses without a mistake."""
     began = time.process_time()
     model = learn(attention, seed, recipe)
     seconds = time.process_time() - began
@@ -104,10 +104,10 @@ def learn(attention: str, seed: int, recipe: Recipe) -> RecurrentTranslator:
 
 
 def sequence_accuracy(model: RecurrentTranslator, length: int, count: int) -> float:
-    """The share of new texts of a length that greedy search says backwards without a mistake."""
+    """The share of new texts of a length that greedy search reverses without a mistake."""
     texts = reversible(count, length, length, torch.Generator().manual_seed(1_000_003 + length))
-    found = greedy_search(model, sources(texts), max_length=length + 2)
-    return sum(list(one.ids) == text[::-1] and one.finished for one, text in zip(found, texts, strict=True)) / count
+    outputs = greedy_search(model, sources(texts), max_length=length + 2)
+    return sum(list(one.ids) == text[::-1] and one.finished for one, text in zip(outputs, texts, strict=True)) / count
 
 
 def reversible(count: int, shortest: int, longest: int, generator: torch.Generator) -> list[list[int]]:
@@ -121,7 +121,7 @@ def sources(texts: Sequence[list[int]]) -> torch.Tensor:
 
 
 def kept_rows(path: Path, recipe: Recipe) -> list[dict[str, Any]]:
-    """What an earlier call has measured with the same recipe."""
+    """The rows of an earlier call with the same settings."""
     if not path.exists():
         return []
     kept = json.loads(path.read_text())
@@ -129,7 +129,7 @@ def kept_rows(path: Path, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
-    """Does every seed keep what the story promises?"""
+    """Whether every seed keeps the promise, and a sentence with the figures."""
     at = str(LONGEST)
     attentive = [row["accuracy"][at] for row in rows if row["attention"] != "none"]
     alone = [row["accuracy"][at] for row in rows if row["attention"] == "none"]
@@ -148,9 +148,9 @@ def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
     lines = [
         "# The length story",
         "",
-        f"Texts of {SHORTEST} to {LONGEST} of {SYMBOLS} symbols said backwards; {recipe.steps:,} steps of "
-        f"{recipe.batch} texts, the same for all. Share of {recipe.tests} new texts without a mistake: "
-        "median over seeds (least to most).",
+        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
+        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
+        "median over seeds (lowest to highest).",
         "",
         f"| attention | {' | '.join(f'length {length}' for length in LENGTHS)} | CPU seconds | seeds |",
         "|---" * (len(LENGTHS) + 3) + "|",
@@ -165,7 +165,7 @@ def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
         "",
         f"Promise {verdict(rows)[1]}.",
         "",
-        f"Length {LENGTHS[-1]} was never seen in training. Bahdanau and Luong are not ranked against each other.",
+        f"Length {LENGTHS[-1]} does not occur in training. Bahdanau and Luong are not ranked against each other.",
         "",
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads.",

@@ -1,9 +1,9 @@
-"""A user's own sentence pairs: every model trains on them, and the Transformer has to beat copying the source.
+"""Trains models on your own sentence pairs and compares them with copying the source.
 
 python benchmarks/real_pairs.py PAIRS.tsv --out DIR [--steps N] [--models NAME,...]
 
-Runs `regard compare` on the file, then scores the test sources themselves as if they were translations: between
-languages that share names and technical words that is no empty baseline. Stopped, it goes on where it was.
+Runs `regard compare` on the file, then scores the test sources themselves as translations: a meaningful baseline for
+languages that share names and technical words. If it is stopped, the same command continues.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from regard.text import read_pairs, score
 
 MODELS = "transformer,none,bahdanau,luong-dot,luong-general,luong-concat"
 BETTER_BY = 5.0  # BLEU
-MINUTES = 10.0  # of CPU time on one thread: what a clock says depends on who else uses the machine
+MINUTES = 10.0  # of CPU time on one thread; elapsed time depends on other load on the machine
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
                "--warmup-steps", str(min(200, asked.steps // 5))]  # fmt: skip
     command = [sys.executable, "-c", "from regard.cli import main; main()", "compare", "--out", str(asked.out)]
     if code := subprocess.run([*command, "--resume", *options], stdout=subprocess.DEVNULL).returncode:
-        sys.exit(code)  # it has said why
+        sys.exit(code)  # the command has printed the reason
     record = json.loads((asked.out / "compare.json").read_text())
     lines = judge(asked.out, record["rows"])
     (asked.out / "real_pairs.md").write_text("\n".join(["# Real sentence pairs", "", *lines, ""]))
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def judge(out: Path, rows: list[dict]) -> list[str]:
-    """BLEU of every model beside that of copying, and whether the Transformer keeps its promise."""
+    """BLEU of every model and of copying, and whether the Transformer keeps its promise."""
     test = read_pairs(out / rows[0]["name"] / "test.jsonl").pairs
     copied = score([pair.source for pair in test], [pair.target for pair in test])
     verdict = "The Transformer was not trained, so there is no verdict."
@@ -52,14 +52,14 @@ def judge(out: Path, rows: list[dict]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        found, minutes = row["quality"], row["spent"]["cpu_seconds"] / 60
+        quality, minutes = row["quality"], row["spent"]["cpu_seconds"] / 60
         lines.append(
-            f"| {row['name']} | {found['BLEU']:.2f} | {found['BLEU'] - copied.bleu:+.2f} | {found['chrF']:.2f} | "
-            f"{found['exact match']:.3f} | {minutes:.1f} |"
+            f"| {row['name']} | {quality['BLEU']:.2f} | {quality['BLEU'] - copied.bleu:+.2f} | {quality['chrF']:.2f} | "
+            f"{quality['exact match']:.3f} | {minutes:.1f} |"
         )
         if row["name"] == "transformer":
-            kept = found["BLEU"] >= copied.bleu + BETTER_BY and minutes <= MINUTES
-            gain = f"{found['BLEU'] - copied.bleu:+.2f} BLEU from copying after {minutes:.1f} CPU minutes"
+            kept = quality["BLEU"] >= copied.bleu + BETTER_BY and minutes <= MINUTES
+            gain = f"{quality['BLEU'] - copied.bleu:+.2f} BLEU above copying after {minutes:.1f} CPU minutes"
             verdict = (
                 f"Promise {'kept' if kept else 'missed'}: the Transformer is {gain} (promised +{BETTER_BY:.0f} within "
                 f"{MINUTES:.0f})."

@@ -1,11 +1,12 @@
-"""Does an encoder that found hidden words again learn to sort sentences from fewer labels? Writes a report.
+"""Measures whether pretraining on masked words lets an encoder classify from fewer labels. Writes a report.
 
 python benchmarks/transfer.py [--seeds 0 1 2] [--quick] [--out DIR]
 
-The task: what kind of thing does *it* mean (an animal, a food, a road, ...)? "The animal didn't cross the street
-because it was too tired." Sentences are plenty, labels few. The pairs of nouns of the test never occur in training.
-Both contenders have the same sizes, the same labels, as many steps, and the better of the same learning rates, chosen
-on validation sentences; one begins with random weights, the other with those that hidden words taught.
+The task is to classify what kind of thing *it* refers to (an animal, a food, a road, ...), as in "The animal didn't
+cross the street because it was too tired." There are many sentences but few labels, and the noun pairs of the test
+never occur in training. Both contenders have the same sizes, labels and number of steps, and the better of the same
+learning rates, chosen on validation sentences. One starts from random weights, the other from an encoder of masked
+words.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split
 from regard.training import TrainingConfig, TrainingResult, train
 from regard.training.recipes import ClassificationTask, MaskedWordTask
+from regard.training.recipes.classification import ClassificationTask
+from regard.training.recipes.masked_words import MaskedWordTask
 
 FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what is measured."""
+    """The settings of the experiment."""
 
     sentences: int = 40_000
     valid: int = 300
@@ -52,13 +55,13 @@ QUICK = Recipe(sentences=2_000, valid=50, test=100, labels=(50,), hidden_word_st
 
 @dataclass(frozen=True)
 class Record:
-    """One seed and one number of labels: shares of test sentences that were sorted right."""
+    """Accuracy on test sentences for one seed and one number of labels."""
 
     seed: int
     labels: int
     scratch: float
     transfer: float
-    commonest: float  # what naming the commonest kind would get
+    commonest: float  # accuracy of always answering the most frequent kind
     scratch_rate: float  # the learning rate that validation chose
     transfer_rate: float
     cpu_seconds: float
@@ -69,7 +72,7 @@ class Record:
 
 
 def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
-    """One seed: hidden words once, then both contenders for each number of labels."""
+    """One seed: train on masked words once, then train both contenders for each number of labels."""
     train_set = make_split("train", recipe.sentences, seed)
     valid, test = make_split("valid", recipe.valid, seed), make_split("test", recipe.test, seed)
     sources = [sentence.source for sentence in train_set]
@@ -78,31 +81,31 @@ def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
     blank = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers))
     untaught = {name: tensor.clone() for name, tensor in blank.state_dict().items()}
     hidden = MaskedWordTask(sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed)
-    found = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed)
+    pretrained = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed)
     fresh = TextEncoder(blank.config)
     fresh.load_state_dict(untaught)
-    told = [labelled(part) for part in (train_set, valid, test)]
+    splits = [labelled(part) for part in (train_set, valid, test)]
     records = []
     for labels in recipe.labels:
-        task = ClassificationTask(told[0][:labels], told[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed)
-        scratch, scratch_rate, seconds = best(recipe, fresh, task, told, seed)
-        transfer, transfer_rate, more = best(recipe, blank, task, told, seed)
-        commonest = max(sum(pair.target == sense for pair in told[2]) for sense in SENSES) / len(told[2])
+        task = ClassificationTask(splits[0][:labels], splits[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed)
+        scratch, scratch_rate, seconds = best(recipe, fresh, task, splits, seed)
+        transfer, transfer_rate, more = best(recipe, blank, task, splits, seed)
+        commonest = max(sum(pair.target == sense for pair in splits[2]) for sense in SENSES) / len(splits[2])
         records.append(Record(seed, labels, scratch, transfer, commonest, scratch_rate, transfer_rate, seconds + more))
         print(records[-1], flush=True)
-    return records, {"seed": seed, "cpu_seconds": found.cpu_seconds, "nats_a_word": found.valid_loss}
+    return records, {"seed": seed, "cpu_seconds": pretrained.cpu_seconds, "nats_a_word": pretrained.valid_loss}
 
 
 def best(
-    recipe: Recipe, begin: TextEncoder, task: ClassificationTask, told: Sequence[list[Pair]], seed: int
+    recipe: Recipe, begin: TextEncoder, task: ClassificationTask, splits: Sequence[list[Pair]], seed: int
 ) -> tuple[float, float, float]:
-    """Test accuracy at the learning rate that is best on validation sentences, that rate, and the seconds of all."""
+    """Test accuracy at the learning rate that is best on validation sentences, that rate, and the total CPU seconds."""
     seconds, tried = 0.0, []
     for rate in recipe.learning_rates:
         torch.manual_seed(seed)  # both contenders have the same first head
         model = begin.changed(head="classes", classes=len(SENSES))
         seconds += trained(model, task, recipe.label_steps, rate, seed).cpu_seconds
-        tried.append((task.accuracy(model, told[1]), rate, task.accuracy(model, told[2])))
+        tried.append((task.accuracy(model, splits[1]), rate, task.accuracy(model, splits[2])))
     _, rate, right = max(tried)
     return right, rate, seconds
 
@@ -116,12 +119,12 @@ def trained(model: torch.nn.Module, task: Any, steps: int, rate: float, seed: in
     with tempfile.TemporaryDirectory() as folder:
         result = train(model, task, config, folder, cpu=True)
     if result.stopped == "interrupted":
-        raise SystemExit("interrupted: half a training proves nothing")
+        raise SystemExit("interrupted before the training was complete")
     return result
 
 
 def labelled(sentences: Sequence[Any]) -> list[Pair]:
-    """Sentences with the kind of thing that *it* means."""
+    """Sentences with the kind of thing that *it* refers to."""
     return [Pair(sentence.source, sentence.derivation.referent.sense) for sentence in sentences]
 
 
@@ -138,7 +141,7 @@ def verdict(records: Sequence[Record]) -> str:
 
 
 def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, Any]], command: str) -> str:
-    """The Markdown of a run."""
+    """The report in Markdown."""
     rows = [
         f"| {r.labels} | {r.seed} | {r.scratch:.3f} | {r.transfer:.3f} | {r.margin:+.3f} | {r.commonest:.3f} |"
         for r in sorted(records, key=lambda r: (r.labels, r.seed))
@@ -147,13 +150,14 @@ def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str,
     seconds = sum(record.cpu_seconds for record in records) + sum(one["cpu_seconds"] for one in hidden)
     losses = ", ".join(f"{one['nats_a_word']:.3f}" for one in hidden)
     return "\n".join([
-        "# Labels saved by hidden words", "",
+        "# Labels saved by masked words", "",
         f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
-        "What kind of thing (of 11) does *it* mean? Share of test sentences right; their noun pairs are new.", "",
-        "| labels | seed | from scratch | from hidden words | margin | commonest kind |", "|---|---|---|---|---|---|",
+        "Classification of what *it* refers to, into 11 kinds. Accuracy on test sentences with new noun pairs.", "",
+        "| labels | seed | from scratch | from masked words | margin | most frequent kind |",
+        "|---|---|---|---|---|---|",
         *rows, "", *verdicts, "",
-        f"Hidden words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
-        f"validation {losses} nats a word. Encoder: {recipe.layers} layers of {recipe.dim}. Labels: "
+        f"Masked words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
+        f"validation {losses} nats a word. Encoder: {recipe.layers} layers, dim {recipe.dim}. Labels: "
         f"{recipe.label_steps} steps at the better of {' and '.join(map(str, recipe.learning_rates))}, chosen on "
         f"{recipe.valid} validation sentences for each contender.", "",
     ])  # fmt: skip
@@ -162,16 +166,16 @@ def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--quick", action="store_true", help="sizes that show only that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
     parser.add_argument("--out", type=Path, default=FOLDER)
     given = parser.parse_args()
-    torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slower than one
+    torch.set_num_threads(1)  # for such small tensors several threads are slower than one
     recipe = QUICK if given.quick else Recipe()
     records: list[Record] = []
     hidden: list[dict[str, Any]] = []
     for seed in given.seeds:
-        found, about = measure(recipe, seed)
-        records += found
+        measured, about = measure(recipe, seed)
+        records += measured
         hidden.append(about)
     command = f"python benchmarks/transfer.py --seeds {' '.join(map(str, given.seeds))}{' --quick' * given.quick}"
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""How fast we translate beside Hugging Face's `generate`: a Marian-shaped model with the same weights in both.
+"""Compares the speed of translation with Hugging Face's `generate`, for a Marian model with the same weights.
 
 python benchmarks/translation_speed.py [--quick]
 
-One thread, CPU seconds, the two interleaved, the least of several rounds. Both write the same number of ids, and how
-many texts are the same is counted before anything is timed. Beside them the time of the matrix products alone, which
-both have in common: "possible" is how many times as fast as theirs we could be with nothing else to do. Then the same
-with both models in bfloat16, a choice of the user's. Needs transformers. Writes a report into results/.
+Times are CPU seconds on one thread, measured in turns, the least of several rounds. Both write the same number of ids,
+and equal outputs are counted before timing. The matrix products, which both libraries need, are timed separately:
+"possible" is the ratio of Hugging Face's time to theirs. The same is repeated in bfloat16. Needs transformers. Writes a
+report into results/.
 """
 
 import cProfile
@@ -28,10 +28,10 @@ from regard.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
 from regard.layers import project  # noqa: E402
 from regard.text import PAD  # noqa: E402
 
-NEVER = (0, 1, 2, 3)  # END too, so that both write as many ids
+NEVER = (0, 1, 2, 3)  # END too, so that both write equally many ids
 FULL = {"vocab": 58_101, "dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "places": 512}  # as opus-mt-en-de
 QUICK = {"vocab": 8_000, "dim": 256, "heads": 8, "layers": 3, "hidden": 1024, "places": 512}
-CASES = ((1, 1, 2.0), (1, 4, 2.0), (32, 1, 1.2), (32, 4, 1.2))  # batch, beam, how many times as fast we want to be
+CASES = ((1, 1, 2.0), (1, 4, 2.0), (32, 1, 1.2), (32, 4, 1.2))  # batch, beam, promised speed ratio
 PARTS = {
     "linear": "matrices", "bmm": "matrices", "mv": "matrices",
     "scaled_dot_product": "attention",
@@ -51,7 +51,7 @@ def main() -> None:
     sizes, words, rounds = (QUICK, 12, 3) if quick else (FULL, 32, 5)
     theirs, ours = marian(transformers, 0.05, **sizes)
     lines = [
-        "# Translation beside Hugging Face's generate, on a CPU",
+        "# Translation compared with Hugging Face's generate, on a CPU",
         "",
         f"`python benchmarks/translation_speed.py{' --quick' * quick}`, {date.today()}; {sizes}, "
         f"{words} ids a text, sources of 13 to 20 ids, one thread, CPU seconds, least of {rounds}; "
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def line_of(theirs, ours, batch: int, beam: int, goal: float, *, words: int, rounds: int) -> str:
-    """A line of the report: one case, timed."""
+    """Time one case; return its row of the report."""
     sources = texts(batch, ours.config.vocab_size)
     runs = [searcher(theirs, sources, beam, words), our_searcher(ours, sources, beam, words)]
     same = sum(a == b for a, b in zip(runs[0](), runs[1](), strict=True))
@@ -86,7 +86,7 @@ def line_of(theirs, ours, batch: int, beam: int, goal: float, *, words: int, rou
 
 
 def products(model, sources: torch.Tensor, beam: int, words: int) -> Callable[[], object]:
-    """The matrices of a translation times vectors: those of the encoder once, those of the decoder at every step."""
+    """The matrix products of a translation: those of the encoder once, those of the decoder at every step."""
     config, rows = model.config, len(sources)
     dtype = model.embedding.weight.dtype
     read, written = (
@@ -128,11 +128,11 @@ def searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callable[[]
     mask = (sources != PAD).long()
 
     def run() -> list[list[int]]:
-        found = model.generate(
+        ids = model.generate(
             sources, attention_mask=mask, max_new_tokens=words, do_sample=False, suppress_tokens=list(NEVER),
             renormalize_logits=beam > 1, **options,
         )  # fmt: skip
-        return found[:, 1:].tolist()
+        return ids[:, 1:].tolist()
 
     return run
 
@@ -142,7 +142,7 @@ def our_searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callabl
 
     def run() -> list[list[int]]:
         if beam == 1:
-            return [list(found.ids) for found in greedy_search(model, sources, words, special)]
+            return [list(output.ids) for output in greedy_search(model, sources, words, special)]
         rows = beam_search(model, sources, beam, normalisation="average", max_length=words, special=special)
         return [list(row[0].ids) for row in rows]
 
@@ -150,7 +150,7 @@ def our_searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callabl
 
 
 def interleaved(runs: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The least CPU seconds of each, one after the other in each round."""
+    """The least CPU seconds of each call, measured in turns."""
     best = [float("inf")] * len(runs)
     for _ in range(rounds):
         for at, run in enumerate(runs):
@@ -161,7 +161,7 @@ def interleaved(runs: list[Callable[[], object]], rounds: int) -> list[float]:
 
 
 def where_time_goes(run: Callable[[], object]) -> str:
-    """Shares of a profiled run; the rest is Python, and operations that are not in the list."""
+    """Shares of the time in a profile; the rest is Python and operations that are not listed."""
     profile = cProfile.Profile()
     profile.runcall(run)
     stats = pstats.Stats(profile)

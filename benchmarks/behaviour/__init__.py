@@ -1,1 +1,1 @@
-"""What the papers say that their mechanisms can and cannot learn, tried again with models small enough for a laptop."""
+"""Experiments on what mechanisms can and cannot learn according to their papers, with models of laptop size."""

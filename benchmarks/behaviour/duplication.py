@@ -1,4 +1,4 @@
-"""The duplication task: what a model must reach back for, it cannot guess."""
+"""The duplication task: a model must copy symbols from a fixed distance, and cannot guess them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 from regard.patterns import parse
 
 SYMBOLS, WORD, LAYERS, ROWS = 10, 24, 2, 32
-CHANCE = math.log(SYMBOLS)  # nats, of one who knows nothing but the alphabet: 2.303
+CHANCE = math.log(SYMBOLS)  # nats, the loss of a uniform guess: 2.303
 DRAW = duplication(SYMBOLS, WORD, ROWS)
 HOW = Training(updates=500, rate=3e-3)
 LONGER = replace(HOW, updates=1000)
@@ -34,7 +34,7 @@ CONTENDERS: dict[str, tuple[Mechanism, str, Training]] = {
 
 
 def reaches(contender: str) -> bool:
-    """Do the layers together look back as far as the symbol that must be copied?"""
+    """Whether the stack of layers looks back as far as the symbol that must be copied."""
     back = parse(CONTENDERS[contender][1]).reach(LAYERS).back
     return back is None or back >= WORD
 
@@ -53,7 +53,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
 
 
 def judge(records: Records) -> list[Verdict]:
-    """Who reaches the symbol solves the task, and who does not stays at chance."""
+    """Check that contenders that reach the symbol solve the task, and that the others stay at chance."""
     verdicts = []
     for contender in CONTENDERS:
         if reaches(contender):

@@ -1,4 +1,4 @@
-"""What an experiment is: contenders that are trained alike, what is measured, and the claims that the numbers face."""
+"""The definition of an experiment: contenders trained in the same way, measures, and claims that are checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.behaviour.verdicts import Verdict
 
-Record = dict[str, Any]  # what one training measured, by name; "cpu_seconds" and "curve" always
+Record = dict[str, Any]  # measures of one training by name, always with "cpu_seconds" and "curve"
 Records = Mapping[str, Mapping[int, Record]]  # contender -> seed -> record
 
 SEEDS = (0, 1, 2)
@@ -16,15 +16,15 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Experiment:
-    """One published behaviour.
+    """An experiment on one published result.
 
-    name, title: what it is called on the command line and in the report.
-    recipe: paragraphs that say what is drawn, trained and measured, and where it comes from.
-    contenders: what differs.
-    columns: measures shown in the table, with their headings.
-    run: trains one contender with one seed; `quick` asks for a fiftieth of the updates.
-    judge: the claims, from complete records.
-    draw: the figure, from complete records onto matplotlib axes.
+    name, title: on the command line and in the report.
+    recipe: paragraphs on data, training, measures and source.
+    contenders: the names of the compared models.
+    columns: measures in the table, with their headings.
+    run: trains one contender with one seed; `quick` uses a fiftieth of the updates.
+    judge: checks the claims on complete records.
+    draw: draws complete records onto matplotlib axes.
     """
 
     name: str
@@ -44,5 +44,5 @@ def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """Their mean."""
+    """The mean of some numbers."""
     return sum(numbers) / len(numbers)

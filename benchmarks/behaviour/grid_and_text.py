@@ -1,4 +1,4 @@
-"""Strided against fixed: which sparse half of the pairs is the right one depends on where the past lies."""
+"""Compares the strided and the fixed pattern on a grid and on a text, where different earlier positions matter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENDERS = tuple(f"{name}, {data}" for data in HOW for name in PATTERNS)
 
 
 def draws(data: str) -> tuple[Draw, Draw]:
-    """What is trained on, and what is scored."""
+    """The batches for training and for scoring."""
     if data == "grid":
         cells = grid(SIDE, COLOURS, NOISE, ROWS)
         return cells, cells
@@ -43,7 +43,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     model = SmallDecoder(vocabulary=vocabulary, length=LENGTH, dim=64, heads=4, pattern=PATTERNS[name])
     training, scoring = draws(data)
     done = train(model, training, HOW[data].shortened(quick), seed, f"grid-and-text, {contender}, seed {seed}")
-    rows = losses_by_position(model, scoring).view(SIDE, SIDE)  # (rows or blocks, places in them)
+    rows = losses_by_position(model, scoring).view(SIDE, SIDE)  # (rows or blocks, positions in them)
     by_place = rows[1:].mean(0)  # the first has nothing above it
     return {
         "pairs": f"{parse(PATTERNS[name]).count(LENGTH, LENGTH):,}",
@@ -66,7 +66,7 @@ def losses_by_position(model: nn.Module, draw: Draw, batches: int = 16, seed: in
 
 
 def judge(records: Records) -> list[Verdict]:
-    """Strided wins where the past lies a row back, fixed where it lies anywhere."""
+    """Check that strided is better on the grid, and fixed on the text."""
     loss = {contender: over_seeds(records, contender, "loss") for contender in CONTENDERS}
     return [
         apart("on the grid, fixed loses more than strided", loss["fixed, grid"], loss["strided, grid"], margin=0.1),
@@ -75,7 +75,7 @@ def judge(records: Records) -> list[Verdict]:
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Loss by the place in a row of the grid, or in a block of the text: where each pattern has what it needs."""
+    """Draw the loss by the position in a row of the grid, or in a block of the text."""
     for number, contender in enumerate(records):
         by_seed = [record["by_place"] for record in records[contender].values()]
         style = ("-", "--", ":")[number % len(PATTERNS)]
@@ -94,9 +94,9 @@ GRID_AND_TEXT = Experiment(
         f"positions; {HOW['grid'].updates} and {HOW['text'].updates} updates of {ROWS} texts. The patterns are "
         f"{', '.join(f'`{pattern}`' for pattern in PATTERNS.values())}; they keep nearly the same number of pairs. "
         f"The loss is that of positions {SIDE} to {LENGTH - 1}, in nats.\n\n"
-        "In a picture read row by row the cell above a guess stands 15 positions before it, so that the near half of "
-        "`strided` shows it, and a plain window does as well. `fixed` sees its own row, and of earlier rows the last "
-        "two cells.\n\n"
+        "In a picture read row by row the cell above a guess is 15 positions before it, so the local part of `strided` "
+        "contains it, and so does a plain window. `fixed` contains its own row, and the last two cells of earlier "
+        "rows.\n\n"
         "Source: Generating Long Sequences with Sparse Transformers, Child et al. 2019, section 4.3."
     ),
     contenders=CONTENDERS,

@@ -1,4 +1,4 @@
-"""LSH rounds: a model that was trained with exact attention, read with more and more rounds of hashing."""
+"""Evaluates a model that was trained with exact attention with LSH, for several numbers of hashing rounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAW = duplication(SYMBOLS, WORD, ROWS)
 
 
 def new_model(mechanism: LSH) -> SmallDecoder:
-    """The model; nothing but the mechanism differs from one to the next."""
+    """The model; only the mechanism differs between contenders."""
     return SmallDecoder(
         vocabulary=SYMBOLS + 1, length=LENGTH, dim=64, heads=4, layers=1, mechanism=mechanism, pattern="causal"
     )
@@ -35,7 +35,7 @@ def new_model(mechanism: LSH) -> SmallDecoder:
 
 @cache
 def trained(seed: int, quick: bool) -> tuple[SmallDecoder, Record]:
-    """A model trained with exact attention, and what that took; one for all contenders."""
+    """A model trained with exact attention, for all contenders, and the record of its training."""
     torch.manual_seed(seed)
     model = new_model(EXACT)
     done = train(model, DRAW, HOW.shortened(quick), seed, f"hashing, seed {seed}")
@@ -77,14 +77,14 @@ def judge(records: Records) -> list[Verdict]:
 
 
 def _largest_falls(by_rounds: Sequence[Sequence[float]]) -> list[float]:
-    """For each seed, the most that accuracy falls from one number of rounds to the next; 0 where it never does."""
+    """For each seed, the largest fall of accuracy from one number of rounds to the next; 0 if it never falls."""
     steps = pairwise(by_rounds)
     falls = [[max(0.0, fewer - more) for fewer, more in zip(*step, strict=True)] for step in steps]
     return [max(of_seed) for of_seed in zip(*falls, strict=True)]
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Accuracy over rounds, mean and extremes of the seeds."""
+    """Draw accuracy over rounds, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS]
         line = axes.plot(ROUNDS, [mean(numbers) for numbers in found], "o-", label=contender)[0]

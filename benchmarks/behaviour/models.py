@@ -1,4 +1,4 @@
-"""The one small model of every experiment: a decoder whose layers attend as they are told."""
+"""The small model of all experiments: a decoder with a given mechanism and pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.positions import Learned
 
 
 class SmallDecoder(nn.Module):
-    """Reads tokens and guesses at each position: embeddings, layers of attention and feed-forward, norms before each.
+    """A decoder that predicts at each position: embeddings, then pre-norm layers of attention and feed-forward.
 
     Args:
         vocabulary: tokens there are.
@@ -45,7 +45,7 @@ class SmallDecoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """A short convolution, if any, then attention, then feed-forward, each added to what came."""
+    """An optional short convolution, attention and feed-forward, each with a residual connection."""
 
     def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Layer(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Mixes each position with the few before it, channel by channel.
+    """A causal convolution: mixes each position with a few earlier ones, channel by channel.
 
     Source: Zoology, Arora et al. 2023, where every model compared has one.
     """

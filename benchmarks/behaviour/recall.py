@@ -1,4 +1,4 @@
-"""Associative recall by the size of the state: a sum over keys holds only as many pairs as it has room for."""
+"""Associative recall by the size of the state: how many pairs a state of constant size can store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTENDERS: dict[str, tuple[Mechanism, int, Training]] = {
 
 
 def numbers_kept(contender: str) -> str:
-    """What a layer keeps of the text to decode on: keys and values, or one sum of their products and one of keys."""
+    """Size of a layer's state in decoding: keys and values, or the sums of a linear mechanism."""
     mechanism, dim, _ = CONTENDERS[contender]
     if isinstance(mechanism, Softmax):
         return f"{2 * dim * LENGTH:,}"
@@ -39,7 +39,7 @@ def numbers_kept(contender: str) -> str:
 
 
 def draw_any(generator: torch.Generator) -> Batch:
-    """What is trained on: a batch with 4, 8 or 16 pairs, all equally often."""
+    """A training batch with 4, 8 or 16 pairs, equally often."""
     pairs = PAIRS[int(torch.randint(len(PAIRS), (), generator=generator))]
     return DRAWS[pairs](generator)
 
@@ -57,7 +57,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
 
 
 def judge(records: Records) -> list[Verdict]:
-    """A state too small fails where a larger one, and softmax that keeps every key, recall."""
+    """Check that a small state fails where a larger one succeeds, and softmax, which stores every key."""
     found = {
         (contender, pairs): over_seeds(records, contender, f"accuracy_{pairs}")
         for contender in CONTENDERS
@@ -78,7 +78,7 @@ def judge(records: Records) -> list[Verdict]:
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Accuracy over pairs, mean and extremes of the seeds."""
+    """Draw accuracy over pairs, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"accuracy_{pairs}") for pairs in PAIRS]
         means = [mean(numbers) for numbers in found]
@@ -96,7 +96,7 @@ RECALL = Experiment(
     recipe=(
         f"Texts of {LENGTH} tokens out of {VOCABULARY}: 4, 8 or 16 pairs of a key and its value, then each key once "
         f"more at a random place, where its value is to be guessed. 2 layers, {HEADS} heads, a causal convolution of "
-        f"width 3 before each attention tells what stands next to what, and there are no other positions; "
+        f"width 3 before each attention encodes which tokens are adjacent, and there are no other positions; "
         f"{HOW.updates:,} updates of {ROWS} texts at the learning rate {HOW.rate:g}. One contender is trained at "
         f"{SLOW.rate:g} as well, to tell what a state cannot hold from what was not learned yet.\n\n"
         "Source: Zoology, Arora et al. 2023, section 3 (multi-query associative recall); that a state's size decides: "

@@ -1,4 +1,4 @@
-"""The report: recipes, tables, verdicts and figures, all from the records."""
+"""Writes the report from the records: recipes, tables, verdicts and figures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _table(experiment: Experiment, records: Records) -> list[str]:
 
 
 def _cell(found: list[float | str]) -> str:
-    """A mean with its extremes, or what is the same for every seed.
+    """A mean with its extremes, or the value if it is the same for every seed.
 
     >>> _cell([0.5, 1.0]), _cell(["all", "all"])
     ('0.750 (0.500 to 1.000)', 'all')

@@ -1,4 +1,4 @@
-"""What was measured so far, kept in one file after every training, so that an interrupted run goes on."""
+"""Stores the results in one file after every training, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FILE = "behaviour.json"
 
 @dataclass
 class Results:
-    """Records by experiment, contender and seed, and where they were measured."""
+    """Records by experiment, contender and seed, and the environment."""
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
     records: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
-        """The contenders and seeds that were not trained yet, seed by seed."""
+        """The contenders and seeds that are not trained yet, ordered by seed."""
         done = self.records.get(experiment.name, {})
         pairs = [(contender, seed) for seed in experiment.seeds for contender in experiment.contenders]
         return [(contender, seed) for contender, seed in pairs if seed not in done.get(contender, {})]
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
-        """Keep what one training measured."""
+        """Store the record of one training."""
         self.records.setdefault(experiment.name, {}).setdefault(contender, {})[seed] = record
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
@@ -42,14 +42,14 @@ class Results:
         }
 
     def save(self, folder: Path) -> None:
-        """Write them in one instant."""
+        """Write the file atomically."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {"environment": self.environment, "quick": self.quick, "records": self.records}
         replace_file(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path, quick: bool) -> Results:
-        """What a folder holds, or nothing yet; quick and whole runs are not mixed."""
+        """Load the results of a folder, or start new ones; quick and complete runs are not mixed."""
         path = folder / FILE
         if not path.exists():
             return cls(quick)

@@ -1,4 +1,4 @@
-"""The command: train what is missing, keep it at once, and report."""
+"""The command: trains missing contenders, stores each record at once, and writes the report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> Results:
-    """Train what is missing of the chosen experiments; a new run forgets these, and no others."""
+    """Train the missing contenders of the chosen experiments; without resume, earlier records of these are dropped."""
     results = Results.load(out, quick)
     everything = [replace(one, seeds=one.seeds[:1]) if quick else one for one in EXPERIMENTS]
     names = {one.name for one in chosen}

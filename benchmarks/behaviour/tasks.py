@@ -1,4 +1,4 @@
-"""Texts whose right answer is known."""
+"""Synthetic texts with known answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.behaviour.training import UNSCORED, Batch, Draw
 
 
 def duplication(symbols: int, length: int, rows: int) -> Draw:
-    """`0 w 0 w` for random words w of so many symbols, 1 and up; what is scored is the second w.
+    """`0 w 0 w` with random words w of symbols from 1; only the second w is scored.
 
     Source: Reformer, Kitaev et al. 2020, section 5.
     """
@@ -25,7 +25,7 @@ def duplication(symbols: int, length: int, rows: int) -> Draw:
 
 
 def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
-    """So many different keys, each followed by its value; later each key once more, at a random place.
+    """Different keys, each followed by its value; later each key again, at a random position.
 
     Keys are the first half of the vocabulary, values the second, and 0 fills the rest. What is scored is the value,
     where the key returns.
@@ -47,7 +47,7 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
 
 
 def grid(side: int, colours: int, noise: float, rows: int) -> Draw:
-    """Pictures read row by row: each cell has the colour of the one above, but a share of them is drawn anew.
+    """Pictures read row by row: each cell has the colour of the one above, except a share of random cells.
 
     Position t is scored by the cell after it, so that the cell above stands side - 1 positions before the guess.
     """
@@ -64,7 +64,7 @@ def grid(side: int, colours: int, noise: float, rows: int) -> Draw:
 
 
 def runs_of(text: torch.Tensor, length: int, rows: int) -> Draw:
-    """Runs from random places of a text, scored by what comes next."""
+    """Sections from random positions of a text, scored by the next symbol."""
 
     def draw(generator: torch.Generator) -> Batch:
         starts = torch.randint(len(text) - length, (rows, 1), generator=generator)

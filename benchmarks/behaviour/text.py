@@ -1,4 +1,4 @@
-"""A text that every machine has: the documentation strings of Python's standard library, in 27 symbols."""
+"""A text that is available on every machine: the docstrings of Python's standard library, in 27 symbols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-SYMBOLS = 27  # a to z, and whatever separates words
+SYMBOLS = 27  # a to z, and one symbol for everything else
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
 
 
@@ -41,7 +41,7 @@ def _documentation(path: Path) -> Iterator[str]:
 
 
 def ids(text: str) -> torch.Tensor:
-    """Letters as 1 to 26 without their case, and 0 for whatever stands between them.
+    """Letters as 1 to 26, ignoring case, and 0 for everything else.
 
     >>> ids("A, b").tolist()
     [1, 0, 2]

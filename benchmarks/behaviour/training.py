@@ -1,4 +1,4 @@
-"""The one loop that trains every model here, and what is measured afterwards."""
+"""The training loop of all experiments, and the measures after training."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 UNSCORED = -1
-Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and what to guess at each, (batch, length); UNSCORED counts nothing
+Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and targets, (batch, length); targets UNSCORED do not count
 Draw = Callable[[torch.Generator], Batch]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast: AdamW, a linear warm-up over a tenth of the updates, then a cosine down to nothing."""
+    """The schedule: AdamW, a linear warm-up over a tenth of the updates, then a cosine to zero."""
 
     updates: int
     rate: float
@@ -25,11 +25,11 @@ class Training:
     clip: float = 1.0
 
     def shortened(self, quick: bool) -> Training:
-        """The same with a fiftieth of the updates, where it is only to be seen running."""
+        """The same with a fiftieth of the updates if `quick`."""
         return replace(self, updates=max(2, self.updates // 50)) if quick else self
 
     def share(self, update: int) -> float:
-        """The learning rate's share of `rate` at an update."""
+        """The learning rate at an update, as a share of `rate`."""
         warm = max(1, self.updates // 10)
         if update < warm:
             return (update + 1) / warm
@@ -39,14 +39,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """CPU seconds of the updates alone, and the mean loss of each twentieth of them, by its last update."""
+    """CPU seconds of the updates, and the mean loss of each twentieth of them, by its last update."""
 
     cpu_seconds: float
     curve: list[tuple[int, float]]
 
 
 def train(model: nn.Module, draw: Draw, how: Training, seed: int, label: str) -> Trained:
-    """Train on fresh batches; everything drawn depends on the seed alone."""
+    """Train on new batches at every update; all random numbers depend only on the seed."""
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=how.rate, weight_decay=how.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, how.share)
@@ -80,7 +80,7 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
 
 @torch.no_grad()
 def score(model: nn.Module, draw: Draw, batches: int = 8, seed: int = 1_000_003) -> dict[str, float]:
-    """Loss in nats and share of right guesses over the scored positions of batches that no training drew."""
+    """Loss in nats and accuracy over the scored positions of batches that do not occur in training."""
     generator = torch.Generator().manual_seed(seed)
     loss = right = count = 0.0
     model.eval()

@@ -1,4 +1,4 @@
-"""Claims, and whether the numbers keep them: nobody writes a verdict by hand."""
+"""Claims with the figures that decide whether they are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with the numbers that were found, and whether it was kept."""
+    """A claim with the measured figures, and whether it was kept."""
 
     text: str
     kept: bool
@@ -18,7 +18,7 @@ class Verdict:
 
 
 def at_least(what: str, found: Sequence[float], limit: float) -> Verdict:
-    """Every seed must come to the limit.
+    """Every seed must reach the limit.
 
     >>> print(at_least("accuracy of softmax", [0.98, 1.0], 0.9))
     accuracy of softmax is 0.980 to 1.000, at least 0.9 promised: kept
@@ -27,7 +27,7 @@ def at_least(what: str, found: Sequence[float], limit: float) -> Verdict:
 
 
 def below(what: str, found: Sequence[float], limit: float) -> Verdict:
-    """Every seed must stay under the limit.
+    """Every seed must stay below the limit.
 
     >>> print(below("accuracy of a window", [0.1, 0.4], 0.3))
     accuracy of a window is 0.100 to 0.400, below 0.3 promised: missed
@@ -36,7 +36,7 @@ def below(what: str, found: Sequence[float], limit: float) -> Verdict:
 
 
 def apart(what: str, more: Sequence[float], less: Sequence[float], margin: float = 0.0) -> Verdict:
-    """With every seed, the first number must be above the second by more than the margin.
+    """For every seed, the first number must exceed the second by more than the margin.
 
     >>> print(apart("loss of fixed above strided", [2.0, 2.1], [1.0, 1.3], margin=0.5))
     loss of fixed above strided by 0.800 to 1.000, more than 0.5 promised: kept
@@ -46,6 +46,6 @@ def apart(what: str, more: Sequence[float], less: Sequence[float], margin: float
 
 
 def spread(found: Sequence[float]) -> str:
-    """Smallest to largest."""
+    """The smallest and the largest, as text."""
     least, most = f"{min(found):.3f}", f"{max(found):.3f}"
     return least if least == most else f"{least} to {most}"

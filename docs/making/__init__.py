@@ -1,1 +1,1 @@
-"""What makes the pages: `python -m docs.making` writes all that comes from reports, lessons and declarations."""
+"""Generates the pages and figures that come from reports, lessons and docstrings: `python -m docs.making`."""

@@ -1,7 +1,7 @@
-"""Write what is made and stale: `python -m docs.making [RUN] [--check]`.
+"""Write generated pages and figures that are stale: `python -m docs.making [RUN] [--check]`.
 
-A picture is drawn anew where its numbers changed, or where it was deleted. With the folder of a training, the lessons
-about a trained model look into it first. With --check nothing is written.
+A picture is redrawn if its numbers changed or if it was deleted. With the folder of a training run, the lessons about
+a trained model are computed from it first. With --check nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from docs.making.pages import is_fresh, made_figures, made_pages
 
 
 def main(arguments: list[str]) -> int:
-    """Leave with 1 if something was stale and only to be checked."""
+    """Return the exit code: 1 with --check if a page or figure is stale, else 0."""
     check = "--check" in arguments
     for run in arguments:
         if run != "--check":

@@ -1,4 +1,4 @@
-"""The code of a page: its fenced blocks, in order."""
+"""Finds the fenced code blocks of a page and the `regard` commands in its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and the line of the page on which its text begins."""
+    """A fenced block: its language, its text, and the number of the line on which the text begins."""
 
     language: str
     text: str
@@ -19,7 +19,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each `regard` command in a block of a shell, without comments.
+        """The words of each `regard` command in a shell block, without comments.
 
         >>> Block("sh", "regard plan --q-len 9  # the costs\\nmake test\\n", 1).commands
         [['plan', '--q-len', '9']]
@@ -37,15 +37,15 @@ def blocks(page: str) -> list[Block]:
     >>> blocks("Text\\n\\n```python\\nx = 1\\n```\\n")
     [Block(language='python', text='x = 1\\n', line=4)]
     """
-    return [Block(found[1], found[2], page.count("\n", 0, found.start(2)) + 1) for found in FENCE.finditer(page)]
+    return [Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1) for match in FENCE.finditer(page)]
 
 
 def mentioned(page: str) -> list[list[str]]:
-    """The words of each `regard` command that stands in a line of text, without brackets and dots.
+    """The words of each `regard` command within a line of text, without brackets and dots.
 
     >>> mentioned("See `regard bench [NAME] [--quick]`, `regard train ...` and `regard.bench`.")
     [['bench', 'NAME', '--quick'], ['train']]
     """
-    found = re.findall(r"(?<!`)`regard ([^`\n]+)`", page)
-    lines = [shlex.split(re.sub(r"[][]|\.\.\.", " ", one.replace("\\|", "|"))) for one in found]
+    commands = re.findall(r"(?<!`)`regard ([^`\n]+)`", page)
+    lines = [shlex.split(re.sub(r"[][]|\.\.\.", " ", one.replace("\\|", "|"))) for one in commands]
     return [words for words in lines if words]

@@ -1,4 +1,4 @@
-"""Which attention: the table of the page, fed by the committed reports, and its picture."""
+"""The table and the figure of the page "Which attention?", from the committed reports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNTRIED = "not studied: [measure it](#what-would-it-lose-on-mine)"
 
 @dataclass(frozen=True)
 class Choice:
-    """A line of the table.
+    """A row of the table.
 
     Args:
-        means: what one means by it.
-        code: what is handed to the call.
-        row: in the table of costs.
-        loses: what was seen of its quality.
-        label: in the picture; None leaves it out.
+        means: what the reader needs.
+        code: the pattern or mechanism to use.
+        row: its name in the table of costs.
+        loses: the measured loss of quality.
+        label: in the figure; None omits it there.
     """
 
     means: str
@@ -33,7 +33,7 @@ class Choice:
 
 
 def choices() -> list[Choice]:
-    """The lines, with what the studies found."""
+    """The rows of the table, with the results of the studies."""
     short, enough = (learned("duplication", f"window {size}", "accuracy") for size in (12, 13))
     grid, text = ({name: learned("grid-and-text", f"{name}, {kind}", "loss") for name in ("strided", "fixed", "window")}
                   for kind in ("grid", "text"))  # fmt: skip
@@ -41,51 +41,53 @@ def choices() -> list[Choice]:
     exact, linear = (learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64"))
     return [
         Choice(
-            "what is near", "`SlidingWindow(256)`", "window",
-            f"what its layers do not reach: copying from 24 back succeeds at {short:.2f} with a reach of 22, and at "
-            f"{enough:.2f} with 24", "window",
+            "near positions", "`SlidingWindow(256)`", "window",
+            f"everything beyond the reach of its layers: copying from 24 positions back is right for {short:.2f} with "
+            f"a reach of 22, and for {enough:.2f} with a reach of 24", "window",
         ),
         Choice(
-            "a few places that see all and are seen by all", "`… \\| GlobalTokens(range(64))`", "global", UNTRIED,
+            "a few positions that look at all and are visible to all", "`… \\| GlobalTokens(range(64))`", "global",
+            UNTRIED,
         ),
         Choice(
-            "near, global and some at random (BigBird)",
+            "near, global and random positions (BigBird)",
             "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`", "big-bird", UNTRIED,
             "BigBird",
         ),
         Choice(
-            "every s-th place: rows of a grid, a period", "`Causal() & Strided(s)`", "strided",
-            f"a grid: {grid['strided']:.2f} nats, as a window; text: {text['strided']:.2f}, a window "
-            f"{text['window']:.2f}", "strided, causal",
+            "every `s`-th position: rows of a grid, a period", "`Causal() & Strided(s)`", "strided",
+            f"loss on a grid {grid['strided']:.2f} nats, window {grid['window']:.2f}; on text {text['strided']:.2f}, "
+            f"window {text['window']:.2f}", "strided, causal",
         ),
         Choice(
-            "summaries of earlier blocks", "`Causal() & Fixed(s, summary=8)`", "fixed",
-            f"text: {text['fixed']:.2f} nats, a window {text['window']:.2f}; a grid: {grid['fixed']:.2f}, a window "
-            f"{grid['window']:.2f}",
+            "the last positions of earlier blocks", "`Causal() & Fixed(s, summary=8)`", "fixed",
+            f"loss on text {text['fixed']:.2f} nats, window {text['window']:.2f}; on a grid {grid['fixed']:.2f}, "
+            f"window {grid['window']:.2f}",
         ),
         Choice(
-            "whatever is alike, wherever it stands", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
-            f"a model trained exactly copies at {once:.2f} with 1 round, {often:.2f} with 8", "Reformer",
+            "similar keys at any distance", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
+            f"a model trained with exact attention copies {once:.2f} right with 1 round, {often:.2f} with 8",
+            "Reformer",
         ),
         Choice(
-            "a summary of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer",
+            "all positions of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer",
             UNTRIED,
         ),
         Choice(
-            "a state that does not grow, causal", "`LinearTransformer()`", "linear-causal",
-            f"recall of 16 pairs: {linear:.2f}, exact attention of half the width {exact:.2f}", "linear, causal",
+            "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
+            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}", "linear, causal",
         ),
         Choice(
-            "a state that does not grow, near softmax, causal", "`Performer(features=128)`", "performer",
+            "a state of constant size that estimates softmax, causal", "`Performer(features=128)`", "performer",
             UNTRIED, "Performer, causal",
         ),
     ]  # fmt: skip
 
 
 def decision_table() -> str:
-    """One line for each choice: what it means, how it is written, what it costs and what it loses."""
+    """One row for each choice: the need, the code, its cost and its loss of quality."""
     lines = [
-        f"| you need | you write | cheaper than exact from | times as fast at {AT:,} | it loses |",
+        f"| you need | use | cheaper than exact from | times as fast at {AT:,} | loss of quality |",
         "|---|---|---|---|---|",
     ]
     for choice in choices():
@@ -96,12 +98,12 @@ def decision_table() -> str:
 
 
 def curves() -> dict[str, list[tuple[int, float]]]:
-    """Times faster than exact attention by length, for the lines of the picture."""
+    """Times faster than exact attention by length, for the lines of the figure."""
     return {choice.label: times_faster(choice.row) for choice in choices() if choice.label}
 
 
 def draw_curves(path: Path) -> None:
-    """How many times faster than exact attention, against the length; both axes logarithmic."""
+    """Draw how many times faster than exact attention each choice is, against the length; both axes logarithmic."""
     figure, axes = new_axes(8, 4.6)
     lines = curves()
     for (label, points), colour, mark in zip(lines.items(), COLOURS, MARKS, strict=False):
@@ -121,7 +123,7 @@ def draw_curves(path: Path) -> None:
 
 
 def figures() -> list[Figure]:
-    """The picture of the page."""
+    """The figure of the page."""
     return [Figure("figures/cheaper.png", curves(), draw_curves)]
 
 

@@ -1,4 +1,4 @@
-"""regard beside other libraries: what was measured side by side, losses first."""
+"""The tables and the figure of the page that compares regard with other libraries."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Peers = dict[str, list[Duel]]
 
 
 def by_peer() -> Peers:
-    """The duels of each library, those that regard won by least first."""
-    found: Peers = {}
+    """The duels of each library, sorted from the slowest result of regard to the fastest."""
+    peers: Peers = {}
     for duel in sorted(duels(), key=lambda duel: duel.faster):
-        found.setdefault(duel.peer, []).append(duel)
-    return found
+        peers.setdefault(duel.peer, []).append(duel)
+    return peers
 
 
 def peer_table() -> str:
-    """One line for each library: how often regard was faster, and by how much."""
+    """One row for each library: how often regard was faster, and by how much."""
     lines = ["| measured beside | faster | equal | slower | least | most |", "|---|---|---|---|---|---|"]
     for peer, rows in by_peer().items():
         slower = sum(row.faster < EVEN for row in rows)
@@ -44,16 +44,16 @@ def losses() -> str:
 
 
 def missed_promises() -> str:
-    """What was promised before it was measured, and not kept."""
+    """Promises that were made before the measurement and not kept."""
     return "\n".join(f"- {place}: {text}" for _, place, text in missed())
 
 
 def draw_duels(path: Path) -> None:
-    """A line for each library, a dot for each contest; to the right of 1 regard was faster."""
+    """Draw a row for each library and a dot for each contest; to the right of 1 regard was faster."""
     rows = by_peer()
     figure, axes = new_axes(8, 0.42 * len(rows) + 1)
-    for place, (peer, found) in enumerate(reversed(rows.items())):
-        won, lost = ([one.faster for one in found if (one.faster < 1) is answer] for answer in (False, True))
+    for place, (peer, results) in enumerate(reversed(rows.items())):
+        won, lost = ([one.faster for one in results if (one.faster < 1) is slower] for slower in (False, True))
         axes.plot(won, [place] * len(won), "o", color=COLOURS[0], markersize=7, alpha=0.6, markeredgewidth=0)
         axes.plot(lost, [place] * len(lost), "D", color=COLOURS[1], markersize=6, alpha=0.8, markeredgewidth=0)
         axes.annotate(peer, (0, place), (-8, 0), ("axes fraction", "data"), "offset points", ha="right", va="center")
@@ -63,12 +63,12 @@ def draw_duels(path: Path) -> None:
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
     axes.set_yticks(range(len(rows)), [""] * len(rows))
-    axes.set_xlabel("regard is so many times as fast (CPU time, 1 thread); diamonds: slower")
+    axes.set_xlabel("speed of regard relative to the library (CPU time, 1 thread); diamonds: slower")
     save(figure, path)
 
 
 def figures() -> list[Figure]:
-    """The picture of the page."""
+    """The figure of the page."""
     return [Figure("figures/duels.png", [[row.peer, row.faster] for row in duels()], draw_duels)]
 
 

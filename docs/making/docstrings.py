@@ -11,7 +11,7 @@ class Examples(griffe.Extension):
     """Fences the examples of every docstring before it is parsed."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called by griffe for whatever it has found in a file."""
+        """Called by griffe for every object of a file."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 

@@ -1,4 +1,4 @@
-"""Pictures that know which numbers they draw: these stand in the file."""
+"""Figures that store the numbers they draw in the image file, so that a stale one is detected."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY = "regard:numbers"
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of the site.
+    """A figure of the site.
 
     Args:
         name: its file in docs/.
-        numbers: what it draws, as values of JSON; without those that depend on the machine.
-        draw: writes the picture.
+        numbers: the numbers it draws, as JSON values, without those that depend on the machine.
+        draw: writes the figure to a path.
     """
 
     name: str
@@ -32,27 +32,27 @@ class Figure:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The path of the file."""
         return DOCS / self.name
 
     def is_fresh(self) -> bool:
-        """Does the file draw today's numbers?"""
+        """Whether the file shows the current numbers."""
         return self.path.exists() and close(written_numbers(self.path), rounded(self.numbers))
 
     def write(self) -> None:
-        """Draw it, and note its numbers in the file."""
+        """Draw the figure and store its numbers in the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.draw(self.path)
         note = PngImagePlugin.PngInfo()
         note.add_text(KEY, json.dumps(rounded(self.numbers), sort_keys=True), zip=True)
         with Image.open(self.path) as picture:
             picture.load()
-            few = picture.convert("RGB").quantize(256)  # a third of the size, and no difference to be seen
-        few.save(self.path, pnginfo=note, optimize=True)
+            small = picture.convert("RGB").quantize(256)  # a third of the size, without a visible difference
+        small.save(self.path, pnginfo=note, optimize=True)
 
 
 def rounded(numbers: Any) -> Any:
-    """The same as values of JSON, with every number to six digits, and what is tiny as 0.
+    """The numbers as JSON values, rounded to six digits, with tiny ones replaced by 0.
 
     >>> rounded({"a": (1.00000001, 2), 3: 1e-17})
     {'a': [1.0, 2], '3': 0.0}
@@ -67,9 +67,9 @@ def rounded(numbers: Any) -> Any:
 
 
 def written_numbers(path: Path) -> Any:
-    """The numbers that a picture carries; None where it carries none."""
+    """The numbers stored in an image file; None if there are none."""
     with Image.open(path) as picture:
         try:
             return json.loads(picture.info.get(KEY, "null"))
-        except json.JSONDecodeError:  # what an earlier version noted
+        except json.JSONDecodeError:  # written by an earlier version
             return None

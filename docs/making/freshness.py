@@ -1,4 +1,4 @@
-"""When is a page stale? Not where a time differs, nor where another processor rounds a last digit otherwise.
+"""Decides whether a generated page is stale; differences of times and of the last digit do not count.
 
 Numbers are compared as numbers, the text between them as text.
 """
@@ -13,12 +13,12 @@ from typing import Any
 from regard.lessons.taught import MEASURED
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?e[-+]?\d+|[-−]?\d+\.\d+")  # 1.5, -0.25, 3.5e-17; whole numbers are text
-TINY = 1e-12  # two numbers below it are what rounding left of 0
+TINY = 1e-12  # numbers below it are rounding errors of 0
 CLOSE = 1e-4  # relative, and below 1 absolute: far above the rounding of float32, below what a picture shows
 
 
 def alike(one: str, other: str) -> bool:
-    """Do two pages say the same, but for times and the last digit of numbers?
+    """Whether two pages are the same, except for times and the last digit of numbers.
 
     >>> alike("3 of 4: 0.125", "3 of 4: 0.126"), alike("3 of 4: 0.125", "3 of 4: 0.135"), alike("3 of 4", "2 of 4")
     (True, False, False)
@@ -32,7 +32,7 @@ def alike(one: str, other: str) -> bool:
 
 
 def within_one(one: str, other: str) -> bool:
-    """Do two numbers, as printed, have as many digits and differ by at most one in the last? Or are both tiny?"""
+    """Whether two printed numbers have equally many digits and differ by at most 1 in the last, or are both tiny."""
     a, b = (Decimal(text.replace("−", "-")) for text in (one, other))
     if max(abs(a), abs(b)) < TINY:
         return True
@@ -41,7 +41,7 @@ def within_one(one: str, other: str) -> bool:
 
 
 def close(one: Any, other: Any) -> bool:
-    """Are values of JSON the same, but for the rounding of numbers?
+    """Whether two JSON values are the same, except for rounding of numbers.
 
     >>> close({"a": [1.0, 2]}, {"a": [1.00001, 2]}), close([0.333], [0.334]), close([1], [1, 2])
     (True, False, False)

@@ -1,7 +1,7 @@
-"""The pages of the lessons: what `regard lesson` computes, as Markdown with its picture.
+"""The pages of the lessons: the results of `regard lesson` as Markdown, with figures.
 
-Two lessons look into a trained model, which tests have no time to train: what they found is kept beside their page as
-JSON, and page and picture are held against that.
+Two lessons need a trained model, and tests have no time to train one. Their results are stored as JSON beside their
+pages, and tests compare page and figure with that file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from regard.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
 
 HEAD = """# Lessons
 
-What the articles teach, shown by running it. Each lesson is a command (`regard lesson NAME`), a page and a test:
-what it claims is put to the test whenever the tests run, and its picture is drawn from the numbers it computed.
+Each lesson checks the claims of well-known articles about attention by running them. A lesson is a command
+(`regard lesson NAME`), a page and a test: the test suite checks every claim, and the figure shows the computed numbers.
 
 | lesson | question |
 |---|---|
@@ -35,70 +35,70 @@ def lesson_pages() -> dict[str, str]:
 
 
 def lesson_figures() -> list[Figure]:
-    """The picture of each lesson."""
+    """The figure of each lesson."""
     return [Figure(f"lessons/{name}.png", without_times(taught(name).numbers), taught(name).draw) for name in shown()]
 
 
 def keep_trained(run: Path) -> None:
-    """Teach the lessons about a trained model, keep what they found, and draw it."""
+    """Run the lessons about a trained model, store their records, and draw their figures."""
     for name in LESSONS:
         if needs_run(name):
-            found = LESSONS[name].teach(Settings(run=run))
-            kept(name).write_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            Figure(f"lessons/{name}.png", without_times(found.numbers), found.draw).write()
+            record = LESSONS[name].teach(Settings(run=run))
+            kept(name).write_text(json.dumps(record.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            Figure(f"lessons/{name}.png", without_times(record.numbers), record.draw).write()
 
 
 def shown() -> list[str]:
-    """The lessons that the site shows: those about a trained model once one was looked into."""
+    """The lessons that the site shows; those about a trained model only if their record is stored."""
     return [name for name in LESSONS if not needs_run(name) or kept(name).exists()]
 
 
 def needs_run(name: str) -> bool:
-    """Does the lesson look into a trained model?"""
+    """Whether the lesson needs a trained model."""
     return "run" in LESSONS[name].takes
 
 
 def kept(name: str) -> Path:
-    """Where it stands what a lesson found in a trained model."""
+    """The file of the stored record of a lesson about a trained model."""
     return DOCS / "lessons" / f"{name}.json"
 
 
 @cache
 def taught(name: str) -> Taught:
-    """What a lesson computes, or found when it had a trained model."""
+    """The record of a lesson, computed, or read from its file if the lesson needs a trained model."""
     if not needs_run(name):
         return LESSONS[name].teach()
-    found = json.loads(kept(name).read_text(encoding="utf-8"))
+    stored = json.loads(kept(name).read_text(encoding="utf-8"))
     return Taught(
         lesson=LESSONS[name],
-        paragraphs=tuple(found["paragraphs"]),
+        paragraphs=tuple(stored["paragraphs"]),
         tables=tuple(
             Table(one["title"], tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["measured"])
-            for one in found["tables"]
+            for one in stored["tables"]
         ),
-        claims=tuple(Claim(**claim) for claim in found["claims"]),
-        code=found["code"],
-        numbers=found["numbers"],
+        claims=tuple(Claim(**claim) for claim in stored["claims"]),
+        code=stored["code"],
+        numbers=stored["numbers"],
         drawing=refuse_to_draw,
     )
 
 
 def refuse_to_draw(figure: object) -> None:
-    """What is kept has numbers but no picture of them."""
+    """Refuse to draw: a stored record has no drawing function."""
     raise ArgumentError(
-        "this lesson's picture needs its trained model: make demo, then python -m docs.making runs/demo"
+        "the figure of this lesson needs a trained model: run make demo, then python -m docs.making runs/demo"
     )
 
 
 def page(name: str) -> str:
-    """One lesson, and how to have it oneself."""
+    """The page of a lesson, with the command that runs it."""
     text = to_markdown(taught(name), f"{name}.png")
     if not needs_run(name):
         return f"{text}\n```sh\nregard lesson {name}\n```\n"
-    source = "Found in the translator that `regard demo` trains with seed 0; another training finds other numbers."
+    source = "Computed with the translator that `regard demo` trains with seed 0; another training gives other numbers."
     return f"{text}\n```sh\nregard lesson {name} --run runs/demo\n```\n\n{source}\n"
 
 
 def without_times(numbers: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a lesson but those that depend on the machine."""
+    """The numbers of a lesson without those that depend on the machine."""
     return {key: value for key, value in numbers.items() if key != "measured"}

@@ -1,4 +1,4 @@
-"""What the committed reports say: ratios beside other libraries, costs against length, published behaviour."""
+"""Reads figures from the committed reports: speed against other libraries, costs by length, published behaviour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanis
 
 @dataclass(frozen=True)
 class Duel:
-    """regard beside one other library in one contest: how many times faster regard was, in CPU time on 1 thread."""
+    """One contest with one library: how many times faster regard was, in CPU time on 1 thread."""
 
     report: str
     case: str
@@ -44,7 +44,7 @@ def duels() -> tuple[Duel, ...]:
 
 
 def missed() -> list[tuple[str, str, str]]:
-    """Promises that were not kept: report, place, and what was found beside what was promised."""
+    """Promises that were not kept: report, contest, and the measured figure with the promised one."""
     return [
         (report, f"{name}, {contest['label']}", promise["text"].removesuffix(": missed"))
         for report in BENCHES

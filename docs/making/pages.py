@@ -1,4 +1,4 @@
-"""All that is made: whole pages, parts of pages between marks, and figures."""
+"""Everything that is generated: whole pages, marked parts of pages, and figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)"
 
 
 def made_pages() -> dict[str, str]:
-    """Pages by their name in docs/, as they should be today."""
+    """The current text of every generated page, by its name in docs/."""
     whole = {**reference_pages(), **lesson_pages(), **walking.walking_pages()}
     written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     partly = {name: filled(text) for name, text in written.items() if name not in whole and MARKED.search(text)}
@@ -24,16 +24,16 @@ def made_pages() -> dict[str, str]:
 
 
 def filled(text: str) -> str:
-    """A page with its marked parts made anew: `<!-- made: NAME -->`, what is made, `<!-- end -->`."""
+    """A page with its marked parts regenerated: the text between `<!-- made: NAME -->` and `<!-- end -->`."""
     return MARKED.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n\n{match[3]}", text)
 
 
 def made_figures() -> list[Figure]:
-    """Every picture that is drawn from numbers."""
+    """Every figure that is drawn from numbers."""
     return [*choosing.figures(), *comparing.figures(), *lesson_figures()]
 
 
 def is_fresh(name: str, text: str) -> bool:
-    """Does the page say what it should say today, but for what depends on the machine?"""
+    """Whether the file has the given text, except for figures that depend on the machine."""
     path = DOCS / name
     return path.exists() and alike(path.read_text(encoding="utf-8"), text)

@@ -1,4 +1,4 @@
-"""The pages of the reference: what each room exports, as its `__all__` says."""
+"""The pages of the reference: the names that each package exports in `__all__`, with their docstrings."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 
 import regard
 
-# Rooms in the order in which people meet them, and a line on what each is for.
+# Packages in the order in which a reader needs them, with their purpose.
 ROOMS = {
-    "regard": "the call, its plan, its details, errors",
-    "regard.patterns": "who may look at whom",
-    "regard.mechanisms": "how queries, keys and values become outputs",
-    "regard.bias": "what is added to scores by distance",
-    "regard.positions": "rotary, sinusoidal, learned",
-    "regard.layers": "modules around the call",
-    "regard.layers.caches": "the keys of a text so far",
-    "regard.models": "translators, a language model, an encoder",
+    "regard": "the attention call, plans, statistics, errors",
+    "regard.patterns": "which query may look at which key",
+    "regard.mechanisms": "softmax and other ways to compute outputs from queries, keys and values",
+    "regard.bias": "bias by distance",
+    "regard.positions": "rotary, sinusoidal and learned positions",
+    "regard.layers": "multi-head attention as modules",
+    "regard.layers.caches": "keys and values of earlier positions",
+    "regard.models": "translators, a language model, a text encoder",
     "regard.text": "readers, tokenisers, batches",
-    "regard.decoding": "search, sampling, scores",
-    "regard.training": "the loop and its runs",
-    "regard.inspection": "what a model looks at",
-    "regard.lessons": "what the articles teach, shown by running it",
-    "regard.walkthrough": "one sentence, step by step",
-    "regard.comparison": "trained models side by side",
-    "regard.conversion": "other models' weights, fewer key/value heads",
-    "regard.bench": "timings beside other libraries",
-    "regard.testing": "the oracle and its budget, for those who write a backend",
+    "regard.decoding": "greedy search, beam search, sampling, scores",
+    "regard.training": "the training loop and its runs",
+    "regard.inspection": "attention weights of models, pictures, comparison with approximations",
+    "regard.lessons": "claims of articles about attention, checked by running them",
+    "regard.walkthrough": "attention for one sentence, step by step",
+    "regard.comparison": "comparison of trained models",
+    "regard.conversion": "import of other models' weights, fewer key/value heads",
+    "regard.bench": "speed and memory compared with other libraries",
+    "regard.testing": "the float64 oracle and error budgets, for authors of backends",
 }
 
 
@@ -42,22 +42,22 @@ def reference_pages() -> dict[str, str]:
 
 
 def is_there(name: str) -> bool:
-    """Does this version of regard have the room, with a list of what it exports?"""
+    """Whether the package exists and has `__all__`."""
     return find_spec(name) is not None and hasattr(import_module(name), "__all__")
 
 
 def contents(rooms: dict[str, ModuleType]) -> str:
-    """The first page: all rooms."""
-    lines = ["# Reference", "", "What is exported, with its formula, shapes, errors and source.", ""]
-    lines += ["| room | what it is for | names |", "|---|---|---|"]
+    """The first page: all packages."""
+    lines = ["# Reference", "", "All exported names, with formulas, shapes, errors and sources.", ""]
+    lines += ["| package | contents | names |", "|---|---|---|"]
     lines += [f"| [`{name}`]({name}.md) | {ROOMS[name]} | {len(documented(room))} |" for name, room in rooms.items()]
     return "\n".join(lines) + "\n"
 
 
 def page(name: str, room: ModuleType) -> str:
-    """One room: a table of its names, and the docstring of each."""
+    """The page of one package: a table of its names, and the docstring of each."""
     own = documented(room)
-    lines = [f"# {name}", "", (inspect.getdoc(room) or "").split("\n\n")[0], "", "| name | what it is |", "|---|---|"]
+    lines = [f"# {name}", "", (inspect.getdoc(room) or "").split("\n\n")[0], "", "| name | description |", "|---|---|"]
     lines += [f"| [`{short}`](#{path}) | {first_sentence(value)} |" for short, (path, value) in own.items()]
     lines += [f"| `{short}` | `{value!r}` |" for short, value in constants(room).items()]
     for path, _ in own.values():
@@ -66,10 +66,10 @@ def page(name: str, room: ModuleType) -> str:
 
 
 def documented(room: ModuleType) -> dict[str, tuple[str, Any]]:
-    """Classes and functions by name: where their docstring is found, and the object."""
+    """Classes and functions by name: the path of their docstring, and the object."""
     values = {short: getattr(room, short) for short in room.__all__}
     own = {short: value for short, value in values.items() if getattr(value, "__name__", "") == short}
-    # `import regard` is lazy, so that only the homes of its names can be read without running it.
+    # `import regard` is lazy, so only the modules that define its names can be read without running it.
     return {
         short: (f"{value.__module__ if room is regard else room.__name__}.{short}", value)
         for short, value in own.items()
@@ -78,7 +78,7 @@ def documented(room: ModuleType) -> dict[str, tuple[str, Any]]:
 
 
 def constants(room: ModuleType) -> dict[str, Any]:
-    """Small values that a room exports beside classes and functions."""
+    """Small values that a package exports besides classes and functions."""
     values = {short: getattr(room, short) for short in room.__all__}
     rest = {short: value for short, value in values.items() if short not in documented(room)}
     return {
@@ -89,7 +89,7 @@ def constants(room: ModuleType) -> dict[str, Any]:
 
 
 def first_sentence(value: Any) -> str:
-    """The first sentence of a docstring, fit for a cell."""
+    """The first sentence of a docstring, escaped for a table cell."""
     text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     sentence = re.split(r"(?<=[.?])\s+(?=[A-Z])", text)[0]
     return sentence.replace("|", "\\|")

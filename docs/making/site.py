@@ -1,6 +1,6 @@
-"""What the site shows beside docs/: the reports of benchmarks/results and the house's own pages.
+"""A hook of MkDocs that adds pages from outside docs/: the reports of benchmarks/results, DESIGN and CONTRIBUTING.
 
-A hook of MkDocs. Links are written as they work in the repository, and led to the site's pages here.
+Links in the sources work in the repository; the hook rewrites them for the site.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LISTED = ("lessons/index.md", "reference/index.md")
 
 
 def on_config(config: Any) -> Any:
-    """Below the first page of lessons and reference stand the pages that it links to; new reports join the others."""
+    """Add to the navigation: the pages of lessons and reference below their first page, and new reports."""
     text = repr(config.nav)
     for section in config.nav:
         for title, first in section.items():
@@ -32,63 +32,63 @@ def on_config(config: Any) -> Any:
 
 def reports() -> list[dict[str, str]]:
     """Every report by its heading."""
-    found = sorted((ROOT / RESULTS).rglob("*.md"))
+    paths = sorted((ROOT / RESULTS).rglob("*.md"))
     return [
-        {path.read_text(encoding="utf-8").split("\n")[0].strip("# "): in_site(in_repository(path))} for path in found
+        {path.read_text(encoding="utf-8").split("\n")[0].strip("# "): in_site(in_repository(path))} for path in paths
     ]
 
 
 def linked(name: str) -> list[dict[str, str]]:
-    """Pages of the same folder that a page's table links to, with the words of the link."""
+    """Pages of the same folder that a page's table links to, with the text of the link."""
     text = (ROOT / DOCS / name).read_text(encoding="utf-8")
-    found = re.findall(r"^\| \[`?([^]`]+)`?\]\(([\w.-]+\.md)\)", text, re.MULTILINE)
-    return [{words: (PurePosixPath(name).parent / target).as_posix()} for words, target in found]
+    links = re.findall(r"^\| \[`?([^]`]+)`?\]\(([\w.-]+\.md)\)", text, re.MULTILINE)
+    return [{words: (PurePosixPath(name).parent / target).as_posix()} for words, target in links]
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what lies outside of docs/."""
+    """Add files from outside docs/."""
     from mkdocs.structure.files import File  # ty: ignore[import-not-found]
 
-    found = [*(ROOT / name for name in HOUSE), *sorted((ROOT / RESULTS).rglob("*"))]
-    for path in found:
+    paths = [*(ROOT / name for name in HOUSE), *sorted((ROOT / RESULTS).rglob("*"))]
+    for path in paths:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links that leave docs/ to where the site shows their target."""
+    """Rewrite links that leave docs/ to the pages of the site."""
     return without_escapes(led(markdown, in_repository(Path(page.file.abs_src_path))))
 
 
 def on_post_build(config: Any) -> None:
-    """Fail where a built page would load anything from another host."""
+    """Fail if a built page would load anything from another host."""
     site = Path(config.site_dir)
-    found = [
+    faults = [
         f"{path.relative_to(site)} loads {address}"
         for path in sorted(site.rglob("*"))
         if path.suffix in (".html", ".css")
         for address in loaded_from_outside(path.read_text(encoding="utf-8"))
     ]
-    if found:
-        raise SystemExit("\n".join(found))
+    if faults:
+        raise SystemExit("\n".join(faults))
 
 
 def loaded_from_outside(text: str) -> list[str]:
-    """Addresses on other hosts that a page or style sheet loads by itself; links to follow are not among them.
+    """Addresses on other hosts that a page or style sheet loads by itself; ordinary links are not included.
 
     >>> loaded_from_outside('<a href="https://a.org"> <script src="https://b.org/x.js"> <img src="c.png">')
     ['https://b.org/x.js']
     >>> loaded_from_outside('<link rel="stylesheet" href="//d.org/x.css"> @import url(https://e.org/y.css);')
     ['//d.org/x.css', 'https://e.org/y.css']
     """
-    found = [match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    found += [match[1] for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    return found + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
+    loaded = [match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)]
+    loaded += [match[1] for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)]
+    return loaded + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
 
 
 def led(markdown: str, source: str) -> str:
-    """The text of the repository's page `source` with links as the site needs them.
+    """Rewrite the links of the repository's page `source` for the site.
 
     >>> led("[report](../benchmarks/results/a/b.md#c) and [word](conventions.md)", "docs/demo.md")
     '[report](reports/a/b.md#c) and [word](conventions.md)'
@@ -123,7 +123,7 @@ def in_repository(path: Path) -> str:
 
 
 def in_site(path: str) -> str:
-    """Where the site shows a file of the repository; a path that it does not show stays, and MkDocs says so."""
+    """The path in the site of a file of the repository; other paths are returned unchanged, and MkDocs reports them."""
     if path in HOUSE:
         return HOUSE[path]
     if pages := sorted((ROOT / path).glob("*.md")) if (ROOT / path).is_dir() else []:

@@ -1,4 +1,4 @@
-"""One sentence through attention: the table of the steps, and the page that `regard walkthrough --html` writes."""
+"""The table of the steps of the walkthrough, and the page that `regard walkthrough --html` writes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SENTENCE = "Life is short, eat dessert first"
 
 @cache
 def walked() -> Walk:
-    """The sentence with weights drawn from seed 0."""
+    """The walkthrough of the sentence, with weights drawn from seed 0."""
     return walk(SENTENCE)
 
 
 def walking_pages() -> dict[str, str]:
-    """The page of the walk, by its name in docs/."""
+    """The page of the walkthrough, by its name in docs/."""
     return {"lessons/one-sentence.html": to_html(walked())}
 
 

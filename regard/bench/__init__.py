@@ -1,7 +1,7 @@
-"""Side by side with what else can be installed: the oracle first, then times taken in turns, then memory.
+"""Compare regard with other attention libraries: check results, then measure times in turns, then memory.
 
-A case is a declaration in `cases`, a contender one in `ours` or `peers`; whoever answers wrongly is not timed,
-whoever is missing is named. `examine` is the same check for every backend, on small problems.
+Cases are declared in `cases`, contenders in `ours` and `peers`. A contender with wrong results is not timed, and a
+missing package is listed. `examine` checks every backend of this installation on small problems.
 """
 
 from regard.bench.case import Case, Contender, Contest, Promise

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError
 
 KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other}, at least {bound:g}x",
-    "dearer": "{ours} takes {found:.2f}x the time of {other}, at most {bound:g}x",
+    "slower": "{ours} takes {found:.2f}x the time of {other}, at most {bound:g}x",
     "slower by": "{ours} takes {found:.1f} µs more than {other}, at most {bound:g}",
     "extra memory": "{ours} holds {found:.2f}x the memory of q, k, v and output beside q, k and v, at most {bound:g}x",
     "holds": "{ours} holds {found:.1f} MiB beside what it is given, at most {bound:g}",
@@ -25,20 +25,19 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Promise:
-    """A bound between `ours` and `other`, two contenders of one contest; times are medians of CPU time on 1 thread.
+    """A promised bound on a ratio or difference between two contenders; times are medians of CPU time on 1 thread.
 
     Args:
-        kind: "faster" (other's time over ours, at least), "dearer" (our time over other's, at most), "slower by"
-            (our time less other's in µs, at most), "extra memory" (our peak beside q, k and v over the bytes of q, k,
-            v and output, at most), "holds" (our peak in MiB, at most) or "more memory" (our peak over other's, at
-            most).
-        ours: the contender that promises.
-        other: the one it is compared with; "" where the kind needs none.
-        bound: of the number.
+        kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most), "slower by"
+            (our time - other's in µs, at most), "extra memory" (our peak beside q, k and v / bytes of q, k, v and
+            output, at most), "holds" (our peak in MiB, at most) or "more memory" (our peak / other's, at most).
+        ours: the contender for which the promise is made.
+        other: the contender it is compared with; "" if the kind needs none.
+        bound: the limit.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
-    >>> found = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
-    >>> found, promise.kept(found), promise.say(found)
+    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
+    >>> ratio, promise.kept(ratio), promise.say(ratio)
     (3.0, True, 'regard is 3.00x as fast as SDPA, at least 2x: kept')
     """
 
@@ -55,7 +54,7 @@ class Promise:
             raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
 
     def found(self, answers: Mapping[str, Mapping[str, Any]], tensor_bytes: int) -> float | None:
-        """The number, from the record of each contender; None where one of them was not measured."""
+        """The measured number, from the records of the contenders; None if one of them was not measured."""
         memory = "memory" in self.kind or self.kind == "holds"
         ours, other = (_number(answers.get(name, {}), memory) for name in (self.ours, self.other))
         if self.kind == "extra memory":
@@ -69,11 +68,11 @@ class Promise:
         return (ours - other) * 1e6 if self.kind == "slower by" else ours / other
 
     def kept(self, found: float) -> bool:
-        """Is the number within its bound?"""
+        """Whether the measured number is within the bound."""
         return found >= self.bound if self.kind == "faster" else found <= self.bound
 
     def say(self, found: float | None) -> str:
-        """The promise and what became of it, in one sentence."""
+        """One sentence with the measured number, the bound, and whether the promise was kept."""
         if found is None:
             against = f" against {self.other}" if self.other else ""
             return f"{self.ours}{against}: {self.kind} {self.bound:g} was not measured"
@@ -93,7 +92,7 @@ Prepare = Callable[[Work, Tensors], Attend]
 
 
 def unchanged(work: Work) -> Work:
-    """The work of most contenders: that of their contest."""
+    """The default of `Contender.works_on`: the work of the contest."""
     return work
 
 
@@ -102,18 +101,18 @@ class Contender:
     """One way to compute a work.
 
     Args:
-        name: as reports show it.
-        prepare: from a work and its tensors the call to be timed: it answers with the output, or with the output and
-            statistics by name. What a user does once (masks, modules, plans) is done in `prepare`.
-        package: what must be installed for it, besides torch; "" for nothing.
-        compiles: it takes tens of seconds before its first answer, so a quick run leaves it out.
+        name: its name in reports.
+        prepare: makes the call to be timed from a work and its tensors; the call returns the output, or the output and
+            statistics by name. Set-up that a user does once (masks, modules, plans) is part of `prepare`.
+        package: the package it needs besides torch; "" for none.
+        compiles: True if its first call takes tens of seconds; a quick run omits it.
         device: the only device it runs on; "" for any.
-        own_dropout: it drops weights by a law of its own, so its values are checked without dropout.
-        own_pattern: it keeps other pairs than the work's pattern: answers (batch or 1, heads or 1, rows, k_len) for
-            some rows, once it was prepared.
-        works_on: another work than its contest's.
-        judged_at: the length at which its values are compared, where they need every row and those are too many.
-        plan: for regard itself, the plan that it follows.
+        own_dropout: True if its dropout uses other random numbers; it is then checked without dropout.
+        own_pattern: for a contender that computes other pairs than the work's pattern: a function that returns them
+            for some rows, (batch or 1, heads or 1, rows, k_len), after `prepare`.
+        works_on: changes the work of the contest.
+        judged_at: a shorter length at which its values are checked, if they depend on every row.
+        plan: for regard, the plan that computes the work.
     """
 
     name: str
@@ -130,15 +129,15 @@ class Contender:
 
 @dataclass(frozen=True)
 class Contest:
-    """Contenders over one work, in the order of a report; the first is ours.
+    """Several contenders that compute the same work; the first is regard.
 
     Args:
-        label: what tells it apart from the other contests of its case.
-        work: what is computed.
-        contenders: by whom.
-        promises: what is expected to be seen.
-        timed: take times.
-        memory: the names of those whose memory is measured, each in a process of its own.
+        label: its name within the case.
+        work: the call to compute.
+        contenders: in the order of the report.
+        promises: bounds that are expected to hold.
+        timed: whether times are measured.
+        memory: the names of contenders whose memory is measured, each in a separate process.
     """
 
     label: str
@@ -150,13 +149,13 @@ class Contest:
 
 
 def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
-    """The same as a look at smaller sizes, of which nothing is promised."""
+    """The same contests without promises, for quick runs."""
     return tuple(replace(contest, promises=()) for contest in contests)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Contests about one subject; `quick` are those of a quick run."""
+    """Contests on one subject; `quick` are those of a quick run."""
 
     name: str
     title: str

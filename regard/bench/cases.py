@@ -19,7 +19,7 @@ from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mecha
 from regard.patterns import Pattern
 from regard.testing import LAYOUTS
 
-ADDITIVE_MIB = 64  # beside what the call is given
+ADDITIVE_MIB = 64  # peak memory beside the inputs
 
 
 def _linear(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
@@ -48,7 +48,7 @@ def _against(work: Work, peers: tuple[Contender, ...], faster: dict[Contender, f
 
 
 def _growing(mechanism: Mechanism, pattern: Pattern, lengths: tuple[int, ...]) -> Contest:
-    """Memory at lengths that double; it may not grow by more than 2.2 each time."""
+    """Memory at doubling lengths; each may need at most 2.2 times the memory of the one before."""
     longer = tuple(at_length(n) for n in lengths[1:])
     names = (REGARD.name, *(one.name for one in longer))
     promises = tuple(Promise("more memory", larger, smaller, 2.2) for smaller, larger in pairwise(names))
@@ -85,7 +85,7 @@ MECHANISM_CASES = (
         unpromised([_additive(512, {})]),
     ),
     Case(
-        "linear-memory", "Memory of the linear mechanisms as texts double",
+        "linear-memory", "Memory of the linear mechanisms at doubling lengths",
         _memory(tuple(2**power for power in range(12, 17))),
         unpromised(_memory((4096, 8192))[:1]),
     ),
@@ -102,7 +102,7 @@ def _contest(
     peers: Iterable[Contender],
     faster: dict[Contender, float] | None = None,
 ) -> Contest:
-    """regard against peers; `faster` says how many times as fast it is to be."""
+    """regard against other libraries; `faster` maps a contender to the promised speed ratio."""
     promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items())
     return Contest(label, work, (REGARD, *peers), promises)
 
@@ -133,7 +133,7 @@ def _decoding(label: str, k_len: int, faster: dict[Contender, float], cache_dtyp
 
 def _statistics(length: int) -> Contest:
     bounds = {SUM: 1.05, ENTROPY: 2.0, RECEIVED: 1.9, TOP: 3.5}
-    promises = (Promise("dearer", one.name, REGARD.name, bound) for one, bound in bounds.items())
+    promises = (Promise("slower", one.name, REGARD.name, bound) for one, bound in bounds.items())
     return Contest(f"n={length}", _square(FULL, length, 1), (REGARD, *bounds), tuple(promises))
 
 
@@ -150,7 +150,7 @@ def _long_window(length: int, peers: tuple[Contender, ...] = ()) -> Contest:
 def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
     slow = (
         ("v_dim 32", {"v_dim": 32}, 2.0),
-        ("a bias that learns, forward + backward", {"learned_bias": True, "backward": True}, 2.0),
+        ("a learned bias, forward + backward", {"learned_bias": True, "backward": True}, 2.0),
         ("dropout 0.1", {"dropout": 0.1}, 1.5),
         ("dropout 0.1, forward + backward", {"dropout": 0.1, "backward": True}, 1.5),
     )
@@ -225,7 +225,7 @@ CASES: dict[str, Case] = {
             (_long_window(65536, (LOCAL_ATTENTION,)),),
             unpromised([_long_window(16384)]),
         ),
-        Case("overhead", "The price of a call on tiny tensors", (_TINY,), (_TINY,)),
+        Case("overhead", "Overhead of a call on tiny tensors", (_TINY,), (_TINY,)),
         *MECHANISM_CASES,
     )
 }  # fmt: skip
@@ -238,10 +238,10 @@ def contests_of(case: Case, *, quick: bool, device: str) -> tuple[Contest, ...]:
 
 
 def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
-    """A contest by the names of its case and itself.
+    """Find a contest by the name of its case and its label.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: there is no such case or contest.
     """
     if case not in CASES:
         raise ArgumentError(f"no case is called {case!r}; there are {', '.join(CASES)}")

@@ -24,7 +24,7 @@ Numbers = NDArray[np.int64]
 
 
 def hashed_pairs(work: Work, tensors: Tensors, rows: list[int]) -> torch.Tensor:
-    """The pairs of regard's LSH, (batch, heads, rows, k_len): booleans. Its rotations are asked of the mechanism.
+    """The pairs that regard's LSH keeps, boolean (batch, heads, rows, k_len); rotations are read from the mechanism.
 
     Source: Reformer, Kitaev et al. 2020, section 2; causal chunks are counted inside each bucket.
     """
@@ -59,7 +59,7 @@ def _kept(buckets: Numbers, rows: list[int], chunk: int, causal: bool) -> NDArra
 
 
 def places(bucket: Numbers) -> Numbers:
-    """Where each position stands when they are ordered by bucket, and by position inside one.
+    """The rank of each position in the order by bucket, then by position.
 
     >>> places(np.array([1, 0, 1, 0])).tolist()
     [2, 0, 3, 1]
@@ -70,7 +70,7 @@ def places(bucket: Numbers) -> Numbers:
 
 
 def own_last(seen: NDArray, rows: list[int]) -> NDArray:
-    """A query sees its own key only where it sees no other; counts stay counts.
+    """Mask a query's own key unless it is the query's only key; counts stay counts.
 
     >>> own_last(np.array([[1, 0], [2, 1]]), [0, 1]).tolist()
     [[1, 0], [2, 0]]
@@ -82,7 +82,7 @@ def own_last(seen: NDArray, rows: list[int]) -> NDArray:
     return others
 
 
-# Peers add 1e-6 to denominators: errors up to ten times that, of the largest number, are no mistakes.
+# Other libraries add 1e-6 to denominators: errors up to ten times that, relative to the largest number, are accepted.
 ADDED = 1e-5
 ROUNDINGS = 8
 
@@ -92,38 +92,38 @@ Formula = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Bound:
-    """How far an answer may be from the formula: so many times as far as the formula itself is in float32."""
+    """The largest accepted error of a result: `ROUNDINGS` times the error of the formula itself in float32."""
 
     expected: torch.Tensor
     largest_error: float
 
     @classmethod
     def of(cls, expected: torch.Tensor, single: torch.Tensor) -> Bound:
-        """From the formula's answers in float64 and float32."""
+        """The bound from the results of the formula in float64 and float32."""
         rounding = float((single.double() - expected).abs().max()) if expected.numel() else 0.0
         size = float(expected.abs().max()) if expected.numel() else 0.0
         return cls(expected, ROUNDINGS * rounding + ADDED * size + torch.finfo(torch.float32).tiny)
 
-    def share(self, found: torch.Tensor) -> float:
-        """The error over its bound; inf for what is not finite."""
-        error = (found.detach().cpu().double() - self.expected).abs().max()
+    def share(self, result: torch.Tensor) -> float:
+        """The error relative to the bound; inf for a non-finite result."""
+        error = (result.detach().cpu().double() - self.expected).abs().max()
         return float(error) / self.largest_error if bool(error.isfinite()) else math.inf
 
 
 def expected_of(
     work: Work, tensors: Tensors, rows: list[int], pairs: torch.Tensor, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Output of some rows and, if the work has them, gradients, by name, as `answered` names them.
+    """Compute output and gradients for some rows by the formula of the mechanism, by name as in `answered`.
 
     Args:
-        work: with a mechanism.
-        tensors: its tensors; the gradient of the output counts in these rows alone.
-        rows: of queries.
-        pairs: which keys they may look at, or how often, (rows, k_len) or with batch and heads before.
-        dtype: to compute in.
+        work: a work with a mechanism.
+        tensors: its tensors; only these rows of the gradient of the output are used.
+        rows: indices of queries.
+        pairs: the keys that each may look at, or how often, (rows, k_len) or (batch, heads, rows, k_len).
+        dtype: the dtype of the computation.
 
     Raises:
-        ArgumentError: a mechanism without formula here.
+        ArgumentError: no formula for this mechanism.
     """
     formula = FORMULAS.get(type(work.mechanism)) if work.mechanism is not None else None
     if formula is None:
@@ -175,7 +175,7 @@ def _random_feature(
     mechanism: RandomFeature, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pairs: torch.Tensor, scale: float,
     parameters: Parameters,
 ) -> torch.Tensor:  # fmt: skip
-    """Peng et al. 2021, equation 5, without gates: the mean of cos(w·(q - k)); a sum is at least exp(-2/σ²) a key."""
+    """Peng et al. 2021, equation 5, without gates: mean of cos(w·(q - k)); the sum is at least exp(-2/σ²) per key."""
     w = directions(mechanism.seed, mechanism.features, q.shape[-1], False, like=q) / mechanism.sigma
     angle_q, angle_k = (x / x.norm(dim=-1, keepdim=True) @ w.mT for x in (q, k))
     alike = (angle_q.cos() @ angle_k.cos().mT + angle_q.sin() @ angle_k.sin().mT) / len(w)
@@ -201,7 +201,7 @@ def _lsh(
     mechanism: LSH, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pairs: torch.Tensor, scale: float,
     parameters: Parameters,
 ) -> torch.Tensor:  # fmt: skip
-    """Kitaev et al. 2020, equations 2 to 4: softmax over the pairs that were kept, with keys of unit length."""
+    """Kitaev et al. 2020, equations 2 to 4: softmax over the kept pairs, with keys of unit length."""
     return _mean(pairs * (q @ (k / k.norm(dim=-1, keepdim=True)).mT * scale).exp(), v)
 
 

@@ -43,9 +43,12 @@ WORKS = {
 
 
 def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Errors in units of their bound, and what is wrong, by the names of the problems that a backend offers to compute.
+    """Check a backend on small problems of every mechanism except softmax with a dot product.
 
-    A backend that computes other mechanisms is not asked to explain itself: each is for some of them.
+    Problems that the backend refuses are skipped, since each backend computes only some mechanisms.
+
+    Returns:
+        Errors relative to their bound, and descriptions of wrong results, by the name of the problem.
     """
     errors: dict[str, float] = {}
     wrong: dict[str, str] = {}
@@ -62,7 +65,7 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
             continue
         errors[name] = max(verdict.errors.values())
         if not verdict.right:
-            wrong[name] = f"the errors are {verdict} times what rounding may do"
+            wrong[name] = f"errors relative to the rounding bound: {verdict}"
     return errors, wrong
 
 
@@ -85,7 +88,7 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Probe:
-    """A small problem: pattern text, its formula over positions i and j, lengths, and the options of the call."""
+    """A small problem: pattern text, its formula on positions i and j, lengths, and the options of the call."""
 
     name: str
     pattern: str
@@ -116,7 +119,7 @@ PROBES = (
 
 @dataclass
 class Findings:
-    """What one backend did on one device, by the names of probes: errors in units of their bound, and reasons."""
+    """The results of one backend on one device, by the name of the probe: errors relative to the bound, and reasons."""
 
     backend: str
     device: str
@@ -127,7 +130,7 @@ class Findings:
 
     @property
     def status(self) -> str:
-        """wrong, refused (every probe) or ok."""
+        """ "wrong", "refused" (every probe) or "ok"."""
         if self.wrong:
             return "wrong"
         return "ok" if self.errors else "refused"
@@ -135,10 +138,10 @@ class Findings:
 
 @dataclass(frozen=True)
 class Health:
-    """Where regard runs, what its backends answered, and which optional packages are here.
+    """The environment, the results of all backends, and the optional packages.
 
-    packages: the version of each, None for a missing one; compiler: whether a C++ compiler is found, which
-    FlexAttention on the CPU needs.
+    packages: the version of each, None for a missing one; compiler: whether there is a C++ compiler, which
+    FlexAttention needs on the CPU.
     """
 
     environment: dict[str, Any]
@@ -148,15 +151,15 @@ class Health:
 
     @property
     def sound(self) -> bool:
-        """Is no backend wrong?"""
-        return all(found.status != "wrong" for found in self.findings)
+        """Whether no backend gave a wrong result."""
+        return all(result.status != "wrong" for result in self.findings)
 
     def to_json(self) -> str:
-        """All of it as JSON text."""
-        backends = [{"status": found.status, **vars(found)} for found in self.findings]
+        """The result as JSON text."""
+        backends = [{"status": result.status, **vars(result)} for result in self.findings]
         packages = {
-            name: {"version": found, "extra": PACKAGES[name][0], "for": PACKAGES[name][1]}
-            for name, found in self.packages.items()
+            name: {"version": result, "extra": PACKAGES[name][0], "for": PACKAGES[name][1]}
+            for name, result in self.packages.items()
         }
         return json.dumps(
             {
@@ -170,7 +173,7 @@ class Health:
 
 
 def examine() -> Health:
-    """Probe every backend on every device here.
+    """Check every backend on every available device with small problems.
 
     >>> examine().sound
     True
@@ -180,16 +183,16 @@ def examine() -> Health:
     findings = []
     for device in devices:
         for name in BACKENDS:
-            found = Findings(name, device)
+            result = Findings(name, device)
             for probe, question in oracles:
-                _try(found, probe, question)
+                _try(result, probe, question)
             errors, wrong = try_mechanisms(name, device)
-            found.errors |= errors
-            found.wrong |= wrong
-            found.gradients += errors
-            if errors and not found.errors.keys() - errors.keys():
-                found.refused.clear()  # it is for other mechanisms, and that is no finding
-            findings.append(found)
+            result.errors |= errors
+            result.wrong |= wrong
+            result.gradients += errors
+            if errors and not result.errors.keys() - errors.keys():
+                result.refused.clear()  # the backend is for other mechanisms, so refusals of softmax are expected
+            findings.append(result)
     packages = {name: package_version(name) for name in PACKAGES}
     compiler = any(shutil.which(name) for name in ("g++", "clang++", "c++"))
     return Health(environment(), tuple(findings), packages, compiler)
@@ -197,7 +200,7 @@ def examine() -> Health:
 
 @dataclass(frozen=True)
 class _Question:
-    """A probe's tensors on the CPU, what the oracle answers, and how far rounding may go."""
+    """A probe's tensors on the CPU, the result of the oracle, and the rounding budget."""
 
     tensors: dict[str, torch.Tensor]
     grad: torch.Tensor
@@ -226,11 +229,11 @@ class _Question:
         return cls(tensors, grad, expected, budget)
 
 
-def _try(found: Findings, probe: Probe, question: _Question) -> None:
-    """With gradients if the backend offers them, else without, else note its reason."""
+def _try(result: Findings, probe: Probe, question: _Question) -> None:
+    """Run a probe with gradients if the backend computes them, else without, else record the refusal."""
     for gradients in (True, False):
         tensors = {
-            name: x.to(found.device, copy=True).requires_grad_(gradients) for name, x in question.tensors.items()
+            name: x.to(result.device, copy=True).requires_grad_(gradients) for name, x in question.tensors.items()
         }
         q, k, v, bias = (tensors.get(name) for name in ("dq", "dk", "dv", "dbias"))
         assert q is not None
@@ -239,22 +242,24 @@ def _try(found: Findings, probe: Probe, question: _Question) -> None:
         given: dict[str, Any] = {"pattern": probe.pattern, "bias": bias, **probe.options}
         seed = given.pop("dropout_seed", None)
         problem = make_problem(q, k, v, **given)
-        verdict = BACKENDS[found.backend].assess(problem)
+        verdict = BACKENDS[result.backend].assess(problem)
         if isinstance(verdict, Refusal):
-            found.refused[probe.name] = verdict.reason
+            result.refused[probe.name] = verdict.reason
             continue
-        found.refused.pop(probe.name, None)
+        result.refused.pop(probe.name, None)
         try:
-            plan = make_plan(problem, BACKENDS, found.backend)  # a new one: kept plans may be older than the backend
+            plan = make_plan(
+                problem, BACKENDS, result.backend
+            )  # not a cached plan, which may be older than the backend
             run = partial(plan.run, q, k, v, bias=bias, dropout_seed=seed)
-            _judge(found, probe, question, tensors if gradients else {}, run)
+            _judge(result, probe, question, tensors if gradients else {}, run)
         except Exception as error:
-            found.wrong[probe.name] = f"{type(error).__name__}: {error}"
+            result.wrong[probe.name] = f"{type(error).__name__}: {error}"
         return
 
 
 def _judge(
-    found: Findings,
+    result: Findings,
     probe: Probe,
     question: _Question,
     leaves: dict[str, torch.Tensor],
@@ -262,11 +267,11 @@ def _judge(
 ) -> None:
     answers = {"output": run()}
     if leaves:
-        gradients = torch.autograd.grad(answers["output"], list(leaves.values()), question.grad.to(found.device))
+        gradients = torch.autograd.grad(answers["output"], list(leaves.values()), question.grad.to(result.device))
         answers |= dict(zip(leaves, gradients, strict=True))
-        found.gradients.append(probe.name)
+        result.gradients.append(probe.name)
     errors = {name: question.budget.share(name, x, getattr(question.expected, name)) for name, x in answers.items()}
     worst = max(errors, key=lambda name: errors[name])
-    found.errors[probe.name] = errors[worst]
+    result.errors[probe.name] = errors[worst]
     if not errors[worst] <= 1:
-        found.wrong[probe.name] = f"the error of {worst} is {errors[worst]:.3g} times what rounding may do"
+        result.wrong[probe.name] = f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"

@@ -1,7 +1,7 @@
-"""Is a contender right? Some rows of its answer, and every gradient that they send, against the oracle in float64.
+"""Checks the results of a contender: some rows of the output, and gradients, against the float64 oracle.
 
-Rows of attention are independent, and a gradient of the output that is zero outside of some rows makes dk and dv
-the sums over those rows alone: so a few rows judge a call of any length exactly.
+Rows of attention are independent. If the gradient of the output is zero outside of some rows, dk and dv are sums over
+those rows only. A few rows therefore check a call of any length exactly.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SUMS = ("received",)  # statistics over all rows
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest error in units of the bound that rounding has, by the name of what was compared."""
+    """The largest error relative to the rounding bound, by the name of the compared tensor."""
 
     errors: dict[str, float]
 
     @property
     def right(self) -> bool:
-        """Is every error within its bound?"""
+        """Whether every error is within its bound."""
         return all(share <= 1 for share in self.errors.values())
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def judge(contest: Contest, contender: Contender) -> Verdict:
-    """Compare what a contender answers in a contest with the oracle."""
+    """Compare the results of a contender with the oracle."""
     work = contender.works_on(contest.work)
     if contender.judged_at is not None:
         work = work.as_long_as(min(contender.judged_at, work.q_len))
@@ -47,7 +47,7 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
         work = replace(work, dropout=0.0)
     rows = chosen_rows(work.q_len)
     tensors = _only_rows(make_tensors(work), rows)
-    found = answered(work, contender.prepare(work, tensors), tensors)
+    results = answered(work, contender.prepare(work, tensors), tensors)
     if contender.own_pattern is not None:
         allowed = contender.own_pattern(work, rows).numpy()
     elif isinstance(work.mechanism, LSH):
@@ -55,37 +55,39 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
     else:
         allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
     if work.mechanism is not None:
-        return _by_formula(work, tensors, rows, allowed, found)
+        return _by_formula(work, tensors, rows, allowed, results)
     expected = _oracle(work, tensors, rows, allowed)
     budget = _budget(work, tensors, expected, rows)
-    return Verdict({name: _error(budget, name, x, expected, rows) for name, x in found.items()})
+    return Verdict({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
 
 
-def _by_formula(work: Work, tensors: Tensors, rows: list[int], allowed: Any, found: dict[str, torch.Tensor]) -> Verdict:
-    """Of a mechanism that is not softmax: its own formula, and the error that this formula has in float32."""
+def _by_formula(
+    work: Work, tensors: Tensors, rows: list[int], allowed: Any, results: dict[str, torch.Tensor]
+) -> Verdict:
+    """The verdict for a mechanism other than softmax, by its own formula and the error of this formula in float32."""
     pairs = torch.as_tensor(allowed)
     expected, single = (expected_of(work, tensors, rows, pairs, dtype) for dtype in (torch.float64, torch.float32))
     whole = {"dk", "dv"} | {f"d{name}" for name in tensors.parameters} | ({"dq"} if work.shares_keys else set())
     return Verdict(
         {
             name: Bound.of(expected[name], single[name]).share(x if name in whole else x[:, :, rows])
-            for name, x in found.items()
+            for name, x in results.items()
         }
     )
 
 
 def answered(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Output, statistics, and gradients if the work has them, by name."""
-    found = attend()
-    found = found if isinstance(found, dict) else {"output": found}
+    """Run a prepared call: output, statistics, and gradients if the work has them, by name."""
+    result = attend()
+    named = result if isinstance(result, dict) else {"output": result}
     if not work.backward:
-        return found
-    gradients = torch.autograd.grad(found["output"], list(tensors.leaves.values()), tensors.grad)
-    return found | dict(zip(tensors.leaves, gradients, strict=True))
+        return named
+    gradients = torch.autograd.grad(named["output"], list(tensors.leaves.values()), tensors.grad)
+    return named | dict(zip(tensors.leaves, gradients, strict=True))
 
 
 def chosen_rows(q_len: int) -> list[int]:
-    """All rows of a short call; of a long one the first and last, some at the edges of blocks, and some by lot."""
+    """All rows of a short call; of a long one the first and last, some at the edges of blocks, and some at random."""
     if q_len <= WHOLE:
         return list(range(q_len))
     edges = {0, 1, q_len // 2 - 1, q_len // 2, q_len - 2, q_len - 1, 63, 64, 255, 256}
@@ -112,7 +114,7 @@ def _oracle(work: Work, tensors: Tensors, rows: list[int], allowed: Any) -> Answ
 
 
 def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> Budget:
-    """Rounding of the output is that of the cache's dtype, in which some contenders compute."""
+    """The rounding budget, with the cache's dtype for the output, since some contenders compute in that dtype."""
     dtype = torch.float32 if work.cache_dtype is None else getattr(torch, work.cache_dtype)
     bias = None if tensors.bias is None else tensors.bias.detach()[:, :, rows]
     backward: dict[str, Any] = (
@@ -128,22 +130,22 @@ def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> 
     return replace(budget, units=budget.units | statistics)
 
 
-def _error(budget: Budget, name: str, found: torch.Tensor, expected: Answer, rows: list[int]) -> float:
-    wanted = _expected(name, found, expected)
-    found = found.detach().cpu()
+def _error(budget: Budget, name: str, value: torch.Tensor, expected: Answer, rows: list[int]) -> float:
+    wanted = _expected(name, value, expected)
+    value = value.detach().cpu()
     if name in ("dk", "dv") or name in SUMS:
-        return budget.share(name, found, wanted)
-    return budget.share(name, found[:, :, rows], wanted)
+        return budget.share(name, value, wanted)
+    return budget.share(name, value[:, :, rows], wanted)
 
 
-def _expected(name: str, found: torch.Tensor, expected: Answer) -> np.ndarray:
+def _expected(name: str, value: torch.Tensor, expected: Answer) -> np.ndarray:
     weights = expected.weights
     if name == "entropy":
         return -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
     if name == "received":
         return weights.sum(2)
     if name == "top_weights":
-        return -np.sort(-weights, axis=-1)[..., : found.shape[-1]]
+        return -np.sort(-weights, axis=-1)[..., : value.shape[-1]]
     return getattr(expected, name)
 
 

@@ -1,7 +1,7 @@
-"""How time and memory of calls are measured.
+"""Measures time and memory of calls.
 
 Times are taken in turns, so that other load on the machine affects every contender alike. Memory is what one call needs
-beside its inputs, its output included, measured in a process of its own: on the CPU the peak that the operating system
+beside its inputs, its output included, measured in a separate process: on the CPU the peak that the operating system
 reports during the call less the value before it, on CUDA what PyTorch's allocator reports.
 """
 
@@ -31,8 +31,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to measure: `rounds` turns, but `slow_rounds` for calls of more than `slow` seconds; calls that are
-    shorter than `shortest` seconds are repeated within a turn."""
+    """How often to measure.
+
+    Calls are measured in `rounds` rounds, those of more than `slow` seconds only in `slow_rounds`. Calls shorter than
+    `shortest` seconds are repeated within a round.
+    """
 
     rounds: int = 9
     slow_rounds: int = 3
@@ -42,7 +45,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one call, one sample a turn.
+    """Seconds of one call, one sample per round.
 
     >>> Times((0.3, 0.1, 0.2)).to_dict()
     {'median': 0.2, 'low': 0.1, 'high': 0.3, 'samples': [0.3, 0.1, 0.2]}
@@ -61,9 +64,9 @@ class Times:
 
 
 def take_turns(calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pace) -> dict[str, Times]:
-    """Seconds of each call: in every round each has its turn, and the next round begins with the next.
+    """Measure calls in turns: every round measures each call once, starting with another call each time.
 
-    The first two calls of each warm up and tell how long it takes.
+    Two calls before the rounds warm up and estimate the duration.
     """
     long = {name: _trial(call) for name, call in calls.items()}
     repeats = {name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()}
@@ -76,12 +79,12 @@ def take_turns(calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pa
                 if long[name] > pace.slow and number not in _spread(pace.slow_rounds, pace.rounds):
                     continue
                 samples[name].append(_sample(calls[name], repeats[name], clock))
-    return {name: Times(tuple(found)) for name, found in samples.items()}
+    return {name: Times(tuple(times)) for name, times in samples.items()}
 
 
 @contextmanager
 def threads(number: int) -> Generator[None]:
-    """So many threads, and as many as before afterwards."""
+    """Set the number of torch's threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -105,7 +108,7 @@ def _sample(call: Callable[[], object], repeats: int, clock: Clock) -> float:
 
 
 def _spread(few: int, rounds: int) -> set[int]:
-    """The rounds in which slow calls have their turn."""
+    """The rounds in which slow calls are measured."""
     few = min(few, rounds)
     return {(2 * at + 1) * rounds // (2 * few) for at in range(few)}
 
@@ -128,24 +131,24 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def measure_apart(case: str, label: str, contender: str, *, quick: bool, device: str) -> int:
-    """Bytes that a contender of a contest holds at most; another process computes it.
+    """Measure the peak memory of a contender in bytes, in a separate process.
 
     Raises:
-        RegardError: that process failed; with its last words.
+        RegardError: the process failed; the message has the last line of its error output.
     """
     asked = json.dumps({"case": case, "label": label, "contender": contender, "quick": quick, "device": device})
     done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
     if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"left with {done.returncode}"]
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise RegardError(f"the memory of {contender} was not measured: {words[-1]}")
     return int(done.stdout.split()[-1])
 
 
 def measure_here(contest: Contest, contender: Contender) -> int:
-    """Bytes that a contender holds at most beside its tensors, in this process.
+    """Measure the peak memory of a contender beside its tensors in bytes, in this process.
 
     Raises:
-        UnsupportedError: this operating system does not tell.
+        UnsupportedError: the operating system does not report it.
     """
     work = contender.works_on(contest.work)
     tensors = make_tensors(work)
@@ -162,14 +165,14 @@ def measure_here(contest: Contest, contender: Contender) -> int:
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Bytes that this process holds at most during a call, beyond what it held before.
+    """The peak memory of this process during a call minus its memory before, in bytes.
 
     Raises:
-        UnsupportedError: this operating system does not tell.
+        UnsupportedError: the operating system does not report it.
     """
     if not RESET.exists():
         raise UnsupportedError(f"the peak of memory is read from {STATUS}, which this system does not have")
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that it counts again when it is taken again
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory to the system, so that it counts when it is allocated again
     RESET.write_text("5")
     before = _status("VmRSS")
     call()
@@ -177,7 +180,7 @@ def peak_of(call: Callable[[], object]) -> int:
 
 
 def _load(contender: Contender, work: Work) -> None:
-    """A small work first: libraries that load at the first call are not this call's."""
+    """Run a small work first, so that libraries loaded at the first call are not counted."""
     small = replace(work, q_len=min(SMALL, work.q_len), k_len=min(SMALL, work.k_len))
     tensors = make_tensors(small)
     answered(small, contender.prepare(small, tensors), tensors)
@@ -189,7 +192,7 @@ def _status(name: str) -> int:
 
 
 def answer_parent(asked: str) -> None:
-    """What the other process runs."""
+    """The main function of the separate process."""
     from regard.bench.cases import find_contest
 
     wanted = json.loads(asked)

@@ -1,4 +1,4 @@
-"""regard as a contender, through its public calls alone."""
+"""regard as a contender, by its public functions."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
 
 DROPOUT_SEED = 11
-WHOLE = 512  # up to this length every row is judged
+WHOLE = 512  # up to this length every row is checked
 
 
 def options(work: Work, tensors: Tensors) -> dict[str, Any]:
-    """The keywords of a work, as `attention` takes them."""
-    found: dict[str, Any] = {"pattern": work.pattern}
+    """The keyword arguments of `attention` for a work."""
+    keywords: dict[str, Any] = {"pattern": work.pattern}
     if work.mechanism is not None:
-        found |= {"mechanism": work.mechanism, "parameters": tensors.parameters}
+        keywords |= {"mechanism": work.mechanism, "parameters": tensors.parameters}
     if work.dropout:
-        found |= {"dropout": work.dropout, "dropout_seed": DROPOUT_SEED}
-    return found | ({} if tensors.bias is None else {"bias": tensors.bias})
+        keywords |= {"dropout": work.dropout, "dropout_seed": DROPOUT_SEED}
+    return keywords | ({} if tensors.bias is None else {"bias": tensors.bias})
 
 
 def keys_and_values(work: Work, tensors: Tensors) -> tuple[Any, Any]:
-    """k and v as the work's cache keeps them."""
+    """k and v as stored in the work's cache."""
     if work.cache_dtype is None:
         return tensors.k, tensors.v
     dtype = getattr(torch, work.cache_dtype)
@@ -38,7 +38,7 @@ def keys_and_values(work: Work, tensors: Tensors) -> tuple[Any, Any]:
 
 
 def plan_of(work: Work, tensors: Tensors, want: tuple[Want, ...] = ()) -> Plan:
-    """The plan that the work is computed by."""
+    """The plan of the work."""
     k, v = keys_and_values(work, tensors)
     return plan_attention(tensors.q, k, v, want=want, **options(work, tensors))
 
@@ -58,7 +58,7 @@ def _by_plan(work: Work, tensors: Tensors) -> Attend:
 
 
 def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
-    """Attention and one statistic; `top_keys` are judged by their weights, since equal weights may change places."""
+    """Attention with one statistic; `top_keys` is checked by its weights, since equal weights may be in any order."""
     name = want if isinstance(want, str) else "top_weights"
 
     def prepare(work: Work, tensors: Tensors) -> Attend:
@@ -66,8 +66,8 @@ def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
 
         def attend() -> dict[str, torch.Tensor]:
             detail = attention_detail(tensors.q, tensors.k, tensors.v, want=want, **given)
-            found = detail.top_keys.weights if name == "top_weights" else getattr(detail, name)
-            return {"output": detail.output, name: found}
+            statistic = detail.top_keys.weights if name == "top_weights" else getattr(detail, name)
+            return {"output": detail.output, name: statistic}
 
         return attend
 
@@ -80,14 +80,14 @@ TWICE_AS_LONG = replace(REGARD, name="regard, twice as long", works_on=lambda wo
 
 
 def at_length(length: int) -> Contender:
-    """regard over so many positions, judged over fewer."""
+    """regard at another length, checked at a shorter one."""
     return replace(
         REGARD, name=f"regard, n={length:,}", works_on=lambda work: work.as_long_as(length), judged_at=4 * WHOLE
     )
 
 
 def with_statistic(want: Want) -> Contender:
-    """regard asked for a statistic besides its output."""
+    """regard with a statistic besides the output."""
     return Contender(
         f"regard + {want}", _with(want), judged_at=WHOLE if want == "received" else None,
         plan=lambda work, tensors: plan_of(work, tensors, (want,)),

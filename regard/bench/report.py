@@ -18,7 +18,7 @@ STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
 
 
 def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
-    """Draw `bench-NAME.png`, the CPU time of each contender over the length; None where there is one length alone.
+    """Draw `bench-NAME.png`, the CPU time of each contender over the length; None if there is only one length.
 
     Raises:
         MissingPackageError: matplotlib is not installed.
@@ -51,7 +51,7 @@ def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
 
 
 def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """For each contender its lengths and median times, over the contests that differ in their length alone."""
+    """The lengths and median times of each contender, over the contests that differ only in their length."""
     families = Counter(contest["family"] for contest in case["contests"])
     largest = max(families, key=lambda family: families[family])
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -63,12 +63,12 @@ def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
 
 
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "the first is faster by", "")
+HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "first is faster by", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
-    """The results in lines of text."""
-    of_kind("results", results, Results, "the Results of a bench")
+    """Format results as lines of text."""
+    of_kind("results", results, Results, "the Results of run_bench")
     lines = []
     for name, case in results.cases.items():
         lines += ["", f"{case['title']} ({name})"]
@@ -84,7 +84,7 @@ def describe_results(results: Results) -> list[str]:
 
 
 def write_report(results: Results, folder: Path) -> None:
-    """Write `bench.md`: where it was measured, and a table a contest."""
+    """Write `bench.md`: the environment, and a table for each contest."""
     here = results.environment
     packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
     lines = [
@@ -92,9 +92,9 @@ def write_report(results: Results, folder: Path) -> None:
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}.",
         f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads.",
         "",
-        "Every contender met the float64 oracle before it was timed. Times are medians of samples taken in turns, with",
-        "their extremes: CPU time of the process on 1 thread, and wall time on all threads, which a busy machine",
-        "disturbs. Memory is the peak of a process of its own beside q, k and v.", "",
+        "Every contender was checked against the float64 oracle before it was timed. Times are medians of samples",
+        "taken in turns, with their extremes: CPU time of the process on 1 thread, and wall time on all threads, which",
+        "other load on the machine affects. Memory is the peak of a separate process beside q, k and v.", "",
         *_summary(results),
     ]  # fmt: skip
     for name, case in results.cases.items():
@@ -108,19 +108,19 @@ def write_report(results: Results, folder: Path) -> None:
 
 
 def describe_health(health: Health) -> list[str]:
-    """What an examination found, in lines of text."""
-    of_kind("health", health, Health, "the Health that examine gives")
+    """Format the result of `examine` as lines of text."""
+    of_kind("health", health, Health, "the Health that examine returns")
     here = health.environment
     lines = [
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
         f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads",
         "",
-        "backends, against the oracle in float64; errors in units of what rounding may do",
+        "backends, compared with the float64 oracle; errors relative to the rounding bound",
     ]
-    for found in health.findings:
-        lines.append(f"  {found.backend} on {found.device}: {_state(found)}")
-        lines += [f"      WRONG {probe}: {reason}" for probe, reason in found.wrong.items()]
-        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(found.refused)]
+    for result in health.findings:
+        lines.append(f"  {result.backend} on {result.device}: {_state(result)}")
+        lines += [f"      WRONG {probe}: {reason}" for probe, reason in result.wrong.items()]
+        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)]
     lines += ["", "optional packages"]
     for name, version in health.packages.items():
         extra, purpose = PACKAGES[name]
@@ -131,18 +131,18 @@ def describe_health(health: Health) -> list[str]:
     return lines
 
 
-def _state(found: Findings) -> str:
-    if found.status == "refused":
+def _state(result: Findings) -> str:
+    if result.status == "refused":
         return "refused every problem"
-    right = len(found.errors) - len(found.wrong.keys() & found.errors.keys())
-    tried, refused = len(found.errors.keys() | found.wrong.keys()), len(found.refused)
-    words = f"{right} of {tried} problems right, {len(found.gradients)} with gradients, {refused} refused"
-    largest = max(found.errors.values(), default=0.0)
-    return f"{'WRONG' if found.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
+    right = len(result.errors) - len(result.wrong.keys() & result.errors.keys())
+    tried, refused = len(result.errors.keys() | result.wrong.keys()), len(result.refused)
+    words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
+    largest = max(result.errors.values(), default=0.0)
+    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
 
 
 def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:
-    """Problems refused for the same reason, together."""
+    """Refused problems, grouped by reason."""
     probes: dict[str, list[str]] = {}
     for probe, reason in refused.items():
         probes.setdefault(reason, []).append(probe)
@@ -150,7 +150,7 @@ def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def seconds(value: float) -> str:
-    """A time in the unit that suits it.
+    """A time in a suitable unit.
 
     >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
     ('12.3 µs', '45.6 ms', '3.21 s')
@@ -162,7 +162,7 @@ def seconds(value: float) -> str:
 
 
 def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row a contender: name, CPU time, wall time, memory, how much faster ours is, and remarks."""
+    """One row for each contender: name, CPU time, wall time, memory, how much faster the first is, and notes."""
     ours = contest["contenders"][contest["ours"]]
     for name, answer in contest["contenders"].items():
         shown = f"{name} ({answer['backend']})" if "backend" in answer else name

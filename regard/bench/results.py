@@ -21,32 +21,32 @@ from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 
-# Optional packages: the extra that brings each, and what it is for.
+# Optional packages: the extra that installs each, and its purpose.
 PACKAGES: dict[str, tuple[str, str]] = {
-    "numpy": ("train", "the oracle: doctor, bench, scores"),
+    "numpy": ("train", "the oracle of doctor and bench, scores"),
     "typer": ("train", "the command line"),
     "rich": ("train", "progress on a terminal"),
     "matplotlib": ("train", "pictures"),
-    "tokenizers": ("train", "sub-words, so training and translating"),
+    "tokenizers": ("train", "sub-words, for training and translating"),
     "safetensors": ("train", "saving and loading models"),
     "accelerate": ("train", "training on any device"),
     "sacrebleu": ("train", "BLEU and chrF"),
-    "transformers": ("bench", "Longformer and BigBird as peers of the bench"),
-    "local-attention": ("bench", "a peer of the bench"),
-    "performer-pytorch": ("bench", "a peer of the bench"),
-    "reformer-pytorch": ("bench", "a peer of the bench"),
-    "pytorch-fast-transformers": ("", "a peer of the bench, compiled here"),
-    "xformers": ("", "a peer of the bench on CUDA"),
+    "transformers": ("bench", "Longformer and BigBird in regard bench"),
+    "local-attention": ("bench", "compared in regard bench"),
+    "performer-pytorch": ("bench", "compared in regard bench"),
+    "reformer-pytorch": ("bench", "compared in regard bench"),
+    "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
+    "xformers": ("", "compared in regard bench on CUDA"),
 }
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Everything that a measurement depends on beside the code."""
+    """Versions, processor and threads that a measurement depends on."""
     return {
         "regard": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "packages": {name: found for name in PACKAGES if (found := package_version(name)) is not None},
+        "packages": {name: installed for name in PACKAGES if (installed := package_version(name)) is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -56,7 +56,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def package_version(name: str) -> str | None:
-    """The version installed here, or None."""
+    """The installed version of a package, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -64,7 +64,7 @@ def package_version(name: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name and widest vectors, as far as this system tells."""
+    """The name of the processor and its widest vector instructions, if the system reports them."""
     capability = torch.backends.cpu.get_cpu_capability()
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -77,7 +77,7 @@ KEYS = ("environment", "quick", "command", "cases", "our_mistakes")  # of the fi
 
 @dataclass
 class Results:
-    """Records of cases by name: their title and contests; `environment` says where they were measured."""
+    """Results of a benchmark: records of cases by name, and the environment in which they were measured."""
 
     file: ClassVar[str] = "bench.json"
 
@@ -85,7 +85,7 @@ class Results:
     quick: bool
     command: str
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    is_sealed: bool = field(default=True, compare=False)  # files of versions before the seals are not
+    is_sealed: bool = field(default=True, compare=False)  # False for files of versions without seals
 
     @property
     def contests(self) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Results:
 
     @property
     def our_mistakes(self) -> list[str]:
-        """Contests in which regard itself answered wrongly or not at all."""
+        """Contests in which regard itself gave a wrong result or none."""
         return [
             f"{contest['label']}: {name} {answer['status']}: {answer['reason']}"
             for contest in self.contests
@@ -103,11 +103,11 @@ class Results:
         ]
 
     def to_json(self) -> str:
-        """All of it as JSON text."""
+        """The results as JSON text."""
         return json.dumps(self._content(), indent=1)
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all, sealed so that a changed byte is noticed.
+        """Write the file atomically, with a seal by which a changed byte is detected.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -116,37 +116,37 @@ class Results:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+            raise CheckpointError(f"{folder} cannot be created: {error.strerror}; choose another folder") from error
         replace_file(folder / self.file, render_sealed(self._content()))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` wrote.
+        """Load results that `save` wrote.
 
         Raises:
-            DataError: no such file, or one that is something else or damaged.
+            DataError: the file does not exist, is damaged or contains something else.
         """
         path = a_path("folder", folder) / cls.file
         if not os.path.lexists(path):
             raise DataError(f"{path} does not exist; measure without --resume first")
         try:
-            found, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
+            content, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
         except CheckpointError as error:
-            raise DataError(f"{path} does not hold results of regard bench: {error}") from error
-        return cls(found["environment"], found["quick"], found["command"], found["cases"], is_sealed)
+            raise DataError(f"{path} does not contain results of regard bench: {error}") from error
+        return cls(content["environment"], content["quick"], content["command"], content["cases"], is_sealed)
 
     def _content(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in KEYS}
 
     def check_continues(self, environment: dict[str, Any], quick: bool) -> None:
-        """Raise an ArgumentError if what is to be measured now does not belong beside what was measured then."""
-        of_kind("environment", environment, dict, "what `environment` gives")
+        """Raise an ArgumentError if the environment or `quick` differ from those of these results."""
+        of_kind("environment", environment, dict, "the result of `environment`")
         yes_or_no("quick", quick)
         differing = [name for name in environment if environment[name] != self.environment.get(name)]
         if self.quick != quick:
             differing.append("quick")
         if differing:
             raise ArgumentError(
-                f"these results were measured with another {', '.join(differing)}; measure anew without --resume, or "
+                f"these results were measured with another {', '.join(differing)}; measure again without --resume, or "
                 f"into another folder"
             )

@@ -30,10 +30,10 @@ PACES = {
 
 
 def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
-    """Everything about one contest, ready for JSON.
+    """Check, time and measure the memory of all contenders of a contest; return the record for JSON.
 
-    A contender's record has a "status": measured, missing (a package), refused (it does not compute this), left out
-    (of a quick run), failed or wrong, and for all but the first a "reason".
+    The record of a contender has a "status": measured, missing (a package), refused (it cannot compute this), left
+    out (of a quick run), failed or wrong; all except "measured" have a "reason".
     """
     with threads(1):
         answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
@@ -63,10 +63,10 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
 
 
 def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, tell: Tell) -> Record:
-    """May it take part, and is it right?"""
+    """The record of a contender before it is timed: whether it can run here, and whether its results are right."""
     if (absent := _absent(contest, contender, quick)) is not None:
         return absent
-    tell(f"{case.name}, {contest.label}: is {contender.name} right?")
+    tell(f"{case.name}, {contest.label}: checking {contender.name}")
     try:
         verdict = judge(contest, contender)
         plan = None if contender.plan is None else _plan_name(contest, contender)
@@ -74,22 +74,22 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
         return {"status": "refused", "reason": _first_line(error)}
     except Exception as error:
         return {"status": "failed", "reason": f"{type(error).__name__}: {_first_line(error)}"}
-    found: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
+    record: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
     if not verdict.right:
-        return found | {"status": "wrong", "reason": f"errors in units of what rounding may do: {verdict}"}
-    notes = ["checked without dropout, which it draws by a law of its own"] if _unchecked(contest, contender) else []
-    notes += ["it keeps pairs of its own, and was checked on those"] if contender.own_pattern else []
-    return found | {"status": "measured", "notes": notes}
+        return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
+    notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
+    notes += ["it computes pairs of its own choice, and was checked on those"] if contender.own_pattern else []
+    return record | {"status": "measured", "notes": notes}
 
 
 def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
     device = contest.work.device
     if contender.device and contender.device != device:
-        return {"status": "refused", "reason": f"it runs on {contender.device}, and this is {device}"}
+        return {"status": "refused", "reason": f"it runs only on {contender.device}, and this is {device}"}
     if contender.package and find_spec(contender.package) is None:
         return {"status": "missing", "reason": f"the package {contender.package} is not installed"}
     if quick and contender.compiles:
-        return {"status": "left out", "reason": "it compiles for tens of seconds, too long for a quick run"}
+        return {"status": "left out", "reason": "its compilation takes tens of seconds, too long for a quick run"}
     return None
 
 
@@ -119,8 +119,8 @@ def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
 
 
 def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
-    for name, found in times.items():
-        answers[name][clock] = found.to_dict()
+    for name, measured in times.items():
+        answers[name][clock] = measured.to_dict()
 
 
 def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
@@ -131,16 +131,16 @@ def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
 
 
 def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
-    found = promise.found(answers, tensor_bytes)
-    kept = None if found is None else promise.kept(found)
-    return {"found": found, "bound": promise.bound, "kept": kept, "text": promise.say(found)}
+    number = promise.found(answers, tensor_bytes)
+    kept = None if number is None else promise.kept(number)
+    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.say(number)}
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-FILES = ("bench.json", "complexity.json")  # of either kind of results; one folder may hold both
+FILES = ("bench.json", "complexity.json")  # the two kinds of results; one folder may hold both
 R = TypeVar("R", bound=Results)
 
 
@@ -153,29 +153,29 @@ def run_bench(
     device: str = "cpu",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Results:
-    """Measure cases, and write after each what is known: `bench.json`, `bench.md` and a curve for each case.
+    """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
 
     Args:
-        names: of `CASES`; all of them if none is given.
-        quick: smaller sizes and fewer rounds, and nobody who compiles.
-        out: where results are written; None for nowhere.
-        resume: go on with what `out` holds.
+        names: keys of `CASES`; default: all.
+        quick: smaller sizes, fewer rounds, and no contender that compiles.
+        out: the folder of the results; None to write nothing.
+        resume: continue the results in `out`.
         device: "cpu" or "cuda".
-        tell: told what is being done.
+        tell: called with a message before each step.
 
     Returns:
-        The results, those of earlier runs included if `resume`.
+        The results, with `resume` including those measured before.
 
     Raises:
-        ArgumentError: an unknown case, or results that were measured elsewhere.
-        UnsupportedError: no such device here.
+        ArgumentError: an unknown case, or results that were measured in another environment.
+        UnsupportedError: the device is not available.
         DataError: there is nothing to resume.
     """
     chosen = _chosen(names)
     if device not in ("cpu", "cuda"):
-        raise ArgumentError(f"device {device!r} is not measured on; there are cpu and cuda")
+        raise ArgumentError(f"device {device!r} is not supported; there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("device 'cuda' is not here: PyTorch finds no CUDA device")
+        raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
     named = [] if set(chosen) == set(CASES) else chosen
     results = begin(
         Results, out, quick=quick, resume=resume, device=device, command=["regard bench", *named], tell=tell
@@ -214,34 +214,34 @@ def begin(
     command: Iterable[str],
     tell: Callable[[str], None] = lambda line: None,
 ) -> R:
-    """New results, or those that are to be continued.
+    """Create results, or load those to continue.
 
     Args:
         results: their class.
         out: their folder.
-        quick: is it a quick run?
-        resume: continue those in the folder.
-        device: where it is measured.
-        command: the words that ask for the same again.
-        tell: told where what is resumed cannot be checked.
+        quick: whether this is a quick run.
+        resume: continue the results in the folder.
+        device: "cpu" or "cuda".
+        command: the command line that repeats the measurement.
+        tell: called with a message if the resumed file has no seal.
 
     Raises:
-        ArgumentError: results that were measured elsewhere, or no folder.
-        DataError: there is nothing to resume, or no folder there.
-        CheckpointError: the folder holds other files than results, or damaged results.
+        ArgumentError: results that were measured in another environment, or no folder is given.
+        DataError: there is nothing to resume, or `out` is a file.
+        CheckpointError: the folder contains other files than results, or damaged results.
     """
     here = environment(device)
     if resume:
         if out is None:
             raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
-        found = results.load(out)
-        found.check_continues(here, quick)
-        if not found.is_sealed:
-            tell(f"{out / found.file} was written before results were sealed, so damage cannot be noticed")
-        return found
+        earlier = results.load(out)
+        earlier.check_continues(here, quick)
+        if not earlier.is_sealed:
+            tell(f"{out / earlier.file} was written by a version without seals, so damage cannot be detected")
+        return earlier
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; results need a folder")
     if out is not None:
         readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
-        check_ours(out, readers, "results of a bench")
+        check_ours(out, readers, "benchmark results")
     return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

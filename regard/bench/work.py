@@ -39,9 +39,9 @@ _FORMULAS: dict[Pattern, Formula] = {
 
 
 def formula(pattern: Pattern, length: int) -> Formula:
-    """May position i look at position j, for integer tensors i and j of a square call of `length`?
+    """A function that returns which positions j each position i may look at, in a square call of `length`.
 
-    What was drawn by lot has no formula: it is a table of blocks, asked of the pattern.
+    Random blocks have no formula: they are read from the pattern as a table of blocks.
 
     Raises:
         ArgumentError: a pattern that no case measures.
@@ -51,12 +51,12 @@ def formula(pattern: Pattern, length: int) -> Formula:
     if pattern != BIG_BIRD:
         raise ArgumentError(f"no formula is known for {pattern}; add it to regard.bench.work")
     places = torch.arange(0, length, BLOCK)
-    table = DRAWN.allows(places[:, None], places)  # (blocks of queries, blocks of keys)
+    table = DRAWN.allows(places[:, None], places)  # (query blocks, key blocks)
     return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table[i // BLOCK, j // BLOCK]
 
 
 def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> NDArray[np.bool_]:
-    """Which keys some rows of queries may look at, (rows, k_len); the last query meets the last key.
+    """Which keys some queries may look at, (rows, k_len); the last query is aligned with the last key.
 
     >>> allowed_pairs(CAUSAL, [0, 1], 2, 3).astype(int).tolist()
     [[1, 1, 0], [1, 1, 1]]
@@ -65,7 +65,15 @@ def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> 
     return formula(pattern, k_len)(i, torch.arange(k_len)).expand(len(rows), k_len).numpy()
 
 
-SIZES = {"q_len": 0, "k_len": 0, "heads": 1, "kv_heads": 0, "head_dim": 1, "v_dim": 0, "batch": 0}  # the least of each
+SIZES = {
+    "q_len": 0,
+    "k_len": 0,
+    "heads": 1,
+    "kv_heads": 0,
+    "head_dim": 1,
+    "v_dim": 0,
+    "batch": 0,
+}  # the minimum of each
 
 
 @dataclass(frozen=True)
@@ -73,21 +81,21 @@ class Work:
     """One attention call to be measured.
 
     Args:
-        q_len: queries.
-        k_len: keys; as many as queries unless given.
-        heads: query heads.
-        kv_heads: key/value heads; as many as query heads unless given.
-        head_dim: of queries and keys.
-        v_dim: of values; head_dim unless given.
-        batch: texts.
-        pattern: who may look at whom.
-        backward: gradients of q, k and v (and of a learned bias) too.
-        layout: one of `regard.testing.LAYOUTS`.
+        q_len: number of queries.
+        k_len: number of keys; default: q_len.
+        heads: number of query heads.
+        kv_heads: number of key/value heads; default: heads.
+        head_dim: size of queries and keys.
+        v_dim: size of values; default: head_dim.
+        batch: number of texts.
+        pattern: which pairs are allowed.
+        backward: compute gradients of q, k and v (and of a learned bias) too.
+        layout: memory layout, one of `regard.testing.LAYOUTS`.
         dropout: share of the weights dropped.
-        learned_bias: a bias for each head and pair that needs a gradient.
-        cache_dtype: the dtype in which a cache keeps k and v, where it is not float32.
-        mechanism: how scores become weights; None for softmax.
-        device: where.
+        learned_bias: add a bias for each head and pair that requires a gradient.
+        cache_dtype: the dtype of k and v in a cache, if not float32.
+        mechanism: the mechanism; None for softmax.
+        device: "cpu" or "cuda".
 
     >>> print(Work(1024, heads=2, backward=True))
     1,024 queries by 1,024 keys, 1 x 2 heads, head_dim 64, full, forward + backward
@@ -121,40 +129,40 @@ class Work:
 
     @property
     def scale(self) -> float:
-        """What the dot products are multiplied with."""
+        """The factor of the dot products."""
         return self.head_dim**-0.5
 
     @property
     def group(self) -> int:
-        """Query heads that share one key/value head."""
+        """The number of query heads that share a key/value head."""
         return self.heads // self.kv_heads
 
     @property
     def shares_keys(self) -> bool:
-        """Are the queries the keys?"""
+        """Whether queries and keys are the same vectors."""
         return self.mechanism is not None and self.mechanism.shares_keys
 
     @property
     def tensor_bytes(self) -> int:
-        """Of q, k, v and the output together, in float32."""
+        """Bytes of q, k, v and the output in float32."""
         queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
         keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
         return 4 * self.batch * (queries + keys)
 
     def as_long_as(self, length: int) -> Work:
-        """The same over other lengths."""
+        """The same work with `length` queries and keys."""
         return replace(self, q_len=length, k_len=length)
 
     @property
     def family(self) -> str:
-        """In words, without the lengths: works of one family lie on one curve."""
+        """A description without the lengths; works of one family are points of one curve."""
         heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
         dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
         words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
         words += [] if self.mechanism is None else [str(self.mechanism)]
         words += [self.layout] if self.layout != "contiguous" else []
         words += [f"dropout {self.dropout}"] if self.dropout else []
-        words += ["a bias that learns"] if self.learned_bias else []
+        words += ["a learned bias"] if self.learned_bias else []
         words += [f"a cache in {self.cache_dtype}"] if self.cache_dtype else []
         return ", ".join([*words, "forward + backward" if self.backward else "forward"])
 
@@ -164,10 +172,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Tensors:
-    """q (batch, heads, q_len, head_dim), k and v with kv_heads, the gradient of the output, the bias if any, and what
-    the mechanism learned, by name.
+    """The tensors of a work, the same for every contender.
 
-    Numbers are float32; those of a narrower cache are exact in it, and so is q, so that every contender gets the same.
+    q is (batch, heads, q_len, head_dim), k and v have kv_heads, `grad` is the gradient of the output, `bias` the
+    learned bias if any, and `parameters` are those of the mechanism by name. All are float32; with a narrower cache,
+    q, k and v are rounded to its dtype, so that every contender gets the same values.
     """
 
     q: torch.Tensor
@@ -179,14 +188,14 @@ class Tensors:
 
     @property
     def leaves(self) -> dict[str, torch.Tensor]:
-        """What gradients are taken of, by the name of the gradient; keys that are the queries count once."""
+        """The tensors that require gradients, by the name of the gradient; keys that are the queries count once."""
         named = {"dq": self.q, "dk": None if self.k is self.q else self.k, "dv": self.v, "dbias": self.bias}
         named |= {f"d{name}": x for name, x in self.parameters.items()}
         return {name: x for name, x in named.items() if x is not None and x.requires_grad}
 
 
 def make_tensors(work: Work, seed: int = 0) -> Tensors:
-    """The tensors of a work; the same for every contender.
+    """Make the tensors of a work from a seed.
 
     >>> make_tensors(Work(4, heads=2)).q.shape
     torch.Size([1, 2, 4, 64])

@@ -1,7 +1,7 @@
-"""What a translator looked at: maps as tensors, pictures, and honest numbers about *it*.
+"""Inspect the attention weights of a model: tensors, pictures, statistics about pronouns, error of approximations.
 
-Looking leaves a model as it was. Sub-words are merged by one rule, every picture has one scale from 0 to 1,
-shares are counted over all sentences, and nothing is chosen per sentence. matplotlib loads when a picture is drawn.
+The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
+to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
 """
 
 from regard.inspection.head_grid import draw_heads
@@ -31,7 +31,7 @@ __all__ = [
     "Kind",
     "KINDS",
     "merge",
-    # draw and tell
+    # pictures and text
     "draw_maps",
     "draw_heads",
     "draw_pattern",
@@ -39,7 +39,7 @@ __all__ = [
     "looked_at",
     "tell_look",
     "visible",
-    # what *it* means
+    # the referent of *it*
     "it_weights",
     "ItWeights",
     "choose_head",
@@ -49,7 +49,7 @@ __all__ = [
     "swap_check",
     "SwapCheck",
     "HONESTY",
-    # what cheaper attention would lose
+    # error of cheaper attention
     "approximation",
     "Approximation",
 ]

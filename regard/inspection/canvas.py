@@ -1,6 +1,6 @@
-"""What every picture of weights shares: one font, one scale of colours, labels that cannot surprise, one way to save.
+"""Drawing functions that all pictures of weights share: font, colour scale, safe labels, saving.
 
-Sizes and places are in inches from the upper left corner of the picture.
+Sizes and positions are in inches from the upper left corner of the picture.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
+FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
 COLOURS = "cividis"
 INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
 DOTS_PER_INCH = 150
-LARGEST_SIDE = 9000  # dots; what is larger is drawn coarser
+LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
 POINT = 1 / 72  # inches
 SLANT = 0.7072  # cosine and sine of 45 degrees
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle by its left and upper edge."""
+    """A rectangle given by its left and upper edge and its size."""
 
     left: float
     top: float
@@ -49,7 +49,7 @@ class Box:
 
 @contextmanager
 def new_figure() -> Generator[Figure]:
-    """An empty picture, whatever style the user has set for others.
+    """An empty picture, independent of the user's matplotlib style.
 
     Raises:
         MissingPackageError: matplotlib is not installed.
@@ -62,10 +62,10 @@ def new_figure() -> Generator[Figure]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture as a PNG, whole or not at all; the same picture is the same bytes.
+    """Write the picture as a PNG atomically; the same picture always gives the same bytes.
 
     Raises:
-        CheckpointError: it could not be written.
+        CheckpointError: the file could not be written.
     """
     width, height = figure.get_size_inches()
     dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
@@ -75,21 +75,21 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def checked_path(path: str | Path) -> Path:
-    """Where a PNG can be written.
+    """The absolute path of a PNG to be written.
 
     Raises:
-        ArgumentError: another ending than ".png", or a folder that does not exist.
+        ArgumentError: the name does not end in ".png", or the folder does not exist.
     """
     path = Path(os.path.abspath(a_path("path", path)))
     if path.suffix.lower() != ".png":
-        raise ArgumentError(f"the picture would be {path.name}; it is a PNG, so its name ends in .png")
+        raise ArgumentError(f"the picture is {path.name}; pictures are PNGs, so its name must end in .png")
     if not path.parent.is_dir():
-        raise ArgumentError(f"the picture would go into {path.parent}, which is no folder; make it first")
+        raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
     return path
 
 
 def drawable(text: str) -> str:
-    """The text as the font can draw it: what is invisible escaped, what it lacks as its code point.
+    """The text as the font can draw it: invisible characters escaped, missing glyphs as code points.
 
     >>> drawable("猫 $x^2$")
     '[U+732B] $x^2$'
@@ -105,7 +105,7 @@ def label_texts(words: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Inches that a line takes at a size in points."""
+    """Width of a line in inches, at a size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -116,26 +116,26 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def widest(texts: Sequence[str], size: float) -> float:
-    """Inches of the longest of some lines."""
+    """Width of the longest of several lines in inches."""
     return max((text_width(text, size) for text in texts), default=0.0)
 
 
 def wrapped(text: str, size: float, width: float, lines: int = 3) -> str:
-    """A bold text broken into lines that are at most `width` inches; what does not fit in `lines` ends in "…"."""
+    """A bold text wrapped to `width` inches and cut after `lines` lines, then ending in "…"."""
     letter = text_width(text, size, "bold") / max(len(text), 1)
     letters = max(int(0.95 * width / letter), 8) if letter else 8
     return textwrap.fill(text, letters, max_lines=lines, placeholder=" …")
 
 
 def write_text(figure: Figure, text: str, left: float, top: float, size: float, **style: Any) -> None:
-    """Text whose upper left corner is given; nothing in it is mathematics."""
+    """Draw a text at its upper left corner, without interpreting mathematics."""
     width, height = figure.get_size_inches()
     style = {"color": INK, "ha": "left", "va": "top", "linespacing": 1.4, **style}
     figure.text(left / width, 1 - top / height, text, fontsize=size, parse_math=False, **style)
 
 
 def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:
-    """Weights (rows, columns) as colours from 0 to 1; cells in `hidden` stay grey."""
+    """Draw weights (rows, columns) as colours from 0 to 1; cells in `hidden` are grey."""
     values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
     axes = _axes(figure, box)
     axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
@@ -152,12 +152,12 @@ def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.
 
 
 def label_rows(axes: Axes, labels: Sequence[str], size: float) -> None:
-    """Labels on the left."""
+    """Draw row labels on the left."""
     axes.set_yticks(range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False)
 
 
 def label_columns(axes: Axes, labels: Sequence[str], size: float) -> None:
-    """Labels above, slanted so that none meets its neighbour."""
+    """Draw column labels above, slanted so that they do not overlap."""
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", which="both", length=0)
     texts = axes.set_xticks(range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False)
@@ -166,19 +166,19 @@ def label_columns(axes: Axes, labels: Sequence[str], size: float) -> None:
 
 
 def slanted_height(labels: Sequence[str], size: float) -> float:
-    """Inches above a map that its column labels take."""
+    """Height of the column labels above a map in inches."""
     return SLANT * (widest(labels, size) + size * POINT)
 
 
 def unwritten(kind: Kind, weights: torch.Tensor) -> torch.Tensor | None:
-    """The cells of a decoder's map, (rows, columns), that lie ahead of what was written; None for other kinds."""
+    """The cells of a decoder's map, (rows, columns), whose keys were not yet written; None for other kinds."""
     if kind != "decoder":
         return None
     return torch.ones_like(weights, dtype=torch.bool).triu(1) & (weights == 0)
 
 
 def draw_scale(figure: Figure, box: Box) -> None:
-    """The bar that says which colour is which weight."""
+    """Draw the colour scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

@@ -1,4 +1,4 @@
-"""Every head of a model beside the others: which of them look alike, and which do something of their own."""
+"""Draws all heads of a model in one picture, for comparison."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from regard.inspection.maps import AttentionMaps, Kind
 from regard.inspection.picture import WORDING
 
 EDGE, GAP = 0.35, 0.16  # inches around the picture, and between its maps
-WIDEST = 24.0  # inches that all heads of a layer may take while their words are written
-NAMED_CELL = 0.1  # the smallest cell whose word is written
+WIDEST = 24.0  # the most inches for all heads of a layer with labels
+NAMED_CELL = 0.1  # the smallest cell with a label
 SMALLEST_CELL = 0.05
 SCALE_HEIGHT = 1.5
-LEAST_STEP = 0.6  # what "layer 12" needs
-HEADING = 0.85  # title, what the columns are, and the numbers of the heads
+LEAST_STEP = 0.6  # the width of "layer 12"
+HEADING = 0.85  # the height of title, subtitle and head numbers
 
 
 def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
     """Draw all heads of one kind of attention: a row for each layer, a column for each head, one scale from 0 to 1.
 
-    Where there are too many heads and words to write the words beside the maps, the picture says so.
+    If there are too many heads and words for labels, the picture says so.
 
     Args:
-        maps: merged here if they are not yet.
-        path: a PNG; an old one is replaced in one instant.
+        maps: the weights; sub-words are merged if they are not yet.
+        path: a PNG; an existing file is replaced atomically.
         kind: "encoder", "decoder" or "cross".
 
     Raises:
-        ArgumentError: another kind, or a path that is no PNG or has no folder.
+        ArgumentError: another kind, a path that does not end in .png, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 
@@ -58,7 +58,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     ...     Path(folder, "heads.png").read_bytes()[1:4]
     b'PNG'
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
     path = checked_path(path)
     maps = maps.merged()
     rows, columns = (label_texts(labels) for labels in maps.labels(kind))

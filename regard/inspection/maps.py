@@ -24,23 +24,23 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionMaps:
-    """The weights of one sentence, each row what one id or word looked at; float32.
+    """All attention weights of one sentence, float32; each row holds the weights of one query id or word.
 
     Row t of `decoder` and `cross` is the step that *writes* target_words[t]: its query has read "<begin>" and the
-    target up to t - 1. So the keys of `decoder` are `read_words`, the target one place later.
+    target up to t - 1. The keys of `decoder` are therefore `read_words`, the target shifted by one.
 
     Args:
-        source_words: labels of the source; its last is "<end>".
-        target_words: labels of what was written; its last is "<end>".
+        source_words: labels of the source, ending with "<end>".
+        target_words: labels of the target, ending with "<end>".
         encoder: (encoder layers, heads, source, source).
         decoder: (decoder layers, heads, target, target).
         cross: (decoder layers, heads, target, source).
-        source_spans, target_spans: the words that the labels spell and their places; empty where labels are words.
+        source_spans, target_spans: the words that the labels form, with their indices; empty if labels are words.
 
-    Recurrent translators attend from target to source alone: their `encoder` and `decoder` have no layers.
+    Recurrent translators only have cross-attention: their `encoder` and `decoder` have 0 layers.
 
     Raises:
-        ShapeError: weights that do not fit the labels.
+        ShapeError: weights of another size than the labels.
 
     >>> maps = AttentionMaps(("a", "<end>"), ("<end>",), torch.ones(1, 2, 2, 2) / 2, torch.ones(1, 2, 1, 1),
     ...                      torch.ones(1, 2, 1, 2) / 2)
@@ -62,20 +62,20 @@ class AttentionMaps:
         for kind in KINDS:
             for words in (self.source_words, self.target_words):
                 of_kind("words", words, tuple, "a tuple of words")
-            found = tuple(of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape)
+            shape = tuple(of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape)
             rows, columns = self.labels(kind)
-            if len(found) != 4 or found[2:] != (len(rows), len(columns)):
+            if len(shape) != 4 or shape[2:] != (len(rows), len(columns)):
                 raise ShapeError(
-                    f"{kind} weights are {found}; their labels need (layers, heads, {len(rows)}, {len(columns)})"
+                    f"{kind} weights are {shape}; their labels need (layers, heads, {len(rows)}, {len(columns)})"
                 )
 
     @property
     def read_words(self) -> tuple[str, ...]:
-        """The target as the decoder reads it: "<begin>", then all it wrote but the last."""
+        """The target as the decoder reads it: "<begin>", then all target words except the last."""
         return ("<begin>", *self.target_words[:-1])
 
     def labels(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the rows and what the columns of a kind of weights stand for.
+        """The labels of the rows and of the columns of a kind of weights.
 
         Raises:
             ArgumentError: another kind than "encoder", "decoder" or "cross".
@@ -90,8 +90,8 @@ class AttentionMaps:
 
         Args:
             kind: "encoder", "decoder" or "cross".
-            layer: counted from 0, or from the last, -1.
-            head: counted from 0; None for the mean over all.
+            layer: counted from 0; -1 is the last.
+            head: counted from 0; None for the mean over all heads.
 
         Raises:
             ArgumentError: a kind, layer or head that does not exist.
@@ -104,16 +104,16 @@ class AttentionMaps:
         if not layers:
             raise ArgumentError(f"a recurrent translator has no {kind} weights; there are those of kind 'cross'")
         if not -layers <= layer < layers:
-            raise ArgumentError(f"layer {layer} was asked for; the {kind} weights have layers 0 to {layers - 1}")
+            raise ArgumentError(f"layer {layer} does not exist; the {kind} weights have layers 0 to {layers - 1}")
         if head is not None and not 0 <= head < heads:
-            raise ArgumentError(f"head {head} was asked for; the {kind} weights have heads 0 to {heads - 1}")
+            raise ArgumentError(f"head {head} does not exist; the {kind} weights have heads 0 to {heads - 1}")
         return weights[layer].mean(0) if head is None else weights[layer, head]
 
     def merged(self) -> AttentionMaps:
-        """The same between words: the SUM over the sub-words that are read, the MEAN over those that read.
+        """The weights between words instead of sub-words: the sum over key sub-words, the mean over query sub-words.
 
-        "<end>" and "<begin>" keep rows and columns of their own. A row of `decoder` may look at its own word: when
-        the second sub-word of a word is written, the first has been read.
+        "<end>" and "<begin>" keep their own rows and columns. A row of `decoder` may have weight on its own word:
+        when the second sub-word of a word is written, the first has already been read.
         """
         source = self.source_spans or _singles(self.source_words)
         target = self.target_spans or _singles(self.target_words)
@@ -141,19 +141,19 @@ class AttentionMaps:
 
 
 def look(model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
-    """What the model looks at while it reads a source and is made to write given ids; one forward pass.
+    """Record all attention weights while a model reads a source and given target ids, in one forward pass.
 
     Args:
-        model: any mode; left as it was.
-        tokeniser: the one it was trained with.
+        model: in any mode; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
         source: the text.
-        target_ids: what is written, without BEGIN and END; a last row, "<end>", is the step after them.
+        target_ids: the target, without BEGIN and END; the last row, "<end>", is the step after them.
 
     Returns:
-        The weights between ids; `.merged()` for those between words.
+        The weights between ids; `.merged()` returns those between words.
 
     Raises:
-        ArgumentError: text instead of ids, special ids, or model and tokeniser that do not belong together.
+        ArgumentError: text instead of ids, special ids, or a tokeniser that does not fit the model.
         UnsupportedError: a translator without attention.
 
     >>> from regard.models import TranslationTransformer
@@ -174,9 +174,12 @@ def look_batch(
     sentences: Sequence[tuple[str, Sequence[int]]],
     batch_tokens: int = 2048,
 ) -> list[AttentionMaps]:
-    """`look` at many sentences, (source, target ids) each, those of similar length together; in their order.
+    """Call `look` for many sentences, (source, target ids) each, in batches of similar length.
 
-    Padding changes nothing: each result equals the one that `look` gives, up to rounding.
+    Padding has no effect: each result equals that of `look`, up to rounding.
+
+    Returns:
+        The maps in the order of the sentences.
 
     Raises:
         ArgumentError: as `look`.
@@ -189,7 +192,7 @@ def look_batch(
         if len(sentence) != 2:
             raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
     encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
-    found: dict[int, AttentionMaps] = {}
+    results: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
@@ -198,25 +201,25 @@ def look_batch(
         for row, index in enumerate(indices):
             source, target = ([*ids, END] for ids in encoded[index])
             s, t = len(source), len(target)
-            found[index] = AttentionMaps(
+            results[index] = AttentionMaps(
                 tuple(tokeniser.pieces(source)),
                 tuple(tokeniser.pieces(target)),
-                encoder[:, row, :, :s, :s].clone(),  # a copy, so that the padded batch is let go
+                encoder[:, row, :, :s, :s].clone(),  # a copy, so that the padded batch can be freed
                 decoder[:, row, :, :t, :t].clone(),
                 cross[:, row, :, :t, :s].clone(),
                 tuple(tokeniser.words(source)),
                 tuple(tokeniser.words(target)),
             )
-    return [found[index] for index in range(len(sentences))]
+    return [results[index] for index in range(len(sentences))]
 
 
 def check_attends(model: TranslationModel) -> None:
-    """Raise an UnsupportedError if there is nothing to look at."""
-    of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
+    """Raise an UnsupportedError if the model has no attention."""
+    of_kind("model", model, TranslationModel, "a translation model, as load_translation_model returns it")
     if isinstance(model, RecurrentTranslator) and model.config.attention == "none":
         raise UnsupportedError(
-            "this translator has attention='none': it reads the source as one vector, so there are no weights to look "
-            "at; look at one that attends, such as 'bahdanau'"
+            "this translator has attention='none': it reads the source as one vector, so it has no attention weights; "
+            "use a translator with attention, such as 'bahdanau'"
         )
 
 
@@ -237,9 +240,11 @@ def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.T
 def _checked_target(target_ids: Sequence[int]) -> list[int]:
     if isinstance(target_ids, str):
         raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode gives them")]
+    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
     if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(f"target_ids hold the special ids {special}; give those of the text alone, as encode does")
+        raise ArgumentError(
+            f"target_ids contain the special ids {special}; give only those of the text, as encode does"
+        )
     return ids
 
 
@@ -250,15 +255,15 @@ def _singles(words: Sequence[str]) -> tuple[Span, ...]:
 def looked_at(
     maps: AttentionMaps, word: str | int, *, kind: Kind = "encoder", layer: int = -1, head: int | None = None
 ) -> list[tuple[str, float]]:
-    """The words that one word looked at, with their weights, the largest first; the word itself included.
+    """The key words of one query word with their weights, the largest first; the word itself is included.
 
     Args:
         maps: the weights, merged or not.
-        word: the label of the row, its first occurrence and in any case ("it" finds "It"), or its place.
+        word: the label of the row (its first occurrence, ignoring case), or its index.
         kind, layer, head: as for `AttentionMaps.matrix`.
 
     Returns:
-        Each column's label and weight; they sum to 1, and equal weights stay in the order of the text.
+        Each column's label and weight; the weights sum to 1, and equal weights are in the order of the text.
 
     Raises:
         ArgumentError: a word, kind, layer or head that does not exist.
@@ -269,7 +274,7 @@ def looked_at(
     >>> [(word, round(weight, 2)) for word, weight in looked_at(maps, "it")]
     [('animal', 0.7), ('it', 0.2), ('<end>', 0.1)]
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
     return [(label, weight) for label, weight, _ in _ranked(maps, word, kind, layer, head)]
 
 
@@ -283,12 +288,12 @@ def tell_look(
     layer: int = -1,
     head: int | None = None,
 ) -> str:
-    """One sentence about what a word looked at most, the word itself left out.
+    """Describe in one sentence which words a word looked at most, except itself.
 
     Args:
         maps, word, kind, layer, head: as for `looked_at`.
-        referent: what the word truly means, where that is known.
-        count: how many words to name, 1 or more.
+        referent: the true referent of the word, if known.
+        count: the number of words to list, 1 or more.
 
     Raises:
         ArgumentError: as `looked_at`.
@@ -299,10 +304,10 @@ def tell_look(
     >>> tell_look(maps, "it", referent="animal")
     '*it* looked most at animal (0.70), <end> (0.10); true referent: animal'
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
     count = whole("count", count, 1)
     place = _place_of(maps, word, kind)
-    # The decoder's own word is what it is writing: among what it read there is nothing to leave out.
+    # In decoder and cross the word is being written and not among the keys, so no key is excluded.
     own = place if kind == "encoder" else None
     others = [(label, weight) for label, weight, at in _ranked(maps, place, kind, layer, head) if at != own]
     named = ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count]) or "nothing else"
@@ -317,7 +322,7 @@ def _ranked(
     columns = maps.labels(kind)[1]
     return sorted(
         ((label, weight, place) for place, (label, weight) in enumerate(zip(columns, row, strict=True))),
-        key=lambda found: (-found[1], found[2]),
+        key=lambda entry: (-entry[1], entry[2]),
     )
 
 
@@ -326,7 +331,7 @@ def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     if not isinstance(word, str):
         word = whole("word", word)
         if not 0 <= word < len(rows):
-            raise ArgumentError(f"word {word} was asked for; the {kind} rows are words 0 to {len(rows) - 1}")
+            raise ArgumentError(f"word {word} does not exist; the {kind} rows are words 0 to {len(rows) - 1}")
         return word
     places = [place for place, label in enumerate(rows) if label.lower() == word.lower()]
     if not places:

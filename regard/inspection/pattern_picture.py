@@ -1,4 +1,4 @@
-"""A pattern as a picture: queries down, keys across."""
+"""Draws a pattern as a picture, with queries as rows and keys as columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.inspection.canvas import checked_path, drawable, new_figure, save
 from regard.patterns import Pattern
 from regard.patterns.drawing import drawn_pairs
 
-LARGEST = 4096  # squares on a side
+LARGEST = 4096  # the most queries or keys
 INCHES = 5.0
 CHARACTERS = 64  # in a line of the title
 HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
@@ -19,19 +19,19 @@ HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
 def draw_pattern(
     pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None, layers: int = 1
 ) -> None:
-    """Draw which pairs are allowed (dark) into a PNG; for the first batch row and head where they differ.
+    """Draw the allowed pairs of a pattern (dark) into a PNG, those of the first batch row and head if they differ.
 
-    Through more than one layer, the positions that a query learns from by way of others are drawn lighter.
+    For a stack of several layers, positions that a query depends on only through other positions are drawn lighter.
 
     Args:
-        pattern: what to draw.
-        q_len, k_len: queries and keys.
-        path: a PNG; an old one is replaced in one instant.
-        q_start: position of the first query; by default the last query meets the last key.
-        layers: of the stack.
+        pattern: the pattern to draw.
+        q_len, k_len: numbers of queries and keys.
+        path: a PNG; an existing file is replaced atomically.
+        q_start: position of the first query; by default the last query is aligned with the last key.
+        layers: number of layers of the stack.
 
     Raises:
-        ArgumentError: sizes that make no picture, or a path that is no PNG or has no folder.
+        ArgumentError: sizes below 1 or above 4096, a path that does not end in .png, or a folder that does not exist.
         MissingPackageError: matplotlib is not installed.
 
     >>> import tempfile

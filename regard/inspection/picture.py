@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Title, what the columns are, what the rows are.
+# The title, the columns, the rows.
 WORDING: dict[Kind, tuple[str, str, str]] = {
     "cross": ("Cross-attention", "source words read", "word written"),
     "encoder": ("Encoder self-attention", "source words read", "word reading"),
     "decoder": ("Decoder self-attention", "written words read", "word written"),
 }
 PANEL_TITLE_SIZE, SMALL_SIZE = 10.5, 8.0  # points
-HEADING = 0.71  # the three lines above the column labels
-SIDE = 0.34  # the axis title beside the row labels
-NUMBERED_CELL = 0.32  # the smallest that holds its weight as a number
-LEAST_NUMBER = 0.1  # smaller weights stay colour alone
+HEADING = 0.71  # height of the three lines above the column labels
+SIDE = 0.34  # width of the axis title beside the row labels
+NUMBERED_CELL = 0.32  # the smallest cell with its weight as a number
+LEAST_NUMBER = 0.1  # smaller weights have no number
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A map of (rows, columns) square cells; `cell` and all that is computed from it are inches."""
+    """A map of (rows, columns) square cells; `cell` and all lengths are in inches."""
 
     kind: Kind
     subtitle: str
@@ -76,12 +76,12 @@ class Panel:
         return cls(kind, subtitle, maps.matrix(kind, layer, head), label_texts(rows), label_texts(columns), cell)
 
     def sized(self, cell: float) -> Panel:
-        """The same with larger or smaller cells."""
+        """The same panel with cells of another size."""
         return replace(self, cell=cell)
 
     @property
     def label_size(self) -> float:
-        """Points."""
+        """Size of the labels in points."""
         return min(max(self.cell / POINT * 0.5, 6.5), 10.0)
 
     @property
@@ -102,7 +102,7 @@ class Panel:
 
     @property
     def right(self) -> float:
-        """From the map's left edge to the end of whatever reaches farthest: map, slanted labels or title."""
+        """Width from the map's left edge to the right end of map, slanted labels and title."""
         labels = (
             (place + 0.6) * self.cell + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
             for place, label in enumerate(self.columns)
@@ -115,7 +115,7 @@ class Panel:
         return self.above + max(self.map_height, text_width(f"← {WORDING[self.kind][2]}", SMALL_SIZE))
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """Draw it with the left edge of its map, and the top of its title, at a place of the figure."""
+        """Draw the panel, given the left edge of its map and the top of its title."""
         title, columns, rows = WORDING[self.kind]
         write_text(figure, title, left, top, PANEL_TITLE_SIZE, weight="bold")
         write_text(figure, self.subtitle, left, top + 0.22, SMALL_SIZE, color=FAINT)
@@ -144,9 +144,9 @@ EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
 SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
 TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
 NOTE = (
-    "Each row shares out a weight of 1 among what it reads; grey was not written yet. Layers and heads count from 0.\n"
-    "Sub-words are merged: summed where they are read, averaged where they read. Attention alone is not an\n"
-    "explanation: a word can be looked at and not used."
+    "The weights of each row sum to 1; grey cells were not written yet. Layers and heads count from 0. Sub-words are\n"
+    "merged: the sum over sub-words that are read, the mean over sub-words that read. Attention alone is not an\n"
+    "explanation: a model can look at a word without using it."
 )
 
 
@@ -158,21 +158,21 @@ def draw_maps(
     layer: int = -1,
     head: int | None = None,
 ) -> None:
-    """Draw cross-attention large, and the self-attention of encoder and decoder with it, between whole words.
+    """Draw the cross-attention and the self-attention of encoder and decoder between whole words.
 
-    The colours go from 0 to 1 in every picture. Words are shortened to 18 characters; what is invisible is drawn as
-    its escape and what the font lacks as its code point.
+    The colours go from 0 to 1 in every picture. Words are shortened to 18 characters; invisible characters are drawn
+    as escapes, and characters that the font lacks as code points.
 
     Args:
-        maps: merged here if they are not yet.
-        path: a PNG; an old one is replaced in one instant.
-        title: above all, on at most three lines.
-        layer: of each stack, counted from 0, or from the last, -1.
+        maps: the weights; sub-words are merged if they are not yet.
+        path: a PNG; an existing file is replaced atomically.
+        title: at most three lines above the panels.
+        layer: of each stack, counted from 0; -1 is the last.
         head: counted from 0; None for the mean over the layer's heads.
 
     Raises:
-        ArgumentError: more than 120 words on a side, a layer or head that does not exist, a path that is no PNG or
-            has no folder.
+        ArgumentError: more than 120 words on a side, a layer or head that does not exist, a path that does not end in
+            .png, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 
@@ -184,14 +184,14 @@ def draw_maps(
     ...     Path(folder, "cat.png").read_bytes()[1:4]
     b'PNG'
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look gives")
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
     path = checked_path(path)
     maps = maps.merged()
     words = max(len(maps.source_words), len(maps.target_words))
     if words > MOST_WORDS:
         raise ArgumentError(
             f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a shorter sentence, or "
-            f"read the numbers in maps.cross"
+            f"use the numbers in maps.cross"
         )
     with new_figure() as figure:
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
@@ -207,7 +207,7 @@ def draw_maps(
 
 @dataclass(frozen=True)
 class Page:
-    """Two columns of panels, of which the first is the cross-attention; all lengths are inches."""
+    """Two columns of panels, the first with the cross-attention; all lengths are in inches."""
 
     columns: tuple[tuple[Panel, ...], tuple[Panel, ...]]
 
@@ -222,12 +222,12 @@ class Page:
 
     @property
     def filled(self) -> float:
-        """The share of the page that is maps."""
+        """The share of the page that maps cover."""
         maps = sum(panel.map_width * panel.map_height for column in self.columns for panel in column)
         return maps / (self.width * self.height)
 
     def draw(self, figure: Figure, title: str) -> None:
-        """Draw title, panels, scale and footnote, and give the figure their size."""
+        """Draw title, panels, scale and footnote, and set the size of the figure."""
         title = wrapped(title, TITLE_SIZE, self.width - 2 * EDGE)
         top = EDGE + (0.2 + 0.26 * len(title.splitlines()) if title else 0.0)
         figure.set_size_inches(self.width, top + self.height + 0.3 + 0.45 + EDGE)
@@ -246,7 +246,7 @@ class Page:
 
 
 def _arranged(cross: Panel, under: tuple[Panel, ...], beside: tuple[Panel, ...]) -> Page:
-    """The page on which the cross-attention is as large as the column beside it allows."""
+    """The page with the cross-attention as large as the second column allows."""
     room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
     largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
     cross = cross.sized(min(max(room / len(cross.rows), 1.3 * cross.cell), largest))

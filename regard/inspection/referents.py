@@ -17,21 +17,21 @@ from regard.text.batches import batches_in_order
 from regard.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
 
 HONESTY = (
-    "These numbers are counted over all sentences as they came out, for one head that was chosen on validation "
-    "sentences and never for a single sentence. Attention alone is not an explanation: a model may look at a word "
-    "without using it, or use a word that another layer has already mixed into its neighbours. What a translation "
-    "depends on is told by the check that swaps a noun for one of another gender and sees whether the pronoun follows."
+    "These numbers are counted over all sentences, for one head that was chosen on validation sentences and never for "
+    "a single sentence. Attention alone is not an explanation: a model may look at a word without using it, or use a "
+    "word that another layer has already mixed into its neighbours. What a translation depends on is shown by the "
+    "check that replaces a noun by one of another gender and tests whether the pronoun changes with it."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class ItWeights:
-    """What *it* looked at in one sentence.
+    """The weights of *it* in one sentence.
 
     Args:
-        words: the source words, punctuation and "<end>" apart.
-        weights: (encoder layers, heads, words), float32; sub-words merged, so each head's sum to 1.
-        it, referent, other: places among the words of *it*, of the noun it means and of the other noun.
+        words: the source words, with punctuation and "<end>" as separate words.
+        weights: (encoder layers, heads, words), float32, with sub-words merged; those of each head sum to 1.
+        it, referent, other: indices in `words` of *it*, of its referent and of the other noun.
     """
 
     words: tuple[str, ...]
@@ -42,19 +42,19 @@ class ItWeights:
 
     @property
     def agrees(self) -> torch.Tensor:
-        """(layers, heads), True where the referent weighs more than every other word but *it* itself."""
+        """(layers, heads), True if the referent has a larger weight than every other word except *it* itself."""
         rivals = [place for place in range(len(self.words)) if place not in (self.it, self.referent)]
         return self.weights[..., self.referent] > self.weights[..., rivals].amax(-1)
 
     @property
     def prefers(self) -> torch.Tensor:
-        """(layers, heads), True where the referent weighs more than the other noun."""
+        """(layers, heads), True if the referent has a larger weight than the other noun."""
         return self.weights[..., self.referent] > self.weights[..., self.other]
 
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """A head of the encoder, both numbers from 0, and its agreement on the sentences it was chosen by."""
+    """A head of the encoder, both numbers from 0, and its agreement on the sentences by which it was chosen."""
 
     layer: int
     head: int
@@ -63,15 +63,16 @@ class HeadChoice:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often *it* looks at its noun.
+    """How often *it* looks at its referent.
 
     Args:
-        agreement: share of sentences in which *it* looks more at its noun than at any other source word except *it*
-            itself; punctuation and "<end>" are words too, and a tie counts as no.
-        preference: share of sentences in which it looks more at its noun than at the other noun; a tie counts as no.
-        count: sentences measured.
-        chance: the agreement of a guess among those words: the mean of 1 / (words that may be looked at most).
-            The preference of a guess is 0.5.
+        agreement: share of sentences in which *it* looks more at its referent than at any other source word except
+            *it* itself; punctuation and "<end>" count as words, and a tie does not count.
+        preference: share of sentences in which it looks more at its referent than at the other noun; a tie does not
+            count.
+        count: number of sentences.
+        chance: the expected agreement of a random choice among those words: the mean of 1 / (number of words). The
+            expected preference is 0.5.
     """
 
     agreement: float
@@ -86,30 +87,33 @@ def it_weights(
     sentences: Sequence[PronounSentence],
     batch_tokens: int = 2048,
 ) -> list[ItWeights]:
-    """The encoder's self-attention from *it* to each source word, for every layer and head, in the sentences' order.
+    """The encoder's self-attention from *it* to each source word, for every layer and head.
 
     Args:
-        model: any mode; left as it was.
-        tokeniser: the one it was trained with.
-        sentences: what to read; only the encoder runs.
-        batch_tokens: the most source ids read at once.
+        model: in any mode; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        sentences: the sentences to read; only the encoder runs.
+        batch_tokens: the most source ids in a batch.
+
+    Returns:
+        The weights of each sentence, in the order of the sentences.
 
     Raises:
-        ArgumentError: model and tokeniser that do not belong together.
-        UnsupportedError: a recurrent translator, whose source words do not look at each other.
+        ArgumentError: a tokeniser that does not fit the model.
+        UnsupportedError: a recurrent translator, which has no self-attention.
 
     >>> from regard.text.pronouns import ARTICLE_SENTENCES
     >>> tokeniser = Tokeniser.train([ARTICLE_SENTENCES[0].source], vocab_size=300)
     >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    >>> found = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
-    >>> found.words[found.it], found.words[found.referent], found.words[found.other], found.weights.shape
+    >>> one = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
+    >>> one.words[one.it], one.words[one.referent], one.words[one.other], one.weights.shape
     ('it', 'animal', 'street', torch.Size([2, 2, 13]))
     """
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     sentences, batch_tokens = _listed("sentences", sentences), whole("batch_tokens", batch_tokens, 1)
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
-    found: dict[int, ItWeights] = {}
+    results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
@@ -117,8 +121,8 @@ def it_weights(
         weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)
         for row, index in enumerate(indices):
             spans = tokeniser.words([*encoded[index][0], END])
-            found[index] = _row_of_it(sentences[index], spans, weights[:, row])
-    return [found[index] for index in range(len(sentences))]
+            results[index] = _row_of_it(sentences[index], spans, weights[:, row])
+    return [results[index] for index in range(len(sentences))]
 
 
 def choose_head(
@@ -127,14 +131,14 @@ def choose_head(
     valid_sentences: Sequence[PronounSentence],
     batch_tokens: int = 2048,
 ) -> HeadChoice:
-    """The encoder's head whose *it* most often looks most at the true referent; the first of several that do.
+    """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
 
     Args:
         model, tokeniser, batch_tokens: as for `it_weights`.
-        valid_sentences: of the validation split; a head chosen on what it is then measured by proves nothing.
+        valid_sentences: sentences of the validation split, so that the test sentences stay independent of the choice.
 
     Raises:
-        ArgumentError: no sentences, or some of another split.
+        ArgumentError: no sentences, or sentences of another split.
 
     >>> from regard.text.pronouns import make_split
     >>> sentences = make_split("valid", 4)
@@ -148,8 +152,8 @@ def choose_head(
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
-            f"{strangers} of {len(splits)} sentences are not of the validation split; a head is chosen on "
-            f"make_split('valid', ...) alone, so that the test stays a test"
+            f"{strangers} of {len(splits)} sentences are not of the validation split; choose a head only on "
+            f"make_split('valid', ...), so that test sentences stay independent of the choice"
         )
     agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
     counts = agreed.sum(0)  # (layers, heads)
@@ -165,12 +169,12 @@ def referent_agreement(
     head: HeadChoice | tuple[int, int],
     batch_tokens: int = 2048,
 ) -> Agreement:
-    """How often one head's *it* looks most at the noun it means, over all the sentences.
+    """Measure how often *it* looks most at its referent in one head, over all sentences.
 
     Args:
         model, tokeniser, batch_tokens: as for `it_weights`.
-        sentences: what to measure on, such as the test split.
-        head: what `choose_head` chose, or (layer, head).
+        sentences: the sentences to count, such as the test split.
+        head: the result of `choose_head`, or (layer, head).
 
     Raises:
         ArgumentError: no sentences, or a head that does not exist.
@@ -189,15 +193,15 @@ def referent_agreement(
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
         raise ArgumentError(
-            f"head {number} of layer {layer} was asked for; this encoder has layers 0 to {layers - 1} and heads 0 to "
+            f"head {number} of layer {layer} does not exist; this encoder has layers 0 to {layers - 1} and heads 0 to "
             f"{heads - 1}"
         )
-    found = it_weights(model, tokeniser, sentences, batch_tokens)
+    looks = it_weights(model, tokeniser, sentences, batch_tokens)
     return Agreement(
-        agreement=sum(bool(one.agrees[layer, number]) for one in found) / len(found),
-        preference=sum(bool(one.prefers[layer, number]) for one in found) / len(found),
-        count=len(found),
-        chance=sum(1 / (len(one.words) - 1) for one in found) / len(found),
+        agreement=sum(bool(one.agrees[layer, number]) for one in looks) / len(looks),
+        preference=sum(bool(one.prefers[layer, number]) for one in looks) / len(looks),
+        count=len(looks),
+        chance=sum(1 / (len(one.words) - 1) for one in looks) / len(looks),
     )
 
 
@@ -205,21 +209,21 @@ def _layer_and_number(head: HeadChoice | tuple[int, int]) -> tuple[int, int]:
     if isinstance(head, HeadChoice):
         head = (head.layer, head.head)
     if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ArgumentError(f"head is {shown(head)}; it needs what choose_head gives, or (layer, head)")
+        raise ArgumentError(f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)")
     return whole("the layer of head", head[0]), whole("the head of head", head[1])
 
 
 def _self_attending(model: TranslationModel) -> TranslationTransformer:
     if not isinstance(model, TranslationTransformer):
         raise UnsupportedError(
-            f"where *it* looks is a question to self-attention, and {type(model).__name__} has none; ask swap_check, "
-            f"or look at its cross-attention"
+            f"where *it* looks is measured in self-attention, and {type(model).__name__} has none; use swap_check, or "
+            f"look at its cross-attention"
         )
     return model
 
 
 def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:
-    """Cut out the row of *it* from weights (layers, heads, places, places), where padding may follow the spans."""
+    """The weights of *it* from all weights (layers, heads, ids, ids), which may have padding at the end."""
     words = tuple(word for word, _ in spans)
     it, referent, other = _places(sentence, words)
     length = spans[-1][1].stop
@@ -230,10 +234,10 @@ def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.
 
 
 def _places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
-    """Where *it* and the two nouns are among the tokeniser's words, whose punctuation stands apart.
+    """The indices of *it* and of the two nouns among the tokeniser's words, which include punctuation.
 
-    Both are the same letters in the same order, so a word of `source.split()` is the first of the tokeniser's words
-    that begins within it and holds a letter.
+    Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the
+    tokeniser's words that begins within it and contains a letter.
     """
     starts = _starts(words)
     chunks = normalise(sentence.source).split()
@@ -252,30 +256,30 @@ def _places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, 
 
 
 def _starts(words: Sequence[str]) -> list[int]:
-    """How many letters stand before each word."""
+    """The number of letters before each word."""
     return [sum(map(len, words[:place])) for place in range(len(words))]
 
 
 def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
-    return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split gives them")
+    return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
 
 
 def _check_any(sentences: Sequence[PronounSentence]) -> None:
     if not sentences:
-        raise ArgumentError("there are 0 sentences to look at, and a share of nothing is no number; give one")
+        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
 
 
 @dataclass(frozen=True)
 class SwapCheck:
-    """What swapping nouns did to the pronouns, as shares of all sentences.
+    """The effect of replacing nouns on the pronouns, as shares of all sentences.
 
     Args:
-        right: the pronoun was right before any swap; the other two cannot be larger.
-        followed: right before, and right again after the *referent* was swapped for a noun of another gender,
-            which asks for another pronoun.
-        kept: right before, and still right after the *other* noun was swapped for one of another gender, which
-            must change nothing. A translator that follows any noun scores low here.
-        count: sentences checked, each translated three times.
+        right: the pronoun is right in the unchanged sentence; the other two cannot be larger.
+        followed: right before and after the *referent* is replaced by a noun of another gender, which needs another
+            pronoun.
+        kept: right before and after the *other* noun is replaced by one of another gender, which must not change the
+            pronoun. A translator that uses the wrong noun scores low here.
+        count: number of sentences, each translated three times.
     """
 
     right: float
@@ -287,15 +291,15 @@ class SwapCheck:
 def swap_check(
     translate: Callable[[list[str]], Sequence[str]], sentences: Sequence[PronounSentence], seed: int = 0
 ) -> SwapCheck:
-    """Swap the referent, and as a control the other noun, and count how often the pronoun does what it should.
+    """Replace the referent, and as a control the other noun, and count how often the pronoun is right.
 
-    Where the nouns of a sentence differ in gender the new noun has the third one, so that following is told from
-    jumping to the other noun.
+    If the nouns of a sentence differ in gender, the new noun has the third gender. A pronoun that follows the referent
+    can then be distinguished from one that agrees with the other noun.
 
     Args:
-        translate: lines in, one translation for each out; called once.
-        sentences: what to vary; the new pairs of nouns may be of any split.
-        seed: another seed may choose other nouns.
+        translate: a function from lines to their translations, one for each; it is called once.
+        sentences: the sentences to change; the new pairs of nouns may be of any split.
+        seed: determines the new nouns.
 
     Raises:
         ArgumentError: no sentences, or another number of translations than lines.
@@ -306,19 +310,19 @@ def swap_check(
     """
     if not callable(translate):
         raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
-    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split gives them")
+    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split returns them")
     if not sentences:
-        raise ArgumentError("there are 0 sentences to swap nouns in, and a share of nothing is no number; give one")
+        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),
         *(swap_other(sentence, seed) for sentence in sentences),
     ]
     given = translate([version.source for version in versions])
-    outputs = a_list("what translate gave", given, str, "a list of translations")
+    outputs = a_list("the result of translate", given, str, "a list of translations")
     if len(outputs) != len(versions):
         raise ArgumentError(
-            f"{len(versions)} lines came back as {len(outputs)} translations; give one for each, in order"
+            f"translate returned {len(outputs)} translations for {len(versions)} lines; return one for each, in order"
         )
     right = [pronoun_of(output) == version.pronoun for version, output in zip(versions, outputs, strict=True)]
     count = len(sentences)

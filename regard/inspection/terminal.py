@@ -11,12 +11,12 @@ from regard.arguments import a_list, a_string, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 
-EMPTY = "\u2423"  # "␣": a word of nothing
+EMPTY = "\u2423"  # "␣": the label of an empty word
 LONGEST = 18  # characters of a label; a longer word ends in "…"
 
 
 def visible(word: str) -> str:
-    r"""The word with every control, format, private and unusual space character as its escape.
+    r"""Make a word safe to print: control, format, private and unusual space characters become escapes.
 
     >>> visible("a\nb"), visible("\u202eevil"), visible("")
     ('a\\nb', '\\u202eevil', '␣')
@@ -44,9 +44,9 @@ CELL = 2  # characters a column
 
 
 def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80) -> str:
-    """The weights as shades, row labels on the left, column labels read downwards; a legend closes it.
+    """Draw weights as a map of characters, with row labels on the left, vertical column labels and a legend.
 
-    Columns that do not fit beside each other follow below, with the row labels again.
+    If not all columns fit into a line, the map is divided into several blocks of columns.
 
     Args:
         weights: (rows, columns), each from 0 to 1.
@@ -54,10 +54,10 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
         width: the most characters in a line, at least 24.
 
     Returns:
-        Lines without a last line break; at most `width` characters in each.
+        Lines of at most `width` characters, without a final line break.
 
     Raises:
-        ShapeError: weights that do not fit the labels.
+        ShapeError: weights of another size than the labels.
         ArgumentError: a width below 24.
 
     >>> print(terminal_map(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), ["the", "cat"], ["die", "Tür"]))
@@ -89,7 +89,7 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
 
 
 def _header(columns: Sequence[str], margin: int) -> list[str]:
-    """The column labels, a letter a line, ending right above their columns."""
+    """The column labels, written vertically above their columns."""
     words = [_letters(_fitted(column, 12)) for column in columns]
     height = max(map(len, words), default=0)
     lines = []
@@ -112,7 +112,7 @@ def _shade(weight: float) -> str:
 
 
 def _fitted(word: str, longest: int) -> str:
-    """The visible word in at most `longest` places of a terminal."""
+    """The printable word in at most `longest` terminal cells."""
     label = visible(word)
     kept = longest
     while _width(shown := shortened(label, kept)) > longest:
@@ -121,7 +121,7 @@ def _fitted(word: str, longest: int) -> str:
 
 
 def _letters(label: str) -> list[str]:
-    """Letters with the marks that stand on them."""
+    """Letters with their combining marks."""
     letters: list[str] = []
     for character in label:
         if letters and unicodedata.category(character)[0] == "M":
@@ -132,7 +132,7 @@ def _letters(label: str) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Places that a text takes in a terminal: East Asian characters and emoji two, marks none."""
+    """The width of a text in terminal cells: 2 for East Asian characters and emoji, 0 for marks."""
     return sum(
         0 if unicodedata.category(character)[0] == "M" else 1 + (unicodedata.east_asian_width(character) in "WF")
         for character in text

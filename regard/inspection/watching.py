@@ -14,26 +14,26 @@ from regard.layers.recording import Recording, record_attention
 from regard.models.kinds import TranslationModel
 from regard.text import Tokeniser
 
-Span = tuple[str, range]  # a word and the places of its ids
+Span = tuple[str, range]  # a word and the indices of its ids
 
 
 def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> torch.Tensor:
-    """Sub-words as words: the sum over the ids that are read, the mean over the ids that read.
+    """Merge weights between sub-words into weights between words: the sum over keys, the mean over queries.
 
         merged[I, J] = mean over i in I of sum over j in J of weights[i, j]
 
-    A row of weights that summed to 1 still does.
+    Each row still sums to 1.
 
     Args:
-        weights: (..., ids that read, ids that are read).
-        rows, keys: words of the two sides, as `Tokeniser.words` tells them; each id is in one of them.
+        weights: (..., query ids, key ids).
+        rows, keys: words of queries and of keys, as `Tokeniser.words` returns them; each id is in exactly one word.
 
     Returns:
-        (..., words that read, words that are read).
+        (..., query words, key words).
 
     Raises:
-        ShapeError: weights that are no tensor of floating-point numbers, or that do not fit the words.
-        ArgumentError: words that are not told by spans.
+        ShapeError: weights without floating-point numbers, or of another size than the words.
+        ArgumentError: words that are not (word, range) pairs, or that do not cover each id once.
 
     >>> halves = torch.full((2, 2), 0.5)
     >>> merge(halves, [("street", range(2))], [("street", range(2))])
@@ -51,19 +51,19 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
 
 
 def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
-    needs = "(word, range of its ids) for each word, as Tokeniser.words gives them"
-    found = a_list(name, spans, (tuple, list), needs)
-    for span in found:
+    needs = "(word, range of its ids) for each word, as Tokeniser.words returns them"
+    words = a_list(name, spans, (tuple, list), needs)
+    for span in words:
         if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
-            raise ArgumentError(f"{name} holds {shown(span)}; it needs {needs}")
-    ids = sorted(place for _, places in found for place in places)
+            raise ArgumentError(f"{name} contains {shown(span)}; it needs {needs}")
+    ids = sorted(place for _, places in words for place in places)
     if ids != list(range(len(ids))):
-        raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, is in one word")
-    return found
+        raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word")
+    return words
 
 
 def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
-    """(words, ids), 1 where the id is part of the word."""
+    """(words, ids), 1 if the id is part of the word, else 0."""
     member = torch.zeros(len(spans), sum(len(places) for _, places in spans), dtype=dtype)
     for word, (_, places) in enumerate(spans):
         member[word, places.start : places.stop] = 1
@@ -72,17 +72,17 @@ def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
 
 @contextmanager
 def watched(model: TranslationModel, tokeniser: Tokeniser) -> Generator[Recording]:
-    """While the block runs, the model drops nothing, makes no gradients and tells the weights of every layer.
+    """Record the weights of every layer, in eval mode and without gradients.
 
-    Afterwards each of its modules is in the mode, training or eval, that it was in before.
+    Afterwards each module has its previous mode, training or eval.
 
     Raises:
-        ArgumentError: a tokeniser of another size than the model's vocabulary.
+        ArgumentError: the tokeniser and the model have vocabularies of different sizes.
     """
     if model.config.vocab_size != tokeniser.vocab_size:
         raise ArgumentError(
-            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; look with the "
-            f"tokeniser it was trained with"
+            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
+            f"that the model was trained with"
         )
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -102,6 +102,6 @@ def recorded_weights(recording: Recording, stack: str, attention: str, depth: in
 def layer_weights(recording: Recording, name: str) -> torch.Tensor:
     """The weights of one layer, (batch, heads, rows, keys), float32 on the CPU.
 
-    A recurrent layer runs once for each word that it writes; its rows are joined in their order.
+    A recurrent layer runs once for each target word; its rows are concatenated.
     """
     return torch.cat([detail.weights.float().cpu() for detail in recording[name]], 2)

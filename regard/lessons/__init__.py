@@ -1,7 +1,8 @@
-"""Lessons: what articles about attention claim, put to the test with regard's own calls.
+"""Lessons that check claims of well-known articles about attention, with regard's public functions.
 
-A lesson computes one record (`Taught`), which a terminal, JSON, a picture and a page of the docs all show. Everything
-is seeded, so that another machine prints the same; what it cannot (times) stands in tables marked as measured.
+A lesson computes one record (`Taught`), from which terminal output, JSON, a picture and a page of the docs are made.
+Everything is seeded, so that every machine prints the same results, except for times, whose tables are marked as
+measured.
 """
 
 from regard.lessons.taught import LESSONS, Claim, Lesson, Settings, Table, Taught, find_lesson, to_markdown

@@ -1,4 +1,4 @@
-"""Lesson: Bahdanau's decoder attends and then moves on, Luong's moves on and then attends."""
+"""Lesson: Bahdanau's decoder attends before it updates its state, Luong's after."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TEXT = "the animal did not cross the street"
 WRITTEN = ("das", "Tier", "überquerte", "die", "Straße", "nicht")
 DIM, HIDDEN = 12, 16
-EDITED = 2  # the word written at this step becomes another
-SHARPER = 5.0  # untrained scores are made larger, so that rows differ visibly
+EDITED = 2  # the target word of this step is replaced
+SHARPER = 5.0  # factor on untrained weights, so that rows differ visibly
 EXACT = 1e-12
 
 CODE = """\
@@ -31,9 +31,9 @@ import torch
 from regard.mechanisms import Additive, General
 from regard.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
 
-read = torch.randn(1, 7, 16)  # what an encoder made of seven words
+read = torch.randn(1, 7, 16)  # encoder outputs for seven words
 attention = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
-bahdanau = BahdanauCell(torch.nn.GRUCell(12 + 16, 16), attention)  # its input is [y; context]
+bahdanau = BahdanauCell(torch.nn.GRUCell(12 + 16, 16), attention)  # input [y; context]
 output, state = bahdanau(torch.randn(1, 12), bahdanau.begin(torch.zeros(1, 16)), attention.remember(read))
 
 attention = MemoryAttention(General(query_dim=16, key_dim=16))
@@ -42,7 +42,7 @@ output, state = luong(torch.randn(1, 12), luong.begin(torch.zeros(1, 16)), atten
 
 
 def teach(settings: Settings) -> Taught:
-    """Two decoders write the same words; one of the words becomes another, and it shows who attends when."""
+    """Run two decoders on the same target words, replace one word, and compare when the weights change."""
     words = words_of(settings.text, TEXT)
     seed = settings.seed
     read, written = _encoded(words, seed), embedded(WRITTEN, DIM, seed + 1)
@@ -70,14 +70,16 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["alignment"],
         paragraphs=(
-            "Both decoders weigh the words read anew for each word they write. Bahdanau's attends with the state it "
-            "comes from, s_{t-1}, and moves on with what it found: s_t = f(s_{t-1}, [y_{t-1}; c_t]). Luong's moves on "
-            "first, h_t = f(h_{t-1}, y_{t-1}), and attends with where it has come to.",
-            "The scores differ too: Bahdanau's adds, v · tanh(W s + U h_j), Luong's multiplies, hᵀ W h_j, which is one "
-            "product of matrices for all words at once.",
-            f"The order shows when a written word is exchanged: here “{WRITTEN[EDITED]}”, which is read at step "
-            f"{EDITED}. Nothing is trained, so which words are looked at means nothing; when the weights move does. "
-            f"Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 and 3.3.",
+            "Both decoders compute attention weights over the source words for each target word. Bahdanau's decoder "
+            "attends with its previous state s_{t-1} and then updates the state with the context: s_t = f(s_{t-1}, "
+            "[y_{t-1}; c_t]). Luong's decoder first updates its state, h_t = f(h_{t-1}, y_{t-1}), and then attends "
+            "with the new state.",
+            "The scores differ too: Bahdanau's is additive, v · tanh(W s + U h_j); Luong's is multiplicative, hᵀ W "
+            "h_j, which is a single matrix product for all words.",
+            f"To observe the order, one target word is replaced: “{WRITTEN[EDITED]}”, the input of step {EDITED}. "
+            f"The decoders are not trained, so only the step at which the weights change is meaningful, not the words "
+            f"that they attend to. Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 "
+            f"and 3.3.",
         ),
         tables=(_table(numbers),),
         claims=_claims(numbers),
@@ -88,7 +90,7 @@ def teach(settings: Settings) -> Taught:
 
 
 def steps(cell: AttentionCell, written: torch.Tensor, read: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Step by step: the weights (steps, words read), and the recurrent states (steps, HIDDEN)."""
+    """The weights (steps, source words) and the recurrent states (steps, HIDDEN) of every step."""
     attention = cell.attention
     assert isinstance(attention, MemoryAttention)
     memory, state = attention.remember(read), cell.begin(torch.zeros(1, HIDDEN, dtype=read.dtype))
@@ -122,19 +124,19 @@ def luong_by_hand(cell: AttentionCell, written: torch.Tensor, read: torch.Tensor
 
 
 def _first(moved: torch.Tensor) -> int | None:
-    """The first step that moves at all."""
+    """The first step whose value changes; None if none does."""
     found = (moved > EXACT).nonzero().flatten().tolist()
     return found[0] if found else None
 
 
 def _learned(cell: AttentionCell) -> dict[str, torch.Tensor]:
-    """What the score has learned, without the axis of its one head."""
+    """The parameters of the score, without the axis of its single head."""
     assert isinstance(cell.attention, MemoryAttention)
     return {name: value[0] for name, value in cell.attention.learned.items()}
 
 
 def _encoded(words: tuple[str, ...], seed: int) -> torch.Tensor:
-    """What a recurrent encoder makes of each word, half of it from the left and half from the right."""
+    """Outputs of a bidirectional recurrent encoder for each word."""
     encoder = seeded(seed, nn.GRU, DIM, HIDDEN // 2, batch_first=True, bidirectional=True)
     return encoder(embedded(words, DIM, seed))[0].detach()  # (1, words, HIDDEN)
 
@@ -161,39 +163,39 @@ def _sharper(attention: MemoryAttention) -> MemoryAttention:
 def _table(numbers: dict[str, Any]) -> Table:
     moved = [numbers["decoders"][name]["edit_moves_weights"] for name in ("bahdanau", "luong", "luong, fed")]
     rows = tuple(
-        (str(step), word, "exchanged" if step == EDITED else "", *(f"{value:.3f}" for value in values))
+        (str(step), word, "replaced" if step == EDITED else "", *(f"{value:.3f}" for value in values))
         for step, (word, *values) in enumerate(zip(WRITTEN, *moved, strict=True))
     )
-    columns = ("step", "reads", "", "Bahdanau", "Luong", "Luong, input feeding")
-    return Table("How far the weights of each step move when one written word is exchanged", columns, rows)
+    columns = ("step", "input", "", "Bahdanau", "Luong", "Luong, input feeding")
+    return Table("How far the weights of each step move when one target word is replaced", columns, rows)
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     bahdanau, luong, fed = (numbers["decoders"][name] for name in ("bahdanau", "luong", "luong, fed"))
     return (
         Claim(
-            "Both cells are their paper's formulas, written out.",
+            "Both cells are equal to the formulas of their papers.",
             all(numbers["by_hand"].values()),
             f"weights of {len(WRITTEN)} steps, to {EXACT:g}",
         ),
         Claim(
-            "Bahdanau's weights are decided before the word is read: they move only at the next step.",
+            "Bahdanau's weights are computed before the word is read: they change only at the next step.",
             bahdanau["edit_moves_from"] == EDITED + 1,
-            f"the word of step {EDITED} moves weights from step {bahdanau['edit_moves_from']} on",
+            f"the word of step {EDITED} changes weights from step {bahdanau['edit_moves_from']} on",
         ),
         Claim(
-            "Luong's are decided after it: they move at the step itself.",
+            "Luong's weights are computed after the word is read: they change at the same step.",
             luong["edit_moves_from"] == fed["edit_moves_from"] == EDITED,
             f"from step {luong['edit_moves_from']} on",
         ),
         Claim(
-            "What Bahdanau's decoder finds goes into its state; Luong's state never learns of it.",
+            "Bahdanau's context enters the decoder's state; Luong's does not.",
             bahdanau["source_moves_from"] == 0 and luong["source_moves_from"] is None,
-            f"with another source the states move by {max(bahdanau['source_moves_states']):.3f} and by "
+            f"with another source the states change by {max(bahdanau['source_moves_states']):.3f} and by "
             f"{max(luong['source_moves_states']):.3f}",
         ),
         Claim(
-            "With input feeding it does, one step later.",
+            "With input feeding, Luong's context enters the state one step later.",
             fed["source_moves_from"] == 1,
             f"{fed['source_moves_states'][0]:.3f} at step 0, {fed['source_moves_states'][1]:.3f} at step 1",
         ),
@@ -203,10 +205,10 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     read, names = (
         numbers["read"],
-        {"bahdanau": "Bahdanau: attend, then move on", "luong": "Luong: move on, then attend"},
+        {"bahdanau": "Bahdanau: attend, then update the state", "luong": "Luong: update the state, then attend"},
     )
     width = min(max(4.2, 0.19 * len(read)), 9.0)
-    begin(figure, "Who attends when", 2 * width + 1.6, 6.4)
+    begin(figure, "When the decoders attend", 2 * width + 1.6, 6.4)
     panels = figure.subplots(2, 2, height_ratios=(3, 1.2))
     steps_read = [f"{step}: {word}" for step, word in enumerate(WRITTEN)]
     moved = [numbers["decoders"][name]["edit_moves_weights"] for name in names]
@@ -221,9 +223,9 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         below.bar(range(len(WRITTEN)), moved[column], color=colours, width=0.6)
         below.set(ylim=(0, highest), xlim=(-0.5, len(WRITTEN) - 0.5))
         below.set_xticks(range(len(WRITTEN)), [str(step) for step in range(len(WRITTEN))])
-        below.set_xlabel(f"step; “{WRITTEN[EDITED]}”, read at step {EDITED} (orange), is exchanged", fontsize=9)
+        below.set_xlabel(f"step; “{WRITTEN[EDITED]}”, the input of step {EDITED} (orange), is replaced", fontsize=9)
         below.spines[["top", "right"]].set_visible(False)
         below.tick_params(labelsize=8)
-    panels[0, 0].set_ylabel("step: word it reads ↓, source →", fontsize=8.5)
-    panels[1, 0].set_ylabel("weights move by", fontsize=9, labelpad=14)
+    panels[0, 0].set_ylabel("step: input word ↓, source word →", fontsize=8.5)
+    panels[1, 0].set_ylabel("change of weights", fontsize=9, labelpad=14)
     scale_beside(figure, image, panels[0], "attention weight")

@@ -1,4 +1,4 @@
-"""Lesson: the causal mask in three steps, and that nothing of the future comes through."""
+"""Lesson: the causal mask in three steps, and a check that later words have no effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEXT = "Life is short, eat dessert first"
 DIM = 16
 EXACT = 1e-12
-PRINTED = 12  # words whose weights are written as numbers
+PRINTED = 12  # longest sentence whose weights are printed as a table
 
 CODE = """\
 import torch
@@ -28,13 +28,13 @@ import regard as rg
 
 q, k, v = torch.randn(3, 1, 1, 6, 16).unbind(0)  # (batch, heads, length, head_dim)
 before = rg.attention(q, k, v, pattern="causal")
-k[..., 4:, :], v[..., 4:, :] = 0.0, 0.0  # another future for the first four words
+k[..., 4:, :], v[..., 4:, :] = 0.0, 0.0  # replace the words after the first four
 after = rg.attention(q, k, v, pattern="causal")
 print((after - before)[..., :4, :].abs().max())"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Softmax, mask, share out again; then the one step that does the same; then another future."""
+    """Compute softmax, mask and normalisation; the same in one step; and outputs after later words change."""
     words = words_of(settings.text, TEXT)
     q, k, v = _projected(words, settings.seed)
     steps = three_steps(q, k)
@@ -54,13 +54,14 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["causal"],
         paragraphs=(
-            "A model that writes one word after the other must not see what it is to write. In three steps: take the "
-            "softmax over all words, set the weights of later words to 0, and divide each row by what is left.",
+            "A model that generates a text word by word must not look at later words. The causal mask ensures this. In "
+            "three steps: compute the softmax over all words, set the weights of later words to 0, and divide each row "
+            "by its remaining sum.",
             "The same in one step: set the scores of later words to minus infinity before the softmax. Their "
-            "exponentials are 0, so the softmax shares out among the others alone. This is what regard's pattern "
-            "“causal” means; the hidden half is not even computed.",
-            f"The test of a mask is to change what it hides: the words from number {edited + 1} on are replaced, and "
-            f"the outputs of the words before them are compared.",
+            "exponentials are 0, so the softmax covers only the remaining words. This is the meaning of regard's "
+            "pattern “causal”, which does not even compute the masked half.",
+            f"To test the mask, the words from number {edited + 1} on are replaced, and the outputs of the words "
+            f"before them are compared.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -71,7 +72,7 @@ def teach(settings: Settings) -> Taught:
 
 
 def three_steps(q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
-    """Weights of all words; those of later words set to 0; the rest shared out again, (…, length, length) each."""
+    """Weights over all words; with later words set to 0; normalised again, (…, length, length) each."""
     weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
     masked = weights.tril()
     return [weights, masked, masked / masked.sum(-1, keepdim=True)]
@@ -84,7 +85,7 @@ def _projected(words: tuple[str, ...], seed: int) -> list[torch.Tensor]:
 
 
 def _change(words: tuple[str, ...], edited: int, pattern: str | None, seed: int) -> torch.Tensor:
-    """How far each word's output moves, (length,), when the words from `edited` on become others."""
+    """How far each word's output moves, (length,), when the words from `edited` on are replaced."""
     before, after = (_projected(words, seed), _projected(words, seed))
     for one in after:
         one[..., edited:, :] = normal(seed + 2, *one[..., edited:, :].shape)
@@ -95,16 +96,17 @@ def _change(words: tuple[str, ...], edited: int, pattern: str | None, seed: int)
 def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     words, change = numbers["words"], numbers["change"]
     rows = tuple(
-        (str(place + 1), word, "other" if place >= numbers["edited_from"] else "", f"{causal:.3f}", f"{full:.3f}")
+        (str(place + 1), word, "yes" if place >= numbers["edited_from"] else "", f"{causal:.3f}", f"{full:.3f}")
         for place, (word, causal, full) in enumerate(zip(words, change["causal"], change["full"], strict=True))
     )
-    edited = Table("How far each output moves when the future changes", ("", "word", "now", "causal", "no mask"), rows)
+    columns = ("", "word", "replaced", "causal", "no mask")
+    edited = Table("How far each output moves when later words are replaced", columns, rows)
     if len(words) > PRINTED:
         return (edited,)
     weights = tuple(
         (word, *(f"{value:.2f}" for value in row)) for word, row in zip(words, numbers["shared_again"], strict=True)
     )
-    return Table("Causal weights: each row reads the words to its left", ("", *words), weights), edited
+    return Table("Causal weights: each row is a query word, each column a key word", ("", *words), weights), edited
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
@@ -112,23 +114,23 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     left = [sum(row) for row in numbers["masked"]]
     return (
         Claim(
-            "Masked after the softmax, rows lose what the future had, and are less than 1 until they are shared again.",
+            "If weights are masked after the softmax, rows sum to less than 1 until they are normalised again.",
             all(total < 1 - 1e-3 for total in left[:-1]),
-            f"the first row keeps {left[0]:.2f}, the last {left[-1]:.2f}",
+            f"the first row sums to {left[0]:.2f}, the last to {left[-1]:.2f}",
         ),
         Claim(
-            "The three steps give what minus infinity before the softmax gives.",
+            "The three steps give the same weights as minus infinity before the softmax.",
             numbers["steps_against_infinity"],
             f"to {EXACT:g}",
         ),
         Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], f"to {EXACT:g}"),
         Claim(
-            "Another future changes no earlier output.",
+            "Replacing later words changes no earlier output.",
             numbers["past_unmoved"],
             f"the first {edited} words, to {EXACT:g}",
         ),
         Claim(
-            "Without the mask it changes every one of them.",
+            "Without the mask it changes every earlier output.",
             min(change["full"][:edited]) > 1e-3,
             f"they move by {min(change['full'][:edited]):.3f} to {max(change['full'][:edited]):.3f}",
         ),
@@ -144,11 +146,11 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     steps = (
         ("1. softmax over all words", numbers["weights"], None),
         ("2. later words set to 0", numbers["masked"], later),
-        ("3. each row divided by what is left", numbers["shared_again"], later),
+        ("3. each row divided by its sum", numbers["shared_again"], later),
     )
     for axes, (title, values, hidden) in zip(panels, steps, strict=True):
         rows = words if axes is panels[0] else ()
         image = draw_map(axes, torch.tensor(values), rows, words, hidden=hidden, cell=side / len(words))
         axes.set_xlabel(title, fontsize=9.5)
-    panels[0].set_ylabel("word that reads ↓, word that is read →", fontsize=8.5)
+    panels[0].set_ylabel("query word ↓, key word →", fontsize=8.5)
     scale_beside(figure, image, panels, "attention weight")

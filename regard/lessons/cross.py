@@ -1,4 +1,4 @@
-"""Lesson: cross-attention. The cells of an image ask the words of a sentence what they show."""
+"""Lesson: cross-attention between the cells of an image (queries) and the words of a sentence (keys, values)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SHOWN = ("sky", "ball", "grass")  # what a cell of the image can show
 HEIGHT, WIDTH = 12, 16
 CHANNELS, CONTEXT_DIM, HEADS = 32, 48, 2
 THING_COLOURS = ("#56B4E9", "#D55E00", "#009E73")
-NOISE = 0.1  # beside channels of size 1
-SHARPNESS = 5.0  # how much more a cell's own word scores than a word at random
+NOISE = 0.1  # standard deviation, where that of the channels is 1
+SHARPNESS = 5.0  # by how much the score of the right word exceeds that of a random word
 EXACT = 1e-12
 
 CODE = """\
@@ -39,7 +39,7 @@ print(y.mT.unflatten(2, (12, 16)).shape)  # an image again"""
 
 
 def teach(settings: Settings) -> Taught:
-    """An image's latent grid, queries (batch, height * width, channels), asks a sentence of another size."""
+    """Compute cross-attention from the cells of an image, (batch, height * width, channels), to a sentence."""
     parts, image = scene(settings.seed)
     words = embedded(SENTENCE, CONTEXT_DIM, settings.seed)
     layer = _taught_layer(parts, words, settings.seed)
@@ -69,16 +69,16 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["cross"],
         paragraphs=(
-            "In cross-attention queries come from one thing, keys and values from another. The two need neither the "
-            "same length nor the same size: the projections bring both to head_dim. Text-to-image models use it to let "
-            "every cell of an image ask the words of a prompt.",
+            "In cross-attention the queries come from one sequence, keys and values from another. The two sequences "
+            "may differ in length and in vector size, since the projections map both to head_dim. In text-to-image "
+            "models, for example, every cell of an image attends to the words of a prompt.",
             f"An image of {CHANNELS} channels on a grid of {HEIGHT} by {WIDTH} is a sequence of {HEIGHT * WIDTH} "
             f"queries, (batch, height * width, channels); the sentence has {len(SENTENCE)} words of {CONTEXT_DIM} "
             f"numbers, so context_dim differs from dim.",
-            "Nothing is trained here: the query projection was solved for, so that a cell which shows sky asks for the "
-            "key of “sky”, and so on; keys, values and noise in every cell are seeded. Positions of cells and words "
-            "have no common origin, so regard refuses patterns that compare them. Source: Vaswani et al. 2017, section "
-            "3.2.3; Rombach et al. 2022, section 3.3.",
+            "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
+            "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Positions of "
+            "cells and words have no common origin, so regard refuses patterns that compare them. Source: Vaswani et "
+            "al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -89,7 +89,7 @@ def teach(settings: Settings) -> Taught:
 
 
 def _picture() -> torch.Tensor:
-    """What each cell shows, (height, width): sky above, grass below, a ball between."""
+    """The number of the thing that each cell shows, (height, width): sky above, grass below, a ball between."""
     y, x = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
     picture = torch.where(y < HEIGHT // 2, SHOWN.index("sky"), SHOWN.index("grass"))
     return picture.masked_fill((y - 6.5) ** 2 + (x - 5.5) ** 2 < 12, SHOWN.index("ball"))
@@ -103,7 +103,7 @@ def scene(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _taught_layer(parts: torch.Tensor, words: torch.Tensor, seed: int) -> MultiHeadAttention:
-    """A seeded layer whose queries are solved for: what a cell shows becomes the key of its word, made longer."""
+    """A random layer whose query projection maps what a cell shows to a multiple of the key of its word."""
     layer = seeded(seed, MultiHeadAttention, CHANNELS, HEADS, context_dim=CONTEXT_DIM, projection_bias=False)
     assert layer.to_k is not None
     keys = layer.to_k(words)[0, [SENTENCE.index(word) for word in SHOWN]].detach()  # (things, channels)
@@ -158,22 +158,22 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The output has the image's shape, the weights a row of words for every cell.",
             shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
-            f"{CHANNELS} channels ask words of {CONTEXT_DIM} numbers",
+            f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
         ),
-        Claim("Each cell shares out a weight of 1 among the words.", numbers["rows_sum_to_one"], f"to {EXACT:g}"),
+        Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], f"to {EXACT:g}"),
         Claim(
             "Every cell looks most at the word for what it shows.",
             numbers["share_right"] == 1,
             f"{numbers['share_right']:.3f} of {HEIGHT * WIDTH} cells",
         ),
-        Claim("The layer is the formula written out.", numbers["by_hand"], f"to {EXACT:g}"),
+        Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], f"to {EXACT:g}"),
         Claim(
-            "Cells ask apart from each other: shuffled cells have shuffled answers.",
+            "Cells are independent: shuffling the cells shuffles the outputs.",
             numbers["cells_apart"],
             f"to {EXACT:g}",
         ),
         Claim(
-            "“causal” between an image and a sentence is refused.",
+            "The pattern “causal” between an image and a sentence is refused.",
             bool(numbers["refusal"]),
             numbers["refusal"] or "it was not",
         ),
@@ -183,7 +183,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     from matplotlib.colors import ListedColormap
 
-    begin(figure, "Every cell of an image asks a sentence", 12.0, 4.4)
+    begin(figure, "Cross-attention from the cells of an image to a sentence", 12.0, 4.4)
     rows, columns = 2, len(SENTENCE) // 2
     panels = figure.subplots(rows, columns + 1)
     shown = panels[0, 0]

@@ -1,4 +1,4 @@
-"""What the figures of lessons share: the colours of regard's other pictures, labelled axes, legends beside the data."""
+"""Drawing functions that the figures of all lessons share: layout, labelled axes, lines, maps, legends."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BELOW = 0.42  # inches that numbers and label of an axis take
-FEW = 16  # rows that have room for letters of full size
+FEW = 16  # up to this number of rows, labels have full size
 
 __all__ = ["LINES", "FAINT", "INK", "begin", "draw_line", "draw_map", "label_axes", "legend_below", "scale_beside"]
 
 
 def begin(figure: Figure, title: str, width: float, height: float) -> None:
-    """A size in inches, a heading, and axes that make room for each other."""
+    """Set the size in inches, the title, and a layout in which axes do not overlap."""
     figure.set_size_inches(width, height)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
     figure.suptitle(title, fontsize=12, fontweight="bold", color=INK, parse_math=False)
 
 
 def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    """What is shown, along what, in which unit."""
+    """Set the title and the labels of both axes."""
     axes.set_title(title, fontsize=10, color=INK, parse_math=False)
     axes.set_xlabel(x, fontsize=9, color=INK, parse_math=False)
     axes.set_ylabel(y, fontsize=9, color=INK, parse_math=False)
@@ -38,13 +38,13 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, label: str) -> None:
-    """A line with the colour and the mark of its number, so that no meaning hangs on colour alone."""
+    """Draw a line with the colour and the marker of its number, so that lines differ without colour too."""
     axes.plot(x, y, label=label, color=LINES[number], marker=MARKS[number], markersize=5, linewidth=1.4)
     axes.grid(alpha=0.25)
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
-    """A legend under the axis' own label, whatever the height of the axes."""
+    """Draw a legend below the label of the x axis, at any height of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     figure = axes.get_figure(root=True)
@@ -64,7 +64,7 @@ def draw_map(
     hidden: torch.Tensor | None = None,
     cell: float = 0.3,
 ) -> Any:
-    """Values (rows, columns) as colours, words beside and above; cells in `hidden` stay grey; `cell` is in inches."""
+    """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
     axes.set_facecolor("#e4e4e4")
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
     image = axes.imshow(shown.numpy(), cmap=COLOURS, vmin=limits[0], vmax=limits[1], aspect="auto",
@@ -82,7 +82,7 @@ def draw_map(
 
 
 def scale_beside(figure: Figure, image: Any, axes: Any, label: str) -> None:
-    """The bar that says which colour is which value."""
+    """Draw the colour scale."""
     bar = figure.colorbar(image, ax=axes, shrink=0.75, aspect=24, pad=0.02)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, labelsize=7.5, color=FAINT, labelcolor=FAINT)

@@ -1,4 +1,4 @@
-"""Lesson: query heads share keys and values: what it saves when writing, and what a mean of heads keeps."""
+"""Lesson: query heads that share keys and values: what this saves in decoding, and how good a mean of heads is."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TEXT = "The animal did not cross the street because it was too tired."
 DIM, HEADS = 256, 8
 KV_HEADS = (8, 4, 2, 1)
 NAMES = {8: "multi-head", 4: "grouped", 2: "grouped", 1: "multi-query"}
-HELD = 2048  # words in the cache when a step is timed
+HELD = 2048  # words in the cache when a decoding step is timed
 EXACT = 1e-12
-WAYS = {"mean": "the mean of the heads", "first": "the first of the heads", "new": "new numbers"}
+WAYS = {"mean": "the mean of the heads", "first": "the first of the heads", "new": "new random weights"}
 
 CODE = """\
 import torch
@@ -38,7 +38,7 @@ for kv_heads in (8, 4, 2, 1):
 
 
 def teach(settings: Settings) -> Taught:
-    """Bytes and time by kv_heads, and how near a layer with fewer heads stays to the one that it was made from."""
+    """Measure cache size and decoding time by kv_heads, and the error of a layer converted to fewer heads."""
     words = words_of(settings.text, TEXT)
     x = embedded(words, DIM, settings.seed)
     whole = seeded(settings.seed, MultiHeadAttention, DIM, HEADS, pattern="causal")
@@ -58,14 +58,15 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["grouped"],
         paragraphs=(
-            "A model that writes keeps the keys and values of all words so far, for every head, and reads all of them "
-            "at every step. Most of that time is reading memory, so the way to write faster is to keep less.",
-            f"Grouped-query attention lets several query heads read one key/value head: of {HEADS}, query head h reads "
-            f"key/value head h // ({HEADS} // kv_heads). With one for all it is multi-query attention. The queries "
-            f"stay different, so the heads still look at different words.",
-            "A trained model is converted by taking the mean of the key and value projections of each group, and "
-            "training on for a little. Here the heads are seeded and have nothing in common, which is the worst case: "
-            "the mean is still nearer to the original than one of the heads or new ones. Source: Shazeer 2019; "
+            "A model that generates text stores the keys and values of all earlier words for every head, and reads all "
+            "of them at every step. Most of the time of a step is spent reading memory, so a smaller cache makes "
+            "generation faster.",
+            f"In grouped-query attention several query heads share one key/value head: of {HEADS} query heads, head h "
+            f"reads key/value head h // ({HEADS} // kv_heads). With a single key/value head it is called multi-query "
+            f"attention. The queries still differ, so the heads still attend to different words.",
+            "A trained model is converted by averaging the key and value projections of each group, followed by some "
+            "further training. Here the heads are random and independent, which is the worst case. The mean is still "
+            "closer to the original than the first head of each group or new random heads. Source: Shazeer 2019; "
             "Ainslie et al. 2023, section 2.1 and figure 4.",
         ),
         tables=_tables(numbers),
@@ -77,7 +78,7 @@ def teach(settings: Settings) -> Taught:
 
 
 def fewer_heads(layer: MultiHeadAttention, kv_heads: int, way: str, seed: int = 0) -> MultiHeadAttention:
-    """The layer with other key/value heads, made of its own: "mean", "first", "new", or "repeat" for more of them."""
+    """The layer with another number of key/value heads, by `way`: "mean", "first", "new", or "repeat" for more."""
     made = seeded(seed + 1, MultiHeadAttention, DIM, HEADS, kv_heads=kv_heads, pattern="causal")
     made.to_q, made.to_output = copy.deepcopy(layer.to_q), copy.deepcopy(layer.to_output)
     for name in ("to_k", "to_v"):
@@ -92,13 +93,13 @@ def fewer_heads(layer: MultiHeadAttention, kv_heads: int, way: str, seed: int = 
 
 
 def _error(fewer: MultiHeadAttention, whole: MultiHeadAttention, x: torch.Tensor) -> float:
-    """How far outputs are apart, relative to the size of the original's."""
+    """The distance between the outputs, relative to the norm of the original output."""
     expected = whole(x).detach()
     return float((fewer(x).detach() - expected).norm() / expected.norm())
 
 
 def _reads_its_group(seed: int) -> bool:
-    """Does query head h read key/value head h // (heads // kv_heads)? Compared with heads written out one by one."""
+    """Whether query head h reads key/value head h // (heads // kv_heads), by comparison with one call per head."""
     q, k, v = normal(seed, 1, HEADS, 7, 16), normal(seed + 1, 1, 2, 7, 16), normal(seed + 2, 1, 2, 7, 16)
     apart = [attention(q[:, [h]], k[:, [h // (HEADS // 2)]], v[:, [h // (HEADS // 2)]]) for h in range(HEADS)]
     return largest(attention(q, k, v) - torch.cat(apart, 1)) < EXACT
@@ -109,7 +110,7 @@ def _cache(kv_heads: int) -> Any:
 
 
 def _step(kv_heads: int, seed: int) -> Callable[[], object]:
-    """One word more, when the cache is nearly full; the word is forgotten again."""
+    """A function that decodes one more word with a nearly full cache and removes it again."""
     layer = seeded(seed, MultiHeadAttention, DIM, HEADS, kv_heads=kv_heads, pattern="causal").float()
     cache = layer.new_cache(1, "static", capacity=HELD)
     with torch.no_grad():
@@ -134,7 +135,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             tuple((*label, size) for label, size in zip(labels, kib, strict=True)),
         ),
         Table(
-            "CPU time of one more word",
+            "CPU time of one decoding step",
             ("kv_heads", "", "milliseconds"),
             tuple(
                 (*label, f"{spent:.2f}")
@@ -143,7 +144,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             measured=True,
         ),
         Table(
-            f"Distance from the output of all {HEADS} heads, relative, on {numbers['words']} words",
+            f"Relative distance from the output with {HEADS} key/value heads, on {numbers['words']} words",
             ("kv_heads", "", *WAYS.values()),
             tuple((*label, *(f"{error:.3f}" for error in row)) for label, row in zip(labels, errors, strict=True)),
         ),
@@ -154,22 +155,22 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     sizes, errors = numbers["cache_bytes"], numbers["errors"]
     return (
         Claim(
-            "The cache shrinks in step with kv_heads.",
+            "The cache shrinks in proportion to kv_heads.",
             all(size * HEADS == sizes[0] * kv_heads for size, kv_heads in zip(sizes, KV_HEADS, strict=True)),
             f"{sizes[0]:,} bytes with {KV_HEADS[0]}, {sizes[-1]:,} with {KV_HEADS[-1]}",
         ),
         Claim(
             "Query head h reads key/value head h // (heads // kv_heads).",
             numbers["shared_alike"],
-            f"{HEADS} query heads on 2, against each head written out, to {EXACT:g}",
+            f"{HEADS} query heads on 2, compared with one call per head, to {EXACT:g}",
         ),
         Claim(
-            "Where the heads of a group are alike, their mean changes nothing.",
+            "If the heads of a group are equal, their mean does not change the output.",
             numbers["kept_alike"],
             f"to {EXACT:g}",
         ),
         Claim(
-            "Where they are not, the mean is nearer than the first of them, and than new heads.",
+            "If they differ, the mean is closer to the original than the first head of the group or new heads.",
             all(
                 mean < min(first, new)
                 for mean, first, new in zip(errors["mean"][1:], errors["first"][1:], errors["new"][1:], strict=True)
@@ -185,7 +186,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     draw_line(size, KV_HEADS, [nbytes / 2**20 for nbytes in numbers["cache_bytes"]], 0, "cache")
     label_axes(size, f"Cache of {HELD:,} words", "key/value heads", "MiB")
     draw_line(speed, KV_HEADS, numbers["measured"]["milliseconds"], 0, "step")
-    label_axes(speed, "One more word (measured here)", "key/value heads", "milliseconds of CPU time")
+    label_axes(speed, "One decoding step (measured here)", "key/value heads", "milliseconds of CPU time")
     for number, (way, label) in enumerate(WAYS.items()):
         draw_line(quality, KV_HEADS, numbers["errors"][way], number, label)
     label_axes(quality, f"Distance from {HEADS} heads, untrained", "key/value heads", "relative error of the output")

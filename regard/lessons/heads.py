@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-RELATIONS = {"verb to subject": "verb", "adjective to noun": "adjective", "it to referent": "*it*"}
+RELATIONS = {  # the word that looks, and what it belongs to
+    "verb to subject": ("verb", "subject"),
+    "adjective to noun": ("adjective", "noun"),
+    "it to referent": ("*it*", "referent"),
+}
 _HELPERS = frozenset({"did", "was", "not"})  # "was not crossed by": the verb is "crossed"
 
 Link = tuple[int, int]  # places of the word that looks and of the word that it belongs to
@@ -31,15 +35,15 @@ Link = tuple[int, int]  # places of the word that looks and of the word that it 
 
 @dataclass(frozen=True)
 class Score:
-    """How often one word looks most at the other.
+    """How often heads look from the first word of a link to the second.
 
     Args:
         shares: (layers, heads), the share of links whose first word looks more at the second than at any other word
-            but itself; a tie counts as no.
-        count: links.
-        chance: the share of a blind choice among those words.
-        offset, by_offset: the number of words ahead (back where negative) that is right most often, and how often: a
-            head that scores no more may do no more than look at a neighbour.
+            except itself; a tie does not count.
+        count: number of links.
+        chance: the expected share of a random choice among those words.
+        offset, by_offset: the number of words ahead (back if negative) that is right most often, and its share: a
+            head with no higher share may only look at a fixed neighbour.
     """
 
     shares: torch.Tensor
@@ -50,7 +54,7 @@ class Score:
 
 
 def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[Link]]:
-    """The links of each relation among the words of a source, whose punctuation stands apart.
+    """The links of each relation among the words of a source, with punctuation as separate words.
 
     Raises:
         DataError: the words are not those of the sentence.
@@ -82,18 +86,18 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
 
 
 def score(maps: Sequence[torch.Tensor], links: Sequence[Sequence[Link]]) -> Score:
-    """How often each head looks along the links, over all sentences.
+    """Score every head by how often it looks from the first word of a link to the second, over all sentences.
 
     Args:
         maps: weights of each sentence, (layers, heads, words, words).
-        links: of each sentence.
+        links: the links of each sentence.
 
     Raises:
-        DataError: there is no link in any of them.
+        DataError: no sentence has a link.
 
     >>> next_word = torch.eye(3).roll(1, 1)[None, None]
-    >>> found = score([next_word], [[(0, 1), (1, 0)]])
-    >>> found.shares.tolist(), found.chance
+    >>> scored = score([next_word], [[(0, 1), (1, 0)]])
+    >>> scored.shares.tolist(), scored.chance
     ([[0.5]], 0.5)
     """
     hits, chances, offsets = [], [], Counter()
@@ -105,15 +109,15 @@ def score(maps: Sequence[torch.Tensor], links: Sequence[Sequence[Link]]) -> Scor
             chances.append(1 / (len(rivals) + 1))
             offsets[other - word] += 1
     if not hits:
-        raise DataError("no sentence holds such a pair of words; give more sentences")
-    offset, often = min(offsets.items(), key=lambda found: (-found[1], abs(found[0]), found[0]))
+        raise DataError("no sentence contains such a pair of words; give more sentences")
+    offset, often = min(offsets.items(), key=lambda item: (-item[1], abs(item[0]), item[0]))
     count = len(hits)
     shares = torch.stack(hits).double().mean(0)
     return Score(shares, count, sum(chances) / count, offset, often / count)
 
 
 SENTENCES = 200  # of each split
-RICH = Weights(attribute=0.5)  # adjectives before every other noun, so that there are enough to count
+RICH = Weights(attribute=0.5)  # an adjective before half of the nouns, so that there are enough pairs
 
 CODE = """\
 from regard.decoding import Translator
@@ -124,11 +128,11 @@ source = "The old animal didn't cross the street because it was too tired."
 translation = translator.translate([source])[0]
 maps = look(translator.model, translator.tokeniser, source, translation.ids).merged()
 print(maps.source_words)
-print(maps.matrix("encoder", layer=1, head=0))  # (words, words): a row for each word that looks"""
+print(maps.matrix("encoder", layer=1, head=0))  # (words, words): row i holds the weights of word i"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Scores of every head; the best is chosen on validation sentences and read off on test sentences."""
+    """Score every head; the best head is chosen on validation sentences and evaluated on test sentences."""
     translator, model = load_transformer(settings.run, "heads")
     valid, test = (
         scores_of(model, translator.tokeniser, make_split(split, SENTENCES, settings.seed, weights=RICH))
@@ -140,17 +144,7 @@ def teach(settings: Settings) -> Taught:
     }  # fmt: skip
     return Taught(
         lesson=LESSONS["heads"],
-        paragraphs=(
-            "Heads are said to learn grammar: one finds the subject of a verb, another the noun of an adjective, a "
-            "third what a pronoun means. The corpus was written by a grammar, so each sentence knows which word "
-            "belongs to which, and every head can be scored.",
-            "The score is the share of such pairs whose first word looks more at the second than at any other word of "
-            "the sentence but itself. Beside it stand two ways to score without grammar: a blind choice, and always "
-            "looking the same number of words ahead or back, whichever is right most often.",
-            f"The head of each relation is chosen on {SENTENCES} validation sentences and read off on {SENTENCES} test "
-            f"sentences with other pairs of nouns. Attention alone is not an explanation: see the lesson referent for "
-            f"the check that changes a word.",
-        ),
+        paragraphs=_paragraphs(numbers),
         tables=_tables(numbers),
         claims=_claims(numbers),
         code=CODE,
@@ -159,13 +153,28 @@ def teach(settings: Settings) -> Taught:
     )
 
 
+def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
+    count = numbers["sentences"]
+    return (
+        "Articles report heads that learn grammar: one looks from a verb to its subject, another from an adjective to "
+        "its noun, a third from a pronoun to its referent. The sentences of the built-in corpus are generated by a "
+        "grammar, so it is known which word belongs to which, and every head can be scored.",
+        "The score is the share of such pairs whose first word looks more at the second than at any other word of the "
+        "sentence except itself. Two baselines use no grammar: a random choice, and always looking the same number of "
+        "words ahead or back (the number that is right most often).",
+        f"The head of each relation is chosen on {count} validation sentences and evaluated on {count} test sentences "
+        f"with other pairs of nouns. Attention alone is not an explanation: the lesson referent adds a check that "
+        f"changes a word.",
+    )
+
+
 def scores_of(
     model: TranslationTransformer, tokeniser: Tokeniser, sentences: list[PronounSentence]
 ) -> dict[str, Score]:
     """The scores of all heads of the encoder for every relation."""
-    found = [maps.merged() for maps in look_batch(model, tokeniser, [(one.source, ()) for one in sentences])]
-    links = [links_of(sentence, maps.source_words) for sentence, maps in zip(sentences, found, strict=True)]
-    weights = [maps.encoder for maps in found]  # (layers, heads, words, words) each
+    seen = [maps.merged() for maps in look_batch(model, tokeniser, [(one.source, ()) for one in sentences])]
+    links = [links_of(sentence, maps.source_words) for sentence, maps in zip(sentences, seen, strict=True)]
+    weights = [maps.encoder for maps in seen]  # (layers, heads, words, words) each
     return {name: score(weights, [pairs[name] for pairs in links]) for name in RELATIONS}
 
 
@@ -179,23 +188,23 @@ def _numbers(valid: Score, test: Score) -> dict[str, Any]:
 
 
 def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
-    found = numbers["relations"]
+    relations = numbers["relations"]
     chosen = tuple(
         (
             name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
             f"{one['by_offset']:.3f} ({_offset(one['offset'])})", str(one["pairs"]),
         )
-        for name, one in found.items()
+        for name, one in relations.items()
     )  # fmt: skip
     every = tuple(
-        (str(layer), str(head), *(f"{one['shares'][layer][head]:.3f}" for one in found.values()))
+        (str(layer), str(head), *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
         for layer in range(numbers["layers"])
         for head in range(numbers["heads"])
     )
-    columns = ("relation", "head, by validation", "share on test", "blind choice", "one fixed place", "pairs")
+    columns = ("relation", "head, by validation", "share on test", "random choice", "fixed offset", "pairs")
     return (
         Table("The head of each relation", columns, chosen),
-        Table("Every head, on test sentences", ("layer", "head", *found), every),
+        Table("Every head, on test sentences", ("layer", "head", *relations), every),
     )
 
 
@@ -209,18 +218,18 @@ def _offset(offset: int) -> str:
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     claims = []
-    for name, word in RELATIONS.items():
+    for name, (word, target) in RELATIONS.items():
         one = numbers["relations"][name]
         claims.append(
             Claim(
-                f"A head looks from {word} to where it belongs more often than by blind choice.",
+                f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
                 one["chosen_share"] > 2 * one["chance"],
-                f"{one['chosen_share']:.3f}, by chance {one['chance']:.3f}; twice that is asked",
+                f"{one['chosen_share']:.3f}, by chance {one['chance']:.3f}",
             )
         )
         claims.append(
             Claim(
-                f"For {word} it does so more often than always looking at one place would be right.",
+                f"For {word} it does so more often than a head that looks at a fixed offset would.",
                 one["chosen_share"] > one["by_offset"],
                 f"{one['chosen_share']:.3f}, {_offset(one['offset'])} {one['by_offset']:.3f}",
             )
@@ -243,6 +252,6 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
                 axes.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=8,
                           color="black" if value > 0.5 else "white")  # fmt: skip
         axes.set_xlabel(
-            f"{name}\nblind {one['chance']:.2f}; {_offset(one['offset'])} {one['by_offset']:.2f}", fontsize=9
+            f"{name}\nrandom {one['chance']:.2f}; {_offset(one['offset'])} {one['by_offset']:.2f}", fontsize=9
         )
     scale_beside(figure, image, panels, "share of pairs")

@@ -1,4 +1,4 @@
-"""Lesson: (Q' K'ᵀ) V = Q' (K'ᵀ V). Brackets elsewhere, the same result, another cost."""
+"""Lesson: linear attention. (Q' K'ᵀ) V = Q' (K'ᵀ V): the same result at different cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = "The animal did not cross the street because it was too tired."
 DIM = 64
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 EXACT = 1e-12
-ORDERS = {"left": "(Q' K'ᵀ) V: every pair of words", "right": "Q' (K'ᵀ V): one matrix for all words"}
+ORDERS = {"left": "(Q' K'ᵀ) V: a weight for every pair", "right": "Q' (K'ᵀ V): one matrix for all words"}
 
 CODE = """\
 import torch
@@ -35,13 +35,13 @@ from regard.mechanisms import EluPlusOne, LinearTransformer
 
 q, k, v = torch.randn(3, 1, 1, 1000, 64).double().unbind(0)  # (batch, heads, length, head_dim)
 phi_q, phi_k = EluPlusOne()(q), EluPlusOne()(k)
-shares = phi_q @ phi_k.mT  # 1000 x 1000, which the right brackets never make
-pairs = (shares @ v) / shares.sum(-1, keepdim=True)
+weights = phi_q @ phi_k.mT  # 1000 x 1000; LinearTransformer never computes this matrix
+pairs = (weights @ v) / weights.sum(-1, keepdim=True)
 print((rg.attention(q, k, v, mechanism=LinearTransformer()) - pairs).abs().max())"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Both orders on the sentence; operations counted and times measured over the length; and decoding by sums."""
+    """Compute both orders on the sentence, count operations and time by length, and decode with sums."""
     words = words_of(settings.text, TEXT)
     q, k, v = _projected(words, settings.seed)
     by_pairs, by_sums = multiplied(q, k, v, "left"), multiplied(q, k, v, "right")
@@ -60,14 +60,14 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["linear"],
         paragraphs=(
-            "softmax(Q Kᵀ) V cannot be computed in another order: the softmax needs the score of every pair. If the "
-            "weight of a pair is a product of features, φ(q) · φ(k), nothing stands between the matrices, and "
+            "softmax(Q Kᵀ) V cannot be computed in another order, because the softmax needs the score of every pair. "
+            "If the weight of a pair is a product of features, φ(q) · φ(k), the matrix product is associative: "
             "(Q' K'ᵀ) V = Q' (K'ᵀ V), where Q' = φ(Q) and K' = φ(K).",
-            f"On the left are n × n weights, on the right one matrix of {DIM} × {DIM} numbers, whatever the length: "
-            f"4 n² d operations become 4 n d². The two cost the same where n is d. In the causal form K'ᵀ V is a sum "
-            f"over the words so far, so a text is continued from that sum alone.",
-            "What is lost is the softmax: φ(x) = elu(x) + 1 is not exp, and the result is another model, which has "
-            "to be trained as such. Source: Katharopoulos et al. 2020, equations 4 to 7.",
+            f"The left side needs n × n weights, the right side one matrix of {DIM} × {DIM} numbers for any length: "
+            f"4 n² d operations become 4 n d². Both cost the same if n = d. In the causal form K'ᵀ V is a sum over "
+            f"the earlier words, so this sum is enough to continue a text.",
+            "The result is not softmax attention: φ(x) = elu(x) + 1 is not exp, so the model is a different one and "
+            "must be trained with this attention. Source: Katharopoulos et al. 2020, equations 4 to 7.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -78,9 +78,9 @@ def teach(settings: Settings) -> Taught:
 
 
 def multiplied(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, order: str, causal: bool = False) -> torch.Tensor:
-    """φ(Q) φ(K)ᵀ V with each row divided by its sum of weights, with the brackets on the left or on the right."""
+    """φ(Q) φ(K)ᵀ V, each row divided by its sum of weights; `order` "left" is (Q' K'ᵀ) V, "right" is Q' (K'ᵀ V)."""
     q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
-    v = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the ones add up the weights
+    v = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the column of ones gives the sum of weights
     if order == "left":
         weights = q @ k.mT  # (…, length, length)
         joined = (weights.where(Causal().dense(*weights.shape[-2:]), 0.0) if causal else weights) @ v
@@ -103,7 +103,7 @@ def _counted(length: int, order: str) -> int:
 
 
 def _continued(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The sentence word by word, from sums over the words before."""
+    """The outputs word by word, from sums over the earlier words."""
     state = RecurrentState(LinearTransformer(), 1, 1, DIM, dtype=torch.float64)
     steps = zip(*(x.split(1, dim=2) for x in (q, k, v)), strict=True)
     return torch.cat([state.attend(*step, pattern="causal") for step in steps], 2)
@@ -120,8 +120,8 @@ def _times(seed: int) -> dict[str, list[float]]:
     for length in LENGTHS:
         operands = normal(seed, 3, 1, 1, length, DIM).float().unbind(0)
         calls |= {(order, length): partial(multiplied, *operands, order) for order in ORDERS}
-    found = milliseconds(calls)
-    return {order: [found[order, length] for length in LENGTHS] for order in ORDERS}
+    times = milliseconds(calls)
+    return {order: [times[order, length] for length in LENGTHS] for order in ORDERS}
 
 
 def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
@@ -150,30 +150,34 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     at = LENGTHS.index(DIM)
     few, many = numbers["state_bytes"]
     return (
-        Claim("Both brackets give the same result on the sentence.", numbers["same"], f"to {EXACT:g}"),
-        Claim("It is that of regard's LinearTransformer().", numbers["regard"], f"to {EXACT:g}"),
+        Claim("Both orders give the same result on the sentence.", numbers["same"], f"to {EXACT:g}"),
+        Claim("regard's LinearTransformer() gives it too.", numbers["regard"], f"to {EXACT:g}"),
         Claim(
-            "The left costs n² operations, the right n: with twice the words four times as much, and twice.",
+            "Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
             all(two == 4 * one for one, two in pairwise(left)) and all(two == 2 * one for one, two in pairwise(right)),
             f"{left[0]:,} and {right[0]:,} for {LENGTHS[0]} words, {left[-1]:,} and {right[-1]:,} for {LENGTHS[-1]:,}",
         ),
         Claim(
-            "They cost the same, to a hundredth, where the length is head_dim.",
+            "The costs are equal within 1% if the length is head_dim.",
             abs(left[at] / right[at] - 1) < 0.01,
             f"{left[at]:,} and {right[at]:,} operations for {DIM} words",
         ),
-        Claim("Word by word, from sums alone, the causal result is the same.", numbers["continued"], f"to {EXACT:g}"),
-        Claim("Those sums do not grow.", few == many, f"{few:,} bytes after {numbers['words']} words and after 1,000"),
+        Claim("Decoding word by word from sums gives the same causal result.", numbers["continued"], f"to {EXACT:g}"),
         Claim(
-            "It is not softmax attention.",
+            "These sums do not grow with the text.",
+            few == many,
+            f"{few:,} bytes after {numbers['words']} words and after 1,000",
+        ),
+        Claim(
+            "The result differs from softmax attention.",
             numbers["from_softmax"] > 0.05,
-            f"outputs differ by {numbers['from_softmax']:.3f} of their size",
+            f"relative difference of the outputs {numbers['from_softmax']:.3f}",
         ),
     )
 
 
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "The same product with the brackets elsewhere", 10.0, 4.6)
+    begin(figure, "The same product in two orders", 10.0, 4.6)
     counted, timed = figure.subplots(1, 2)
     for number, (order, label) in enumerate(ORDERS.items()):
         draw_line(counted, LENGTHS, numbers["operations"][order], number, label)

@@ -1,4 +1,4 @@
-"""Lesson: the animal, the street, what *it* looks at, and what the translation does when a noun is exchanged."""
+"""Lesson: what the pronoun *it* looks at, and how its translation changes when a noun is replaced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(swap_check(lambda lines: [one.text for one in translator.translate(lines)]
 
 
 def teach(settings: Settings) -> Taught:
-    """The articles' sentences translated, looked into and varied; then the same counted over many sentences."""
+    """Translate, inspect and vary the sentences known from articles; then count over many sentences."""
     translator, model = load_transformer(settings.run, "referent")
     tokeniser = translator.tokeniser
     articles = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
@@ -68,17 +68,7 @@ def teach(settings: Settings) -> Taught:
     }  # fmt: skip
     return Taught(
         lesson=LESSONS["referent"],
-        paragraphs=(
-            "“The animal didn't cross the street because it was too tired.” What is *it*? English does not say; German "
-            "must: *es* for das Tier, *sie* for die Straße. So the translation shows what the model has understood, "
-            "and its attention may show how.",
-            f"One head of the encoder, layer {head.layer}, head {head.head} (counted from 0), was chosen on {CHOOSING} "
-            f"validation sentences, because its *it* looks at its noun most often; it is the same for every sentence "
-            f"below.",
-            "The check that counts changes a word and leaves all else: the noun that is meant is exchanged for one of "
-            "another gender, and the pronoun must follow; the other noun is exchanged, and it must stay.",
-            HONESTY,
-        ),
+        paragraphs=_paragraphs(numbers),
         tables=_tables(numbers),
         claims=_claims(numbers),
         code=CODE,
@@ -87,14 +77,28 @@ def teach(settings: Settings) -> Taught:
     )
 
 
+def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
+    layer, head = numbers["head"]
+    return (
+        "“The animal didn't cross the street because it was too tired.” What is *it*? English does not show it; in "
+        "German the pronoun must be *es* for das Tier or *sie* for die Straße. The translation therefore shows whether "
+        "the model has resolved the pronoun, and its attention may show how.",
+        f"One head of the encoder, layer {layer}, head {head} (counted from 0), was chosen on {CHOOSING} validation "
+        f"sentences as the one whose *it* looks at its noun most often. This head is used for every sentence below.",
+        "The decisive check changes one word: if the noun that *it* refers to (the referent) is replaced by one of "
+        "another gender, the pronoun must change with it; if the other noun is replaced, the pronoun must not change.",
+        HONESTY,
+    )
+
+
 def _translated(translator: Translator, lines: list[str]) -> list[str]:
     return [tidy(translation.text) for translation in translator.translate(lines)]
 
 
 def _varied(translator: Translator, sentences: Sequence[PronounSentence], seed: int) -> list[dict[str, Any]]:
-    """Each sentence as it is, with another referent, and with another other noun, and their translations."""
-    ways = {"as it is": lambda one: one, "what is meant exchanged": lambda one: swap_referent(one, seed),
-            "the other exchanged": lambda one: swap_other(one, seed)}  # fmt: skip
+    """Translations of each sentence, unchanged, with another referent, and with the other noun replaced."""
+    ways = {"unchanged": lambda one: one, "referent replaced": lambda one: swap_referent(one, seed),
+            "other noun replaced": lambda one: swap_other(one, seed)}  # fmt: skip
     versions = [(way, change(sentence)) for sentence in sentences for way, change in ways.items()]
     outputs = _translated(translator, [version.source for _, version in versions])
     return [
@@ -110,16 +114,18 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         for one in numbers["swapped"]
     )
     counted = (
-        ("*it* looks most at its noun", f"{numbers['agreement']:.3f}", f"blind choice {numbers['chance']:.3f}"),
-        ("*it* looks more at its noun than at the other", f"{numbers['preference']:.3f}", "blind choice 0.500"),
+        ("*it* looks most at its noun", f"{numbers['agreement']:.3f}", f"random choice {numbers['chance']:.3f}"),
+        ("*it* looks more at its noun than at the other", f"{numbers['preference']:.3f}", "random choice 0.500"),
         ("the pronoun is right", f"{numbers['right']:.3f}", ""),
-        ("right, and it follows the noun", f"{numbers['followed']:.3f}", f"at most {numbers['right']:.3f}"),
-        ("right, and the other noun does not move it", f"{numbers['kept']:.3f}", f"at most {numbers['right']:.3f}"),
-    )
+        ("right before and after the referent is replaced", f"{numbers['followed']:.3f}",
+         f"at most {numbers['right']:.3f}"),
+        ("right, and unchanged when the other noun is replaced", f"{numbers['kept']:.3f}",
+         f"at most {numbers['right']:.3f}"),
+    )  # fmt: skip
     return (
-        Table("What *it* looks at most, itself left out", ("sentence", "looks at", "means"), looked),
-        Table("What the translation does", ("", "sentence", "translation", "must say", "says"), swapped),
-        Table("Counted over test sentences", ("what", "share", ""), counted),
+        Table("What *it* looks at most, except itself", ("sentence", "looks at", "referent"), looked),
+        Table("Translations", ("", "sentence", "translation", "right pronoun", "pronoun"), swapped),
+        Table("Counted over test sentences", ("quantity", "share", ""), counted),
     )
 
 
@@ -131,31 +137,31 @@ def _most(one: dict[str, Any]) -> str:
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
-    plain = [one for one in numbers["swapped"] if one["way"] == "as it is"]
+    plain = [one for one in numbers["swapped"] if one["way"] == "unchanged"]
     right = sum(one["asked"] == one["written"] for one in plain)
     return (
         Claim(
-            "The articles' sentences get the right pronoun.",
+            "The sentences known from articles get the right pronoun.",
             right == len(plain),
             f"{right} of {len(plain)}",
         ),
         Claim(
-            "The pronoun follows the noun that is meant, in nine of ten sentences.",
+            "The pronoun follows its referent in at least nine of ten sentences.",
             numbers["followed"] >= 0.9,
             f"{numbers['followed']:.3f} of {numbers['swaps']}",
         ),
         Claim(
-            "It stays when the other noun is exchanged, in nine of ten.",
+            "It stays the same when the other noun is replaced, in at least nine of ten.",
             numbers["kept"] >= 0.9,
             f"{numbers['kept']:.3f} of {numbers['swaps']}",
         ),
         Claim(
-            "The chosen head's *it* looks at its noun more than twice as often as a blind choice.",
+            "In the chosen head, *it* looks most at its referent more than twice as often as by random choice.",
             numbers["agreement"] > 2 * numbers["chance"],
             f"{numbers['agreement']:.3f}, by chance {numbers['chance']:.3f}",
         ),
         Claim(
-            "It looks at its noun more than at the other noun in more than half of the sentences.",
+            "There, *it* looks more at its referent than at the other noun in more than half of the sentences.",
             numbers["preference"] > 0.5,
             f"{numbers['preference']:.3f} of {numbers['sentences']}",
         ),
@@ -170,23 +176,23 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     for number, one in enumerate(articles):
         axes = figure.add_subplot(grid[number, 0])
         image = draw_map(axes, torch.tensor([one["weights"]]), ["it"], one["words"])
-        for place, mark in ((one["it"], "it"), (one["referent"], "is meant"), (one["other"], "is not")):
+        for place, mark in ((one["it"], "it"), (one["referent"], "referent"), (one["other"], "other noun")):
             axes.text(place, 0.62, mark, ha="center", va="top", fontsize=8, clip_on=False,
                       fontweight="bold" if place == one["referent"] else "normal")  # fmt: skip
         rows.append(axes)
     scale_beside(figure, image, rows, "attention weight")
     axes = figure.add_subplot(grid[:, 1])
     names = (
-        "“it” looks most\nat its noun",
+        "“it” looks most\nat its referent",
         "pronoun right",
-        "right, and follows\nits noun",
-        "right, and ignores\nthe other",
+        "right, referent\nreplaced",
+        "right, other noun\nreplaced",
     )
     shares = [numbers[name] for name in ("agreement", "right", "followed", "kept")]
     axes.barh(range(len(names)), shares, color=[LINES[4], LINES[0], LINES[0], LINES[0]], height=0.6)
     for place, share in enumerate(shares):
         axes.text(share + 0.02, place, f"{share:.2f}", va="center", fontsize=8.5)
     axes.plot([numbers["chance"]] * 2, [-0.4, 0.4], color=INK, linestyle="--", linewidth=1.2)
-    label_axes(axes, "Counted over test sentences", "share (dashed: blind choice)", "")
+    label_axes(axes, "Counted over test sentences", "share (dashed: random choice)", "")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set(xlim=(0, 1.15), ylim=(len(names) - 0.5, -0.5))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 TEXT = "The animal did not cross the street because it was too tired."
 HEAD_DIMS = tuple(2**power for power in range(1, 9))
-DIM, HEADS = 64, 48  # of the words' vectors; heads, each with projections of its own, are averaged
-STAYS = 0.1  # how far, relatively, what is scaled may move
+DIM, HEADS = 64, 48  # size of a word's vector; number of heads whose results are averaged
+STAYS = 0.1  # relative change up to which a value counts as constant
 
 CODE = """\
 import torch
@@ -33,7 +33,7 @@ print(scaled, unscaled)"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Entropy of the weights, and the gradient that reaches the scores, over head_dim."""
+    """Measure the entropy of the weights and the gradient of the scores for several head_dim."""
     words = words_of(settings.text, TEXT)
     x = embedded(words, DIM, settings.seed)
     unscaled, scaled = ([_measured(x, dim, scale, settings.seed) for dim in HEAD_DIMS] for scale in (1.0, None))
@@ -46,12 +46,12 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "A score is a dot product: a sum of head_dim products. If the numbers of queries and keys are independent "
             "with variance 1, the sum has variance head_dim, so its size grows with the square root of head_dim.",
-            "Large scores make softmax choose one word and ignore the rest: the entropy of the weights falls towards "
-            "0, and with it the gradient that reaches the scores, so that nothing can be learned from them. Divided "
-            "by the square root of head_dim, scores have variance 1 whatever the size.",
-            f"Here every word of “{' '.join(words)}” is a seeded vector, {HEADS} heads project it to queries, keys and "
-            f"values of each size, and attend once with scale=1 and once with regard's default. Source: Vaswani et al. "
-            f"2017, section 3.2.1, footnote 4.",
+            "If scores are large, softmax gives nearly all weight to one word: the entropy of the weights falls "
+            "towards 0, the gradient of the scores falls with it, and training becomes slow. Divided by the square "
+            "root of head_dim, scores have variance 1 for every head_dim.",
+            f"In this lesson every word of “{' '.join(words)}” is a random vector from a seed. {HEADS} heads project "
+            f"it to queries, keys and values of each size and attend twice, with scale=1 and with regard's default. "
+            f"Source: Vaswani et al. 2017, section 3.2.1, footnote 4.",
         ),
         tables=(_table(numbers),),
         claims=_claims(numbers),
@@ -62,11 +62,13 @@ def teach(settings: Settings) -> Taught:
 
 
 def _measured(x: torch.Tensor, head_dim: int, scale: float | None, seed: int) -> tuple[float, float, float]:
-    """Spread of the scores, entropy of the weights, and size of the gradient that reaches a score."""
+    """Standard deviation of the scores, entropy of the weights, and mean absolute gradient of a score."""
     length = x.shape[1]
     projections = normal(seed + 1, 3, HEADS, DIM, head_dim) / math.sqrt(DIM)
     q, k, v = (x[:, None] @ projections[:, None]).unbind(0)  # (1, heads, length, head_dim), of variance 1
-    added = torch.zeros(1, HEADS, length, length, dtype=torch.float64, requires_grad=True)  # its gradient is theirs
+    added = torch.zeros(
+        1, HEADS, length, length, dtype=torch.float64, requires_grad=True
+    )  # its gradient is that of the scores
     detail = attention_detail(q, k, v, scale=scale, bias=added, want=["entropy"])
     arriving = normal(seed + 2, *detail.output.shape) / math.sqrt(head_dim)
     (gradient,) = torch.autograd.grad((detail.output * arriving).sum(), added)
@@ -109,7 +111,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"from {entropy[0]:.2f} to {entropy[-1]:.2f} nats",
         ),
         Claim(
-            "The gradient that reaches unscaled scores falls to less than half of its largest.",
+            "The gradient that reaches unscaled scores falls to less than half of its largest value.",
             gradient[-1] < max(gradient) / 2,
             f"from {max(gradient):.3f} to {gradient[-1]:.3f}",
         ),
@@ -119,11 +121,11 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 
 def _stays(name: str, values: list[float]) -> Claim:
     steady = max(values) - min(values) < 2 * STAYS * max(values)
-    return Claim(f"Scaled, the {name} stays.", steady, f"{min(values):.3f} to {max(values):.3f}")
+    return Claim(f"Scaled, the {name} stays about the same.", steady, f"{min(values):.3f} to {max(values):.3f}")
 
 
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "Scores divided by sqrt(head_dim), and not", 9.0, 4.2)
+    begin(figure, "Scores with and without division by sqrt(head_dim)", 9.0, 4.2)
     left, right = figure.subplots(1, 2)
     panels = (
         (left, "entropy", "Entropy of the weights", "nats"),
@@ -139,7 +141,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         legend_below(axes)
     left.axhline(numbers["largest_entropy"], color=FAINT, linestyle="--", linewidth=1)
     left.annotate(
-        f"all {len(numbers['words'])} words alike", (1, numbers["largest_entropy"]), (0, 3), color=FAINT, fontsize=8,
-        xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
+        f"equal weights for {len(numbers['words'])} words", (1, numbers["largest_entropy"]), (0, 3), color=FAINT,
+        fontsize=8, xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
     )  # fmt: skip
     left.set_ylim(top=1.12 * numbers["largest_entropy"])

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a reader may choose.
+    """The options of a lesson.
 
     Args:
-        text: shown instead of the lesson's own sentence, where it has one.
-        run: the folder of a training, for lessons about what was learned.
-        seed: of every number that is drawn.
+        text: used instead of the lesson's own sentence, if it has one.
+        run: the folder of a training run, for lessons about a trained model.
+        seed: of every random number.
 
     Raises:
-        ArgumentError: a seed that is no whole number from 0 to 2**32 - 1.
+        ArgumentError: the seed is not a whole number from 0 to 2**32 - 1.
     """
 
     text: str | None = None
@@ -45,13 +45,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A question, and the way to its answer.
+    """A lesson: a question and the module that computes its answer.
 
     Args:
-        name: as it is asked for, and the module that teaches it.
+        name: of the lesson and of its module in `regard.lessons`.
         title: a few words.
         question: one sentence.
-        takes: which of "text" and "run" may be given; a lesson that takes a run needs one.
+        takes: which of "text" and "run" the lesson accepts; a lesson that accepts a run requires it.
     """
 
     name: str
@@ -60,27 +60,27 @@ class Lesson:
     takes: frozenset[str] = frozenset()
 
     def teach(self, settings: Settings | None = None) -> Taught:
-        """Compute everything that the lesson shows.
+        """Compute the record of the lesson.
 
         Raises:
-            ArgumentError: a text or a run for a lesson that has no use for it, or no run for one that needs it.
+            ArgumentError: a text or a run for a lesson that does not accept it, or no run for one that requires it.
         """
         settings = settings or Settings()
         if settings.text is not None and "text" not in self.takes:
-            raise ArgumentError(f"lesson {self.name} shows sentences of its own; leave the text out")
+            raise ArgumentError(f"lesson {self.name} uses its own sentences; leave the text out")
         if settings.run is not None and "run" not in self.takes:
             raise ArgumentError(f"lesson {self.name} needs no trained model; leave the run out")
         if settings.run is None and "run" in self.takes:
             raise ArgumentError(
-                f"lesson {self.name} looks into a trained translator; give one with --run RUN, such as the runs/demo "
-                f"that 'regard demo' makes"
+                f"lesson {self.name} needs a trained translator; give one with --run RUN, such as runs/demo, "
+                f"which 'regard demo' makes"
             )
         return import_module(f"regard.lessons.{self.name}").teach(settings)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are read; `measured` where they depend on the machine, as times do."""
+    """A table of text cells; `measured` is True if they depend on the machine, as times do."""
 
     title: str
     columns: tuple[str, ...]
@@ -90,7 +90,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that was put to the test, whether it holds, and the figures that say so."""
+    """A sentence that the lesson checked, whether it holds, and the figures that show it."""
 
     sentence: str
     holds: bool
@@ -99,15 +99,15 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Taught:
-    """All that a lesson shows.
+    """The record of a lesson, from which text, JSON, picture and page are made.
 
     Args:
-        lesson: which.
-        paragraphs: plain text, in the order of reading; before the tables.
-        tables, claims: computed by regard's own calls.
-        code: the few lines that a reader would type; they run as they are.
-        numbers: JSON values, what `--json` shows and the figure draws; times stand under "measured".
-        drawing: draws them into an empty figure.
+        lesson: the lesson that was run.
+        paragraphs: plain text, shown before the tables.
+        tables, claims: computed with regard's public functions.
+        code: a short example that runs as it is.
+        numbers: JSON values for `--json` and for the figure; times are under "measured".
+        drawing: draws `numbers` into an empty figure.
     """
 
     lesson: Lesson
@@ -119,10 +119,10 @@ class Taught:
     drawing: Callable[[Figure], None]
 
     def draw(self, path: str | Path) -> None:
-        """Draw the lesson's figure into a PNG; an old one is replaced in one instant.
+        """Draw the lesson's figure into a PNG; an existing file is replaced atomically.
 
         Raises:
-            ArgumentError: a path that is no PNG or has no folder.
+            ArgumentError: the path does not end in .png, or its folder does not exist.
             CheckpointError: the file could not be written.
             MissingPackageError: matplotlib is not installed.
         """
@@ -134,7 +134,7 @@ class Taught:
             save(figure, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the figure as JSON values."""
+        """The record without the figure, as JSON values."""
         return {
             "lesson": self.lesson.name,
             "title": self.lesson.title,
@@ -159,24 +159,24 @@ TEXT, RUN = frozenset({"text"}), frozenset({"run"})
 
 _ALL = (
     Lesson("scale", "The square root", "Why are scores divided by the square root of head_dim?", TEXT),
-    Lesson("positions", "Where a word stands", "How does attention know the order of the words?", TEXT),
-    Lesson("causal", "The mask", "How is the future hidden, and is it hidden for good?", TEXT),
-    Lesson("windows", "Stacked windows", "How far does a stack of layers see whose windows are narrow?", TEXT),
-    Lesson("grouped", "Fewer keys and values", "What do shared key/value heads save, and what do they lose?", TEXT),
-    Lesson("cross", "An image asks a sentence", "How does one thing attend to another of a different size?"),
-    Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before it moves on, or after?", TEXT),
-    Lesson("linear", "The other brackets", "How can attention cost n instead of n²?", TEXT),
-    Lesson("heads", "What each head does", "Which head looks from a word to the one it belongs to?", RUN),
+    Lesson("positions", "Word order", "How does attention know the order of the words?", TEXT),
+    Lesson("causal", "The mask", "How does the causal mask work, and do masked words really have no effect?", TEXT),
+    Lesson("windows", "Stacked windows", "How far does a stack of layers with narrow windows look?", TEXT),
+    Lesson("grouped", "Fewer keys and values", "What do shared key/value heads save, and what do they cost?", TEXT),
+    Lesson("cross", "Cross-attention", "How does one sequence attend to another of a different length and size?"),
+    Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before or after it updates its state?", TEXT),
+    Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
+    Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
 
 
 def find_lesson(name: str) -> Lesson:
-    """The lesson of that name.
+    """Return the lesson with the given name.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: there is no lesson of that name.
 
     >>> find_lesson("causal").title
     'The mask'
@@ -191,26 +191,26 @@ MEASURED = "*Measured on one machine; yours will differ.*"
 
 
 def to_markdown(taught: Taught, figure_name: str | None = None) -> str:
-    """The page: question, paragraphs, figure, tables, claims and code.
+    """Format a lesson as a page of Markdown: question, paragraphs, figure, tables, claims and code.
 
     Args:
-        taught: what a lesson handed back.
-        figure_name: the picture's name as the page refers to it; None for a page without one.
+        taught: the record that `Lesson.teach` returned.
+        figure_name: the path of the picture relative to the page; None for a page without a picture.
 
     Returns:
-        Lines that end with a line break. Tables that depend on the machine follow a line that says so, `MEASURED`.
+        The page. A line `MEASURED` precedes tables that depend on the machine.
 
     Raises:
-        ArgumentError: it is not what a lesson handed back.
+        ArgumentError: `taught` is not the record of a lesson.
     """
-    of_kind("taught", taught, Taught, "what Lesson.teach gives")
+    of_kind("taught", taught, Taught, "what Lesson.teach returns")
     lesson = taught.lesson
     parts = [f"# {lesson.title}", f"**{_prose(lesson.question)}**", *map(_prose, taught.paragraphs)]
     if figure_name is not None:
         parts.append(f"![{lesson.title}]({figure_name})")
     for table in taught.tables:
         parts += _table(table)
-    parts += ["## What was put to the test", "\n".join(_claims(taught))]
+    parts += ["## Claims checked", "\n".join(_claims(taught))]
     parts += ["## Try it", f"```python\n{taught.code}\n```"]
     return "\n\n".join(parts) + "\n"
 
@@ -232,7 +232,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _prose(text: str) -> str:
-    r"""Text that Markdown shows as it stands, but for *emphasis*: a reader's own words may hold anything.
+    r"""Escape text for Markdown, except *emphasis*; the text may come from a user.
 
     >>> _prose("a|b <script> [x](y) *it*")
     'a\\|b &lt;script> \\[x](y) *it*'

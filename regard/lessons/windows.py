@@ -1,4 +1,4 @@
-"""Lesson: narrow windows in a stack see far, as far as `reach` says and a gradient measures."""
+"""Lesson: how far a stack of narrow windows looks, predicted by `reach` and measured by a gradient."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ from regard import patterns as p
 
 stack = torch.nn.Sequential(*[rg.MultiHeadAttention(16, 2, pattern="causal_window(4)") for _ in range(3)])
 x = torch.randn(1, 24, 16, requires_grad=True)
-stack(x)[0, -1].sum().backward()  # what does the last word depend on?
-seen = x.grad[0].norm(dim=-1) > 0
-print(seen.nonzero().flatten().tolist(), p.CausalWindow(4).reach(3))"""
+stack(x)[0, -1].sum().backward()  # which words does the last word depend on?
+reached = x.grad[0].norm(dim=-1) > 0
+print(reached.nonzero().flatten().tolist(), p.CausalWindow(4).reach(3))"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Which words each word depends on, through 1 to 4 layers, predicted and measured."""
+    """Predict and measure which words each word depends on through 1 to 4 layers."""
     words = words_of(settings.text, TEXT, least=3)
     fields = [_fields(parse(text), words, settings.seed) for text in PATTERNS]
     numbers = {"words": list(words), "layers": list(range(1, LAYERS + 1)), "patterns": fields}
     return Taught(
         lesson=LESSONS["windows"],
         paragraphs=(
-            "A layer whose words look at w neighbours costs n · w instead of n². It is not blind beyond them: the "
-            "neighbours have looked at theirs in the layer below. Each layer carries the view one window farther.",
-            "regard's patterns say how far, without computing anything: pattern.reach(layers). A gradient measures it: "
-            "through a stack of attention layers with seeded weights, the output of a word has a gradient of exactly "
-            "0 with respect to every word that it cannot depend on.",
-            "causal_window(w) reaches w - 1 words back in a layer, sliding_window(w) w // 2 on each side, and a "
-            "dilated window d times as far for the same cost, with holes. Source: Beltagy et al. 2020, section 3.1; "
-            "Jiang et al. 2023 (Mistral 7B), section 2.",
+            "A layer in which each word looks at w neighbours costs n · w instead of n². Words outside the window "
+            "still have an effect, because the neighbours have looked at their own neighbours in the layer below. "
+            "Each layer extends the reach by one window.",
+            "pattern.reach(layers) returns this reach without computing attention. A gradient measures it: in a stack "
+            "of attention layers with random weights, the output of a word has a gradient of exactly 0 with respect to "
+            "every word that it cannot depend on.",
+            "Per layer, causal_window(w) reaches w - 1 words back and sliding_window(w) w // 2 words to each side. A "
+            "dilated window reaches d times as far at the same cost, but skips words. Source: Beltagy et al. 2020, "
+            "section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.",
         ),
         tables=(_table(numbers),),
         claims=_claims(numbers),
@@ -63,10 +64,10 @@ def teach(settings: Settings) -> Taught:
 
 
 def receptive(pattern: Pattern, x: torch.Tensor, layers: int, seed: int) -> torch.Tensor:
-    """How strongly each word's output depends on each word, (length, length), by the gradient.
+    """How strongly each word's output depends on each input word, (length, length), by the gradient.
 
-    Every row of a batch holds the same sentence, and row i is asked about word i alone, so that one backward pass
-    answers for all words.
+    Every batch row holds the same sentence, and only output i of batch row i is differentiated, so that one backward
+    pass covers all words.
     """
     length = x.shape[1]
     stack = [seeded(seed + layer, MultiHeadAttention, DIM, 2, pattern=pattern) for layer in range(layers)]
@@ -78,16 +79,16 @@ def receptive(pattern: Pattern, x: torch.Tensor, layers: int, seed: int) -> torc
 
 
 def _fields(pattern: Pattern, words: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """For 1 to 4 layers: what the middle word depends on, the farthest words any word does, and the prediction."""
+    """For 1 to 4 layers: the words that one word depends on, the farthest dependence of any word, the prediction."""
     length, middle = len(words), _asked(pattern, len(words))
     x = embedded(words, DIM, seed)
-    found: dict[str, Any] = {"pattern": str(pattern), "word": middle, "rows": [], "stacks": []}
+    field: dict[str, Any] = {"pattern": str(pattern), "word": middle, "rows": [], "stacks": []}
     away = torch.arange(length)[:, None] - torch.arange(length)
     for layers in range(1, LAYERS + 1):
         strength = receptive(pattern, x, layers, seed)
         seen, reach = strength > 0, pattern.reach(layers)
-        found["rows"].append(rounded(strength[middle] / strength[middle].max()))
-        found["stacks"].append(
+        field["rows"].append(rounded(strength[middle] / strength[middle].max()))
+        field["stacks"].append(
             {
                 "predicted": [min(length - 1, far or 0) for far in (reach.back, reach.ahead)],
                 "measured": [max(0, int(away[seen].max())), max(0, int((-away[seen]).max()))],
@@ -95,11 +96,11 @@ def _fields(pattern: Pattern, words: tuple[str, ...], seed: int) -> dict[str, An
                 "same_pairs": bool(torch.equal(seen, learned(pattern, length, length, layers))),
             }
         )
-    return found
+    return field
 
 
 def _asked(pattern: Pattern, length: int) -> int:
-    """The last word where a pattern looks back only, else the middle one."""
+    """The last word if a pattern only looks back, else the middle one."""
     return length - 1 if pattern.reach().ahead == 0 else length // 2
 
 
@@ -110,8 +111,8 @@ def _table(numbers: dict[str, Any]) -> Table:
             (back, ahead), (far, on) = stack["predicted"], stack["measured"]
             seen = f"{len(stack['middle_sees'])} of {len(numbers['words'])}"
             rows.append((field["pattern"], str(layers), f"{back}, {ahead}", f"{far}, {on}", seen))
-    columns = ("pattern", "layers", "reach: back, ahead", "gradient: back, ahead", "words that one word learns from")
-    return Table(f"How far words see in a text of {len(numbers['words'])} words", columns, tuple(rows))
+    columns = ("pattern", "layers", "reach: back, ahead", "gradient: back, ahead", "words that one word depends on")
+    return Table(f"How far words look in a text of {len(numbers['words'])} words", columns, tuple(rows))
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
@@ -122,17 +123,17 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     end = len(numbers["words"]) - 1
     return (
         Claim(
-            "reach(layers) is how far the gradient goes, back and ahead, or to the end of the text.",
+            "reach(layers) is how far the gradient extends back and ahead, within the text.",
             reached == len(stacks),
             f"{reached} of {len(stacks)} stacks",
         ),
         Claim(
-            "Which pairs of words depend on each other is what the patterns predict, holes included.",
+            "The patterns predict exactly which pairs of words depend on each other, skipped words included.",
             same == len(stacks),
             f"all {end + 1}² pairs of {same} of {len(stacks)} stacks",
         ),
         Claim(
-            "Each layer carries the view on by the same number of words.",
+            "Each layer extends the reach by the same number of words.",
             back == [min(end, layers * back[0]) for layers in numbers["layers"]] and back[0] > 0,
             f"{numbers['patterns'][0]['pattern']}: {', '.join(map(str, back))} words back",
         ),
@@ -156,7 +157,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
             _mark_reach(axes, field["word"], stack["predicted"], row, len(words))
         word = "last" if field["word"] == len(words) - 1 else "middle"
         axes.set_xlabel(f"{field['pattern']}: the {word} word, of {len(words)}", fontsize=9)
-    figure.supxlabel("framed: as far as reach says; grey: a gradient of exactly 0", fontsize=8.5, color="#666666")
+    figure.supxlabel("frame: predicted by reach; grey: a gradient of exactly 0", fontsize=8.5, color="#666666")
     scale_beside(figure, image, panels, "gradient, relative to the largest")
 
 

@@ -20,10 +20,10 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 def words_of(text: str | None, own: str, least: int = 2) -> tuple[str, ...]:
-    r"""The words between spaces of a reader's text, or of the lesson's own, as they can be shown.
+    r"""Split a user's text, or the lesson's own if None, into words that are safe to print.
 
     Raises:
-        ArgumentError: fewer than `least` words, or more than a figure shows.
+        ArgumentError: fewer than `least` words, or more than a figure can show.
 
     >>> words_of("the cat\tsleeps", own="a dog barks")
     ('the', 'cat', 'sleeps')
@@ -35,7 +35,7 @@ def words_of(text: str | None, own: str, least: int = 2) -> tuple[str, ...]:
 
 
 def embedded(words: Sequence[str], dim: int, seed: int) -> torch.Tensor:
-    """Standard normal numbers for each different word, (1, length, dim) in float64.
+    """A vector of standard normal numbers for each different word, (1, length, dim) in float64.
 
     >>> x = embedded(("the", "cat", "the"), 4, seed=0)
     >>> x.shape, torch.equal(x[:, 0], x[:, 2])
@@ -52,19 +52,19 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 
 def seeded(seed: int, module: type[Module], *sizes: Any, **options: Any) -> Module:
-    """A module in float64 whose weights are those of a seed; torch's own generator stays where it was."""
+    """A module in float64 with weights drawn from a seed; the state of torch's generator is left unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return module(*sizes, **options).double()
 
 
 def rounded(values: torch.Tensor, digits: int = 4) -> Any:
-    """Nested lists, to so few digits that another processor gives the same."""
+    """Nested lists, rounded so that different processors give the same values."""
     return torch.round(values.detach().double(), decimals=digits).tolist()
 
 
 def largest(values: torch.Tensor) -> float:
-    """The largest absolute value; 0 of nothing."""
+    """The largest absolute value; 0 for an empty tensor."""
     return float(values.detach().abs().max()) if values.numel() else 0.0
 
 
@@ -73,7 +73,7 @@ PACE = Pace(rounds=5, slow_rounds=3, slow=0.1, shortest=0.001)
 
 
 def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
-    """The median of each, without gradients."""
+    """The median CPU time of each call in milliseconds, on one thread and without gradients."""
     named = {str(name): call for name, call in calls.items()}
     with threads(1), torch.no_grad():
         times = take_turns(named, time.process_time, PACE)
@@ -84,16 +84,16 @@ WAY_OUT = "'regard demo' trains one in minutes, in runs/demo"
 
 
 def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, TranslationTransformer]:
-    """The translator in a run's folder, whose encoder has heads to look at.
+    """Load the Transformer translator from the folder of a training run.
 
     Raises:
-        ArgumentError: none was named, or a recurrent translator.
+        ArgumentError: no folder was given, or the model is a recurrent translator.
         CheckpointError: no such folder, no translator in it, or a damaged one.
     """
     if run is None:
-        raise ArgumentError(f"lesson {lesson} looks into a trained translator: --run RUN; {WAY_OUT}")
+        raise ArgumentError(f"lesson {lesson} needs a trained translator: --run RUN; {WAY_OUT}")
     if not run.is_dir():
-        raise CheckpointError(f"{run} is no folder of a run; {WAY_OUT}")
+        raise CheckpointError(f"{run} is not the folder of a training run; {WAY_OUT}")
     try:
         translator = Translator.load(run)
     except CheckpointError as error:

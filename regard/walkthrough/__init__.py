@@ -1,7 +1,7 @@
-"""A sentence through attention, step by step: the lines that are shown are the lines that ran.
+"""Attention for one sentence, step by step, with every number and the line of PyTorch that computed it.
 
-`walk` draws weights from a seed, `walk_run` takes those of a trained model; terminal, JSON and page show the same walk.
-Either ends by computing the same in other ways, and raises if they differ.
+`walk` draws weights from a seed, `walk_run` takes those of a trained model. Both return a `Walk`, which can be written
+as text, JSON or an HTML page. At the end the results are compared with other ways to compute them; a difference raises.
 """
 
 from regard.walkthrough.page import to_html

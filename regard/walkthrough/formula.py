@@ -1,9 +1,9 @@
-"""Formulas written once, in a line, and shown as text or as MathML.
+"""Converts formulas from a one-line notation to plain text or MathML.
 
     ω_{ij} = {q_i · k_j}/{√{d}}        ω_ij = q_i · k_j / √d        <mfrac> … </mfrac>
 
-`_` and `^` take the next sign or group, `{a}/{b}` is a fraction, `√` takes a group, words stand in double quotes; all
-else stands for itself.
+`_` and `^` apply to the next sign or group, `{a}/{b}` is a fraction, `√` applies to a group, and words are in double
+quotes; everything else is taken literally.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from html import escape
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 FENCES = "()[]|"
 OPERATORS = {"Σ": "∑", "-": "−"}
-FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos"}  # the only letters that stand together for one thing; "ij" is i and j
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos"}  # names of several letters; "ij" is i and j
 
 
 def formula_text(formula: str) -> str:
-    """The formula as people type it.
+    """The formula as plain text.
 
     >>> formula_text("ω_{ij} = {q_i · k_j}/{√{d}}")
     'ω_ij = q_i · k_j / √d'
@@ -27,10 +27,10 @@ def formula_text(formula: str) -> str:
 
 
 def formula_mathml(formula: str) -> str:
-    """The formula as a MathML element, which browsers draw and screen readers speak without any script.
+    """The formula as a MathML element, which browsers and screen readers understand without a script.
 
     Raises:
-        ValueError: a group that is not closed.
+        ValueError: a group is not closed.
 
     >>> formula_mathml("q_i")
     '<math display="block"><msub><mi>q</mi><mi>i</mi></msub></math>'
@@ -39,32 +39,32 @@ def formula_mathml(formula: str) -> str:
 
 
 class _Reader:
-    """Reads signs from left to right; what `_`, `^` and `/` stand behind is taken back and put inside."""
+    """Parses signs from left to right; `_`, `^` and `/` include the element before them."""
 
     def __init__(self, signs: list[str]) -> None:
         self.signs, self.place = signs, 0
 
     def items(self, within: bool = False) -> list[str]:
-        found: list[str] = []
+        elements: list[str] = []
         while self.place < len(self.signs):
             sign = self.signs[self.place]
             if sign == "}" and within:
                 self.place += 1
-                return found
+                return elements
             if sign in ("_", "^"):
                 self.place += 1
-                found.append(_scripted(found.pop(), sign, self._atom()))
+                elements.append(_scripted(elements.pop(), sign, self._atom()))
             elif sign == "/":
                 self.place += 1
-                found.append(f"<mfrac>{found.pop()}{self._atom()}</mfrac>")
+                elements.append(f"<mfrac>{elements.pop()}{self._atom()}</mfrac>")
             else:
-                found.append(self._atom())
+                elements.append(self._atom())
         if within:
             raise ValueError(f"a group of {' '.join(self.signs)} is not closed")
-        return found
+        return elements
 
     def _atom(self) -> str:
-        """One sign or group as one element."""
+        """The next sign or group as one element."""
         sign = self.signs[self.place]
         self.place += 1
         if sign == "{":
@@ -85,7 +85,7 @@ class _Reader:
 
 
 def _scripted(base: str, sign: str, script: str) -> str:
-    """The base with a script below or above; a base that has the other script keeps it."""
+    """The base with a subscript or superscript; a base that already has the other one keeps it."""
     if sign == "^" and base.startswith("<msub>"):
         return f"<msubsup>{base.removeprefix('<msub>').removesuffix('</msub>')}{script}</msubsup>"
     name = "msub" if sign == "_" else "msup"

@@ -8,8 +8,8 @@ from regard.walkthrough.steps import Axis, Walker, numbered
 
 
 def join_heads(walker: Walker, scene: Scene) -> None:
-    """From the vectors to the layer's output."""
-    layer, mix = scene.layer, "A last matrix mixes what the heads found into vectors of the size that came."
+    """Add the steps from all heads to the layer's output."""
+    layer, mix = scene.layer, "A last matrix combines the heads into vectors of the size of the input."
     bias = " + b_o" if "b_o" in walker.values else ""
     formula = "o_i = W_o {}_i" + (" + b_o" if bias else "")
     output = (scene.readers, numbered("numbers", layer.dim))
@@ -17,21 +17,25 @@ def join_heads(walker: Walker, scene: Scene) -> None:
         walker.section = "The output"
         line = f"output = contexts @ W_o.T{bias}"
         walker.step(
-            line, "Output", "A last matrix makes vectors of the size that came.", formula.format("z"), axes=output
+            line,
+            "Output",
+            "A last matrix maps the result to vectors of the size of the input.",
+            formula.format("z"),
+            axes=output,
         )
         return
-    walker.section = f"{layer.heads} heads side by side"
+    walker.section = f"All {layer.heads} heads"
     _attend(walker, scene, *_project(walker, scene))
     width = numbered("numbers", layer.heads * layer.head_dim)
     walker.step(
         "joined = torch.cat(list(all_contexts), dim=-1)", "Concatenation",
-        "What the heads found, one beside the other.", "c_i = [z_i^1 ; … ; z_i^H]", axes=(scene.readers, width),
+        "The context vectors of all heads, concatenated.", "c_i = [z_i^1 ; … ; z_i^H]", axes=(scene.readers, width),
     )  # fmt: skip
     walker.step(f"output = joined @ W_o.T{bias}", "Output", mix, formula.format("c"), axes=output)
 
 
 def compare(walker: Walker, scene: Scene) -> None:
-    """Compute the ends in other ways; a walk that leads elsewhere raises."""
+    """Check the results by computing them in other ways."""
     many = scene.layer.heads > 1
     walker.check(f"weights[{scene.word}]", "alpha")
     if many:
@@ -43,7 +47,7 @@ def compare(walker: Walker, scene: Scene) -> None:
 
 
 def _fused_call(scene: Scene) -> str:
-    """PyTorch's own attention, of all heads at once."""
+    """The expression of PyTorch's fused attention for all heads."""
     layer, many = scene.layer, scene.layer.heads > 1
     q, k, v = ("Q", "K", "V") if many else ("q", "k", "v")
     if layer.positions is not None:
@@ -59,7 +63,7 @@ def _fused_call(scene: Scene) -> str:
 
 
 def _layer_call(scene: Scene) -> str:
-    """The layer itself, on a batch of one text."""
+    """The expression that calls the layer itself with a batch of one text."""
     inputs = [f"{scene.x}[None]"]
     if scene.crosses:
         inputs.append(f"{scene.c}[None]")
@@ -71,7 +75,7 @@ def _layer_call(scene: Scene) -> str:
 
 
 def _project(walker: Walker, scene: Scene) -> tuple[str, str, str]:
-    """Queries, keys and values of all heads, turned and shared where a layer does so; their names."""
+    """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
     layer, size = scene.layer, numbered("numbers", scene.layer.head_dim)
     many = Axis("heads", _names(layer.heads, "head"))
     few = many if scene.group == 1 else Axis("heads", _names(layer.kv_heads, "key/value head"))
@@ -82,7 +86,7 @@ def _project(walker: Walker, scene: Scene) -> tuple[str, str, str]:
         ("v", "Values", few, scene.read, scene.c),
     ):
         bias = f" + b_{letter}[:, None]" if f"b_{letter}" in walker.values else ""
-        says = f"{what} of every head, each made by matrices of its own."
+        says = f"{what} of every head; each head has its own matrix."
         name = names[letter] = letter.upper()
         walker.step(
             f"{name} = {source} @ W_{letter}.mT{bias}", f"{what} of all heads", says,
@@ -92,22 +96,25 @@ def _project(walker: Walker, scene: Scene) -> tuple[str, str, str]:
             name = names[letter] = f"{name}_turned"
             line = f"{name} = {turned(letter.upper(), layer.head_dim)}"
             walker.step(
-                line, f"{what} turned", "Turned to their places, in each head alike.", axes=(heads, words, size)
+                line,
+                f"{what} rotated",
+                "Rotated by their positions, in the same way in each head.",
+                axes=(heads, words, size),
             )
         if scene.group > 1 and letter != "q":
-            says = f"Each of the {layer.kv_heads} key/value heads serves {scene.group} query heads, its neighbours."
+            says = f"Each of the {layer.kv_heads} key/value heads is shared by {scene.group} neighbouring query heads."
             line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
             names[letter] = walker.step(line, f"{what} shared", says, axes=(many, words, size))
     return names["q"], names["k"], names["v"]
 
 
 def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
-    """Scores, weights and contexts of all heads."""
+    """Add scores, weights and context vectors of all heads."""
     layer, allowed = scene.layer, "allowed"
     heads = Axis("heads", _names(layer.heads, "head"))
     if scene.varies_by_head:
         allowed = walker.step(
-            f"allowed_by_head = {scene.mask}", "Masks", "Each head has a pattern of its own: 1 stands for yes.",
+            f"allowed_by_head = {scene.mask}", "Masks", "Each head has its own pattern; 1 means allowed.",
             axes=(heads, scene.readers, scene.read), scale="none",
         )  # fmt: skip
     place = {"Q": q, "K": k, "n": len(scene.readers), "m": len(scene.read)}
@@ -117,16 +124,16 @@ def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
         whole = f"({scores})" if " " in scores else scores
         scores = f"{whole}.masked_fill(~{allowed}, -math.inf)"
     walker.step(
-        f"all_scores = {scores}", "Scores of all heads", "All that was done to the scores of one head, in one line.",
+        f"all_scores = {scores}", "Scores of all heads", "The steps that led to the scores of one head, in one line.",
         axes=(heads, scene.readers, scene.read),
     )  # fmt: skip
     walker.step(
         f"all_weights = all_scores.softmax(-1){filled(walker)}", "Attention weights of all heads",
-        "Each head looks elsewhere: that is why there are several.", axes=(heads, scene.readers, scene.read),
+        "Different heads attend to different words.", axes=(heads, scene.readers, scene.read),
         scale="weights",
     )  # fmt: skip
     walker.step(
-        f"all_contexts = all_weights @ {v}", "Context vectors of all heads", "What each head has gathered.",
+        f"all_contexts = all_weights @ {v}", "Context vectors of all heads", "The weighted sum of values in each head.",
         "z_i^h = Σ_j α_{ij}^h v_j^h", axes=(heads, scene.readers, numbered("numbers", layer.head_dim)),
     )  # fmt: skip
 
@@ -136,11 +143,11 @@ def _names(count: int, what: str) -> tuple[str, ...]:
 
 
 def walk_layer(walker: Walker, scene: Scene) -> None:
-    """Every step of the layer, and the checks that they lead where the layer itself does.
+    """Add every step of the layer, and check the results against the layer itself.
 
     Raises:
-        UnsupportedError: a layer that does what no step shows.
-        RegardError: a step that differs from another way to compute it.
+        UnsupportedError: a layer that a walkthrough cannot show.
+        RegardError: a step differs from another way to compute it.
     """
     give_layer(walker, scene)
     q, k = project(walker, scene)

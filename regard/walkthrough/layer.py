@@ -18,14 +18,14 @@ from regard.walkthrough.steps import Axis, Walker
 
 @dataclass(frozen=True)
 class ScoreLines:
-    """Expressions with places for i, the chosen word, h, the head, and n and m, how many look and are looked at.
+    """A score function as PyTorch expressions, with placeholders for word i, head h, n queries and m keys.
 
     Args:
-        formula: of one pair.
-        says: what the formula does.
-        one, all, heads: the scores (m), (n, m) and (heads, n, m).
-        hidden: the layer before a score that has one, (m, hidden); `one` then reads it.
-        hidden_formula: of it.
+        formula: the score of one pair.
+        says: an explanation of the formula.
+        one, all, heads: the scores of one query (m), of all (n, m) and of all heads (heads, n, m).
+        hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it.
+        hidden_formula: the formula of the hidden layer.
     """
 
     formula: str
@@ -39,21 +39,21 @@ class ScoreLines:
 
 DOT = ScoreLines(
     formula="ω_{ij} = q_i · k_j",
-    says="How well does the question fit each answer? The dot product multiplies them number by number and adds up.",
+    says="The dot product of query and key: large if the two vectors point in similar directions.",
     one="{k} @ {q}[{i}]",
     all="{q} @ {k}.T",
     heads="{Q} @ {K}.mT",
 )
 GENERAL = ScoreLines(
     formula="ω_{ij} = q_i^T W_a k_j",
-    says="Luong's general score: a matrix says which number of a query is compared with which number of a key.",
+    says="Luong's general score: a learned matrix weighs every product of a query component and a key component.",
     one="{k} @ ({q}[{i}] @ W_a[{h}])",
     all="{q} @ W_a[{h}] @ {k}.T",
     heads="{Q} @ W_a @ {K}.mT",
 )
 ADDITIVE = ScoreLines(
     formula="ω_{ij} = v_a^T h_{ij}",
-    says="Bahdanau's additive score: the hidden layer of each pair becomes one number, its score.",
+    says="Bahdanau's additive score: the hidden layer of each pair is reduced to one number, its score.",
     one="hidden @ v_a[{h}]",
     all="torch.tanh(({q} @ W_a[{h}].T)[:, None] + {k} @ U_a[{h}].T) @ v_a[{h}]",
     heads='torch.einsum("hijd,hd->hij", torch.tanh(({Q} @ W_a.mT)[:, :, None] + ({K} @ U_a.mT)[:, None]), v_a)',
@@ -62,7 +62,7 @@ ADDITIVE = ScoreLines(
 )
 CONCAT = ScoreLines(
     formula="ω_{ij} = v_a^T h_{ij}",
-    says="Luong's concat score: the hidden layer of each pair becomes one number, its score.",
+    says="Luong's concat score: the hidden layer of each pair is reduced to one number, its score.",
     one="hidden @ v_a[{h}]",
     all="torch.tanh(torch.cat([{q}[:, None].expand(-1, {m}, -1), {k}.expand({n}, -1, -1)], -1) @ W_a[{h}].T) "
     "@ v_a[{h}]",
@@ -76,7 +76,7 @@ SCORES = ("scaled_dot", "dot", "general", "concat", "additive")
 LINES: dict[type[Score], ScoreLines] = {
     ScaledDot: DOT, Dot: DOT, General: GENERAL, Concat: CONCAT, Additive: ADDITIVE
 }  # fmt: skip
-# What a score learned, as its paper calls it, and whether there is one for each key head rather than query head.
+# Parameters of a score by their name in the paper, and whether there is one per key head rather than per query head.
 LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
     General: {"weight": ("W_a", False)},
     Concat: {"weight": ("W_a", True), "energy": ("v_a", False)},
@@ -85,26 +85,26 @@ LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
 
 
 def new_score(name: str, head_dim: int) -> Score:
-    """A score of queries and keys of one size, by its name in `SCORES`."""
-    found: dict[str, Score] = {
+    """A score for queries and keys of the same size, by its name in `SCORES`."""
+    scores: dict[str, Score] = {
         "scaled_dot": ScaledDot(),
         "dot": Dot(),
         "general": General(head_dim, head_dim),
         "concat": Concat(head_dim, head_dim, hidden=head_dim),
         "additive": Additive(head_dim, head_dim, hidden=head_dim),
     }
-    return found[name]
+    return scores[name]
 
 
 def score_of(mechanism: Mechanism) -> Score:
-    """The score of a softmax.
+    """The score function of a softmax mechanism.
 
     Raises:
-        UnsupportedError: a mechanism that has no weights of this kind.
+        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
     """
     if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
         raise UnsupportedError(
-            f"this layer attends by {mechanism}; a walk goes through softmax attention by one of the scores "
+            f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
             f"{', '.join(SCORES)}"
         )
     return mechanism.score
@@ -112,15 +112,15 @@ def score_of(mechanism: Mechanism) -> Score:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who looks at whom in a walk, and which word and head are followed alone.
+    """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
 
     Args:
         layer: in float64.
-        readers, read: the words that look, and those that are looked at, as axes.
+        readers, read: the axes of the query words and of the key words.
         x, c: the names of their vectors; the same in self-attention.
-        word, head: places, from 0.
+        word, head: indices, from 0.
         origin: where the weights come from.
-        bias: added to the scores by distance.
+        bias: a bias by distance, added to the scores.
     """
 
     layer: MultiHeadAttention
@@ -139,7 +139,7 @@ class Scene:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key/value head."""
+        """The number of query heads that share a key/value head."""
         return self.layer.heads // self.layer.kv_heads
 
     @property
@@ -152,12 +152,12 @@ class Scene:
 
     @property
     def multiplies(self) -> bool:
-        """Are the scores dot products, which PyTorch's own call computes?"""
+        """Whether the scores are dot products, which PyTorch's fused attention computes."""
         return self.lines is DOT
 
     @property
     def scaling(self) -> str:
-        """What follows the scores in a line; nothing where they stay as they are."""
+        """The expression that scales the scores; empty if they are not scaled."""
         given = self.layer.options["scale"]
         if given is not None:
             return f" * {given!r}"
@@ -165,7 +165,7 @@ class Scene:
 
     @property
     def source_of_keys(self) -> tuple[str, int, Axis]:
-        """The vectors that keys and values are made of, the key/value head of the head that is followed, the words."""
+        """The name of the vectors of keys and values, the key/value head of the shown head, and the key words."""
         return self.c, self.head // self.group, self.read
 
     @property
@@ -182,7 +182,7 @@ class Scene:
 
     @property
     def mask(self) -> str:
-        """The expression that says who may look at whom, (n, m) or (heads, n, m); empty where all may."""
+        """The expression of the boolean mask, (n, m) or (heads, n, m); empty if every pair is allowed."""
         n, m = len(self.readers), len(self.read)
         if self.causal:
             return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
@@ -192,14 +192,14 @@ class Scene:
 
 
 def give_layer(walker: Walker, scene: Scene) -> None:
-    """Hand over a layer's weights, with an axis for heads.
+    """Give the walker the weights of the layer, with an axis for heads.
 
     Raises:
-        UnsupportedError: a layer that does what no step shows.
+        UnsupportedError: a layer with an option that a walkthrough cannot show.
     """
     layer = scene.layer
     if layer.options["softcap"] is not None or layer.to_k is None:
-        raise UnsupportedError("this layer caps its scores or shares queries and keys; a walk shows neither")
+        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
     for letter, projection, heads in (
         ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
     ):  # fmt: skip
@@ -213,8 +213,8 @@ def give_layer(walker: Walker, scene: Scene) -> None:
         walker.give(letter, shared, f"of the score, {scene.origin}")
     if scene.bias is not None:
         slopes = series(layer.heads) if scene.bias.slopes is None else scene.bias.slopes
-        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "of the distance in each head")
-    walker.give("layer", layer, "a regard.MultiHeadAttention of these weights")
+        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    walker.give("layer", layer, "a regard.MultiHeadAttention with these weights")
 
 
 def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, origin: str) -> None:

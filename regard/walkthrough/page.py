@@ -1,6 +1,6 @@
-"""A walk as one page: no script, no network, real tables, colours for light and for dark.
+"""Writes a walkthrough as a self-contained HTML page, without scripts or network access, in light and dark colours.
 
-Words and all else that a user wrote are escaped and shown as text; the page's rules admit nothing but its own styles.
+Text of the user is escaped, and the content security policy of the page allows only its own style sheet.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from regard.walkthrough.tables import (
     weight_colours,
 )
 
-ROW, FITTING = 10, 12  # columns of each piece of a single row, and up to how many it stays whole
-NUMBERS, HEADS = 64, 16  # columns of numbers and heads that are shown at most; words are never left out
+ROW, FITTING = 10, 12  # a single row of more than FITTING columns is divided into tables of ROW columns
+NUMBERS, HEADS = 64, 16  # the most columns of numbers and the most heads shown; words are never omitted
 
 
 def to_html(walk: Walk) -> str:
-    """The walk as a page that needs nothing beside it.
+    """Write a walkthrough as a self-contained HTML page.
 
     >>> from regard.walkthrough import walk
     >>> page = to_html(walk(["a", "<script>"]))
     >>> "&lt;script&gt;" in page, "<script" in page
     (True, False)
     """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
     style = files("regard.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
     rules = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
     title = f"Attention, step by step: {_text(' '.join(walk.words))}"
@@ -68,15 +68,15 @@ def to_html(walk: Walk) -> str:
 
 
 def _opening(walk: Walk) -> Iterator[str]:
-    yield "<header>\n<h1>What attention makes of a sentence</h1>"
+    yield "<header>\n<h1>Attention, step by step</h1>"
     yield _word_list("The words", Axis("words", walk.words, walk.word))
     if walk.context:
-        yield "<p>They look at:</p>"
+        yield "<p>They attend to:</p>"
         yield _word_list("The context", Axis("words", walk.context))
-    yield f"<p>Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is followed alone first. Every number "
+    yield f"<p>Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is shown in detail first. Every number "
     yield "is shown, and every line of code below is the line that computed it.</p>"
     settings = ", ".join(f"{_text(name)} {_text(str(value))}" for name, value in walk.settings.items())
-    yield f'<p class="faint">{settings}</p>\n<details><summary>What the lines start from</summary>\n<table>'
+    yield f'<p class="faint">{settings}</p>\n<details><summary>Given variables</summary>\n<table>'
     for one in walk.given:
         what = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         yield f'<tr><th scope="row"><code>{_text(one.name)}</code></th><td>{what}</td><td>{_text(one.says)}</td></tr>'
@@ -88,13 +88,14 @@ def _opening(walk: Walk) -> Iterator[str]:
 
 def _sections(walk: Walk) -> Iterator[str]:
     section = number = 0
-    told: str | None = None
+    current: str | None = None
     for step in walk.steps:
-        if step.section != told:
-            if told is not None:
+        if step.section != current:
+            if current is not None:
                 yield "</section>"
-            section, number, told = section + 1, 0, step.section
-            yield f'<section aria-labelledby="part-{section}">\n<h2 id="part-{section}">{section}. {_text(told)}</h2>'
+            section, number, current = section + 1, 0, step.section
+            yield f'<section aria-labelledby="part-{section}">\n<h2 id="part-{section}">{section}. '
+            yield f"{_text(current)}</h2>"
         number += 1
         yield from _step(step, f"{section}.{number}")
     yield "</section>"
@@ -121,7 +122,7 @@ def _step(step: Step, number: str) -> Iterator[str]:
 
 
 def _code(line: str) -> str:
-    """A line that may be broken where brackets open."""
+    """A line of code that may be wrapped after opening brackets."""
     return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
@@ -158,8 +159,8 @@ def _head(axis: Axis, place: int, scope: str) -> str:
 
 
 def _cell(value: float, deepest: float, step: Step) -> str:
-    found = shade(value, deepest, step.scale)
-    name = "" if found is None else f' class="{found[0]}{found[1] if found[0] != "h" else ""}"'
+    colour = shade(value, deepest, step.scale)
+    name = "" if colour is None else f' class="{colour[0]}{colour[1] if colour[0] != "h" else ""}"'
     return f"<td{name}>{shown(value)}</td>"
 
 
@@ -169,7 +170,7 @@ def _gap() -> str:
 
 def _legend(step: Step, deepest: float) -> Iterator[str]:
     if step.scale == "weights":
-        yield '<p class="legend"><span>0</span><i class="weights"></i><span>1: all of its attention</span></p>'
+        yield '<p class="legend"><span>0</span><i class="weights"></i><span>1</span></p>'
     elif step.scale == "signed" and deepest:
         yield f'<p class="legend"><span>{shown(-deepest)}</span><i class="signed"></i><span>{shown(deepest)}</span></p>'
 
@@ -184,7 +185,7 @@ def _word_list(label: str, axis: Axis) -> str:
 
 
 def _closing(walk: Walk) -> Iterator[str]:
-    yield "<footer>\n<h2>The same in other ways</h2>\n<p>Each was computed beside the steps above.</p>\n<ul>"
+    yield "<footer>\n<h2>Checks</h2>\n<p>These expressions compute results of the steps above in another way.</p>\n<ul>"
     for one in walk.checks:
         yield f"<li><code>{escape(one.line)}</code> equals <code>{one.name}</code>; the largest difference is "
         yield f"{one.difference:.1e}.</li>"
@@ -192,7 +193,7 @@ def _closing(walk: Walk) -> Iterator[str]:
 
 
 def _palette() -> str:
-    """The colours of cells, each a class, so that no cell has a style of its own."""
+    """The style sheet of the cell colours, one class for each shade."""
     rules = []
     for level in range(len(WEIGHTS)):
         paper, ink = weight_colours(level)
@@ -216,5 +217,5 @@ def _digest(style: str) -> str:
 
 
 def _text(text: str) -> str:
-    """What a user wrote, as text: nothing invisible, nothing that is markup."""
+    """Text of a user, with invisible characters and markup escaped."""
     return escape(visible(text))

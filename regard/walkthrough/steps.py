@@ -28,8 +28,14 @@ Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are co
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a step: what it counts, the label of each place, the place of the chosen word, and the number of the
-    first: words are counted from 1, ids from 0."""
+    """One axis of a step.
+
+    Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the chosen word.
+        first: the number shown for index 0: words are counted from 1, ids from 0.
+    """
 
     unit: str
     labels: tuple[str, ...]
@@ -42,17 +48,17 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One line of PyTorch, what it means, and what came out.
+    """One step of a walkthrough: a line of PyTorch, an explanation, and the result.
 
     Args:
-        section: the part of the walk that it belongs to.
-        name: what the line assigns to.
-        title, says: a heading, and one or two sentences that explain.
-        formula: in the notation of `regard.walkthrough.formula`; empty where there is none.
-        line: `name = …`, of names that were given or assigned before.
+        section: the section that the step belongs to.
+        name: the variable that the line assigns.
+        title, says: a heading, and one or two sentences of explanation.
+        formula: in the notation of `regard.walkthrough.formula`; empty if there is none.
+        line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
-        scale: how its numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
+        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
     """
 
     section: str
@@ -67,13 +73,13 @@ class Step:
 
     @property
     def shape(self) -> str:
-        """The sizes with what they count: "6 words × 8 numbers"."""
+        """The sizes with their units, such as "6 words × 8 numbers"."""
         return " × ".join(counted(len(axis), axis.unit) for axis in self.axes)
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What the lines start from: a name, where it comes from, and its value."""
+    """A variable that exists before the first line: its name, a description, and its value."""
 
     name: str
     says: str
@@ -82,7 +88,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Check:
-    """Another way to compute a step, and the largest difference that was found."""
+    """Another way to compute a step, and the largest difference between the two results."""
 
     line: str
     name: str
@@ -91,16 +97,16 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """The way of a text through attention, for terminal, JSON and page alike.
+    """All steps of attention for one text, from which text, JSON and page are written.
 
     Args:
-        words: what looks, each a word or a run's sub-word.
-        context: what is looked at in cross-attention, else empty.
-        word: the place, from 0, of the word that is followed alone.
-        settings: what was chosen, by name.
-        given: the names that lines may use beside those that earlier lines assign.
-        steps: in the order in which they ran.
-        checks: what the end was compared with.
+        words: the words of the queries, or sub-words of a trained model.
+        context: the words of the keys in cross-attention, else empty.
+        word: the index, from 0, of the word that is shown in detail.
+        settings: the options, by name.
+        given: the variables that lines may use besides those that earlier lines assign.
+        steps: in the order of execution.
+        checks: comparisons of the results with other ways to compute them.
     """
 
     words: tuple[str, ...]
@@ -119,12 +125,12 @@ class Walk:
         """The value of a step."""
         values = {step.name: step.value for step in self.steps}
         if name not in values:
-            raise ArgumentError(f"no step of this walk is called {name!r}; there are {', '.join(values)}")
+            raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
         return values[name]
 
 
 def counted(count: int, unit: str) -> str:
-    """A number of things.
+    """A count with its unit in the singular or plural.
 
     >>> counted(1, "words"), counted(6, "words")
     ('1 word', '6 words')
@@ -133,20 +139,20 @@ def counted(count: int, unit: str) -> str:
 
 
 def numbered(unit: str, count: int) -> Axis:
-    """An axis whose places have numbers alone, from 0 as in code."""
+    """An axis whose labels are its indices, from 0."""
     return Axis(unit, tuple(map(str, range(count))))
 
 
-# What every line may use without being given it: PyTorch, and a few words of regard.
+# The names that every line may use: PyTorch, and a few functions of regard.
 LANGUAGE: dict[str, Any] = {
     "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
     "BEGIN": BEGIN, "END": END,
 }  # fmt: skip
-TOLERANCE = 1e-6  # that every number keeps to, beside another way to compute it
+TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
 class Walker:
-    """Goes step by step. A line is made of our own words and of numbers; no text of a user is ever part of one."""
+    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = dict(LANGUAGE)
@@ -156,7 +162,7 @@ class Walker:
         self.section = ""
 
     def give(self, name: str, value: Any, says: str) -> None:
-        """Let later lines use a value."""
+        """Make a value available to later lines."""
         self.values[name] = value
         self.given.append(Given(name, says, value))
 
@@ -171,7 +177,7 @@ class Walker:
         axes: tuple[Axis, ...],
         scale: Scale = "signed",
     ) -> str:
-        """Run a line, keep what it assigns to, and return that name; `says` may be a function of what came out."""
+        """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)
         name = line.partition(" = ")[0]
         value = self.values[name]
@@ -182,10 +188,10 @@ class Walker:
 
     @torch.no_grad()
     def check(self, expression: str, name: str) -> None:
-        """Compute a step in another way.
+        """Compute a step in another way and record the difference.
 
         Raises:
-            RegardError: the two differ by more than rounding.
+            RegardError: the results differ by more than rounding.
         """
         other, value = eval(expression, self.values), self.values[name]
         difference = float((other - value).abs().max())
@@ -196,7 +202,7 @@ class Walker:
         self.checks.append(Check(expression, name, difference))
 
     def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any]) -> Walk:
-        """All that was done, as it is shown."""
+        """The recorded walkthrough."""
         assert words.chosen is not None
         read = () if context is None else context.labels
         return Walk(
@@ -205,14 +211,14 @@ class Walker:
 
 
 def to_json(walk: Walk) -> str:
-    """The walk as JSON; minus infinity, which JSON does not have, is null.
+    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
 
     >>> from regard.walkthrough import walk
     >>> record = json.loads(to_json(walk("Life is short")))
     >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
     ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
     """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
     record = {
         "words": walk.words,
         "context": walk.context or None,
@@ -241,7 +247,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def _given(name: str, says: str, value: Any) -> dict[str, Any]:
-    """A value that the lines start from; of modules and other objects, what they are."""
+    """A given variable as JSON; modules and other objects as their `repr`."""
     if isinstance(value, torch.Tensor):
         return {"name": name, "says": says, "shape": list(value.shape), "value": _finite(value.tolist())}
     return {"name": name, "says": says, "value": value if isinstance(value, str | list) else repr(value)}

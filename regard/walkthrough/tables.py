@@ -15,7 +15,7 @@ import torch
 
 from regard.walkthrough.steps import Axis, Scale, Step
 
-# cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, made for colour-blind readers.
+# cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, designed for colour vision deficiency.
 WEIGHTS = tuple(
     """
     00224e 002656 002a5f 002d68 003070 083370 163770 203a6f 273e6e 2e416d 34456c 3a486c 3f4c6c 444f6c 49536c 4e566c
@@ -26,16 +26,16 @@ WEIGHTS = tuple(
 )
 NEGATIVE, POSITIVE = "2166ac", "e08214"  # blue and orange
 LEVELS = 12  # of signed numbers on each side of 0
-DEEPEST = 0.6  # how much of its colour the largest signed number takes
+DEEPEST = 0.6  # opacity of the colour of the largest signed number
 BLACK, WHITE = "000000", "ffffff"
-DARK = "15171c"  # the paper of the dark page
+DARK = "15171c"  # background of the dark page
 
-# A scale's letter and a level: ("w", 0..51), ("p" or "n", 1..LEVELS), ("h", 0) for what is hidden.
+# A scale's letter and a level: ("w", 0..51), ("p" or "n", 1..LEVELS), ("h", 0) for masked pairs.
 Shade = tuple[str, int]
 
 
 def shade(value: float, largest: float, scale: Scale) -> Shade | None:
-    """What colours a number, beside the largest absolute one of its step; None for no colour.
+    """The shade of a number, relative to the largest absolute number of its step; None for no colour.
 
     >>> shade(0.5, 1.0, "weights"), shade(-2.0, 4.0, "signed"), shade(-math.inf, 4.0, "signed")
     (('w', 26), ('n', 6), ('h', 0))
@@ -49,18 +49,18 @@ def shade(value: float, largest: float, scale: Scale) -> Shade | None:
 
 
 def weight_colours(level: int) -> tuple[str, str]:
-    """Paper and ink of a weight."""
+    """Background and text colour of a weight."""
     paper = WEIGHTS[level]
     return paper, max((BLACK, WHITE), key=lambda ink: contrast(paper, ink))
 
 
 def signed_colours(letter: str, level: int) -> tuple[str, float]:
-    """The colour of a signed number, and how much of it is laid over the paper."""
+    """The colour of a signed number and its opacity over the background."""
     return (POSITIVE if letter == "p" else NEGATIVE), DEEPEST * level / LEVELS
 
 
 def mixed(colour: str, paper: str, share: float) -> str:
-    """So much of a colour over a paper.
+    """A colour with the given opacity over a background colour.
 
     >>> mixed("000000", "ffffff", 0.5)
     '808080'
@@ -70,7 +70,7 @@ def mixed(colour: str, paper: str, share: float) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, from 1 to 21; text needs 4.5.
+    """The contrast ratio of two colours, from 1 to 21; text needs 4.5.
 
     Source: Web Content Accessibility Guidelines 2.2, definition of contrast ratio.
 
@@ -95,7 +95,7 @@ HIDDEN = "−∞"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Numbers (rows, columns); a single row of one word has no label, and only the tables of heads have a title."""
+    """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
 
     title: str
     rows: Axis
@@ -105,13 +105,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Gap:
-    """Rows or columns that are left out here."""
+    """A number of rows or columns that are omitted here."""
 
     count: int
 
 
 def tables(step: Step) -> Iterator[Table]:
-    """The tables of a step of numbers: one, or one for each head."""
+    """The tables of a step whose value is a tensor: one, or one for each head."""
     assert isinstance(step.value, torch.Tensor)
     *heads, rows, columns = step.axes if len(step.axes) > 1 else (Axis("", ("",)), *step.axes)
     values = step.value.int() if step.value.dtype == torch.bool else step.value
@@ -122,7 +122,7 @@ def tables(step: Step) -> Iterator[Table]:
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
-    """The places of an axis for which there is room: from both ends, and the chosen word; gaps say how many miss.
+    """The indices of an axis that fit: some at both ends and the chosen word, with gaps for the omitted ones.
 
     >>> kept(Axis("words", tuple("abcdefgh"), chosen=3), 4)
     [0, 1, Gap(count=1), 3, Gap(count=3), 7]
@@ -134,23 +134,23 @@ def kept(axis: Axis, room: int) -> list[int | Gap]:
     places = {*range(room - tail), *range(count - tail, count)}
     if axis.chosen is not None and axis.chosen not in places:
         places.add(axis.chosen)
-        places -= {*range(1, room - tail)} & {room - tail - 1}  # in whose stead; the first one stays
+        places -= {*range(1, room - tail)} & {room - tail - 1}  # make room for it, but keep the first
     ordered = sorted(places)
-    found: list[int | Gap] = [ordered[0]]
+    entries: list[int | Gap] = [ordered[0]]
     for before, after in pairwise(ordered):
-        found += [Gap(after - before - 1), after] if after - before > 1 else [after]
-    return found
+        entries += [Gap(after - before - 1), after] if after - before > 1 else [after]
+    return entries
 
 
 def largest(step: Step) -> float:
-    """The largest absolute number of a step, which its colours are measured by; 0 where there is none."""
+    """The largest absolute finite number of a step, to which colours are relative; 0 if there is none."""
     assert isinstance(step.value, torch.Tensor)
     finite = step.value[step.value.isfinite()].double().abs()
     return float(finite.max()) if finite.numel() else 0.0
 
 
 def shown(value: float) -> str:
-    """A number as tables have it: three decimals, or three digits where it is large.
+    """A number as it is printed in tables: three decimals, or three digits if it is large.
 
     >>> [shown(x) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
     ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']

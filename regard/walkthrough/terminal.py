@@ -1,4 +1,4 @@
-"""A walk for a terminal: the same characters with colours or without, and no line wider than asked for."""
+"""Writes a walkthrough for a terminal, with or without colours, in lines of limited width."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from regard.walkthrough.tables import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-LEAST, MOST = 60, 160  # characters in a line
-ROWS, HEADS = 12, 4  # that a table and a step show at most
+LEAST, MOST = 60, 160  # limits of the width of a line in characters
+ROWS, HEADS = 12, 4  # the most rows of a table and the most heads of a step
 INDENT = "    "
-LABEL, COLUMN = 14, 10  # places for the word before a row and above a column
-NARROW = 76  # characters in a line below which words get less
+LABEL, COLUMN = 14, 10  # the most characters of a row label and of a column label
+NARROW = 76  # below this width labels are shorter
 MARK = "▸ "  # before the chosen word
 
 Span = tuple[str, str]  # characters, and a style as Rich has them
@@ -44,19 +44,19 @@ Line = list[Span]
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
-    """The walk as plain text.
+    """Write a walkthrough as plain text.
 
     >>> from regard.walkthrough import walk
     >>> print("\\n".join(to_text(walk("Life is short")).splitlines()[:3]))
     Life is short
-    3 words; followed alone: “is”, word 2
+    3 words; shown in detail: “is”, word 2
     heads 2, kv_heads 2, head 1, dim 8, score scaled_dot, positions none, causal False, seed 0
     """
     return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
 
 
 def to_rich(walk: Walk, width: int = 100) -> Text:
-    """The walk with colours, for a Rich console that does not wrap."""
+    """Write a walkthrough with colours, for a Rich console that does not wrap lines."""
     from rich.text import Text
 
     return Text("\n").join(
@@ -65,16 +65,16 @@ def to_rich(walk: Walk, width: int = 100) -> Text:
 
 
 def lines(walk: Walk, width: int) -> Iterator[Line]:
-    """Every line of the walk as spans; tables leave out what does not fit, and say how much."""
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run give it")
+    """Every line of a walkthrough as spans; tables omit rows and columns that do not fit, with their number."""
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
     section = number = 0
-    told = ""
+    current = ""
     for step in walk.steps:
-        if step.section != told:
-            section, number, told = section + 1, 0, step.section
-            title = fitted(f"{section}  {visible(told)}", width - 4)
+        if step.section != current:
+            section, number, current = section + 1, 0, step.section
+            title = fitted(f"{section}  {visible(current)}", width - 4)
             yield from ([], [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")])
         number += 1
         yield from ([], *_step(step, f"{section}.{number}", width))
@@ -84,8 +84,8 @@ def lines(walk: Walk, width: int) -> Iterator[Line]:
 def _opening(walk: Walk, width: int) -> Iterator[Line]:
     yield from _wrapped(" ".join(map(visible, walk.words)), width, "bold")
     if walk.context:
-        yield from _wrapped(f"looks at: {' '.join(map(visible, walk.context))}", width, "bold")
-    said = f"{counted(len(walk.words), 'words')}; followed alone: “{visible(walk.chosen)}”, word {walk.word + 1}"
+        yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width, "bold")
+    said = f"{counted(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width, "")
     yield from _wrapped(", ".join(f"{name} {value}" for name, value in walk.settings.items()), width, "dim")
     yield []
@@ -120,7 +120,7 @@ def _step(step: Step, number: str, width: int) -> Iterator[Line]:
 
 
 def _table(table: Table, scale: Scale, deepest: float, width: int) -> Iterator[Line]:
-    """Numbers under the labels of their columns, behind those of their rows."""
+    """A table with labels of its columns and rows."""
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
     names = _row_labels(table.rows, LABEL - less) if labelled else [""]
@@ -142,7 +142,7 @@ def _table(table: Table, scale: Scale, deepest: float, width: int) -> Iterator[L
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
-    """The columns that fit beside each other, gaps included."""
+    """The columns that fit into the width, gaps included."""
     room = max(width // cell, 1)
     if len(axis) > room:
         room = max((width - 2 * len(_gap(Gap(len(axis))))) // cell, 2)
@@ -170,7 +170,7 @@ def _cells(
 
 
 def _style(value: float, deepest: float, scale: Scale) -> str:
-    """Ink on paper as Rich has them; signed numbers lie over a dark paper, whatever the terminal's own colours are."""
+    """Text and background colour for Rich; signed numbers have a dark background in every terminal."""
     if scale == "none":
         return ""
     letter, level = shade(value, deepest, scale) or ("p", 0)
@@ -185,7 +185,7 @@ def _style(value: float, deepest: float, scale: Scale) -> str:
 
 
 def _closing(walk: Walk, width: int) -> Iterator[Line]:
-    title = "The same in other ways"
+    title = "Checks"
     yield from ([], [(f"{title} {'─' * (width - len(title) - 1)}", "bold cyan")])
     for one in walk.checks:
         said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
@@ -197,7 +197,7 @@ def _gap(gap: Gap) -> str:
 
 
 def _row_labels(axis: Axis, longest: int) -> list[str]:
-    """Labels with their numbers where they are words, and a mark at the chosen one."""
+    """Row labels; words with their numbers and a mark at the chosen one."""
     if axis.unit != "words":
         return list(axis.labels)
     digits = len(str(len(axis)))
@@ -208,7 +208,7 @@ def _row_labels(axis: Axis, longest: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, style: str) -> Iterator[Line]:
-    """Words in lines; a word that is longer than a line is cut."""
+    """The text wrapped into lines; a word longer than a line is cut."""
     line = ""
     for word in text.split():
         if line and places(f"{line} {word}") > width:
@@ -219,17 +219,17 @@ def _wrapped(text: str, width: int, style: str) -> Iterator[Line]:
 
 
 def places(text: str) -> int:
-    """Places that a text takes in a terminal."""
+    """The width of a text in terminal cells."""
     with needed("rich", "the terminal"):
         from rich.cells import cell_len
     return cell_len(text)
 
 
 def fitted(text: str, width: int) -> str:
-    """The text in at most so many places; one that was cut ends in "…"."""
+    """The text in at most `width` terminal cells; a text that was cut ends in "…"."""
     if places(text) <= width:
         return text
-    text = text[: 4 * width]  # a letter may be followed by marks that take no place
+    text = text[: 4 * width]  # a letter may be followed by marks of width 0
     while places(text) >= width:
         text = text[:-1]
     return f"{text}…"

@@ -50,29 +50,33 @@ def walk(
     positions: str = "none",
     seed: int = 0,
 ) -> Walk:
-    """Go step by step from a text to what one attention layer makes of it, with every number on the way.
+    """Compute one attention layer for a text step by step, with weights drawn from a seed.
 
     Args:
         text: a sentence, or its words.
-        word: the word that is followed alone: its number, from 1, or itself; the second by default.
-        context: another sentence, which the words look at instead of themselves (cross-attention).
-        causal: may a word look at what came before it alone?
-        heads, kv_heads: of the layer; head: the one that is followed, from 1.
+        word: the word that is shown in detail: its number, from 1, or its text; default: the second.
+        context: another sentence, which the words attend to instead of their own (cross-attention).
+        causal: if True, a word may look only at itself and earlier words.
+        heads, kv_heads: of the layer.
+        head: the head that is shown in detail, from 1.
         dim: size of the vectors.
         score: "scaled_dot", "dot", "general", "concat" or "additive".
-        positions: "none", "sinusoidal" (added to the embeddings) or "rotary" (turned into queries and keys).
+        positions: "none", "sinusoidal" (added to the embeddings) or "rotary" (rotates queries and keys).
         seed: of all weights.
 
+    Returns:
+        The steps with all intermediate results; `walk(...)["weights"]` is the tensor of the step named "weights".
+
     Raises:
-        ArgumentError: a text without words or with too many, a word or head that is not there, sizes that do not
-            divide, or choices that do not go together.
+        ArgumentError: no words or too many, a word or head that does not exist, sizes that do not divide, or options
+            that cannot be combined.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.2.1 and 3.2.2.
 
-    >>> found = walk("Life is short, eat dessert first")
-    >>> found.chosen, found["weights"].shape
+    >>> steps = walk("Life is short, eat dessert first")
+    >>> steps.chosen, steps["weights"].shape
     ('is', torch.Size([7, 7]))
-    >>> round(found["alpha"].sum().item(), 6)
+    >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
     words, text = _cut("text", text)
@@ -81,7 +85,7 @@ def walk(
     heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
     _check_choices(score, positions, causal, crosses=read is not None)
     if not 1 <= head <= heads:
-        raise ArgumentError(f"head {head} was asked for; there are heads 1 to {heads}")
+        raise ArgumentError(f"head {head} does not exist; there are heads 1 to {heads}")
     layer, table = _draw(sorted({*words, *(read or ())}), heads, kv_heads, dim, score, positions, causal, seed)
     place = find_word(word, words)
 
@@ -99,7 +103,7 @@ def walk(
 
 
 def _cut(what: str, text: Text) -> tuple[list[str], Text]:
-    """The words of a text, and the text as the lines of a walk take it: a string, or a list that can be read twice."""
+    """The words of a text, and the text as a string or list for the lines of the walkthrough."""
     given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
     words = split_words(given) if isinstance(given, str) else given
     check_words(words, what)
@@ -113,7 +117,8 @@ def _check_choices(score: str, positions: str, causal: bool, crosses: bool) -> N
     if crosses and (causal or positions == "rotary"):
         what = "causal attention" if causal else "rotary positions"
         raise ArgumentError(
-            f"{what} compares places, and two texts share no first place; leave it, or the context, out"
+            f"{what} compares positions, and positions of two texts have no common origin; leave out this option or "
+            f"the context"
         )
 
 
@@ -127,13 +132,13 @@ def _draw(
     causal: bool,
     seed: int,
 ) -> tuple[MultiHeadAttention, torch.Tensor]:
-    """A layer and a table of vectors (words, dim): normal numbers such that queries and keys have unit variance."""
+    """A random layer and table of vectors (words, dim), scaled such that queries and keys have unit variance."""
     if min(dim, heads) < 1 or dim % heads:
         raise ArgumentError(
-            f"dim {dim} does not divide into {heads} heads; take another dim, or as many heads as divide it"
+            f"dim {dim} is not divisible by {heads} heads; choose another dim or another number of heads"
         )
     if positions == "sinusoidal" and dim % 2:
-        raise ArgumentError(f"sines and cosines come in pairs, and dim is {dim}; take an even one")
+        raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {dim}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         table = torch.randn(len(vocabulary), dim)
@@ -167,35 +172,38 @@ def walk_run(
     layer: int = 1,
     head: int = 1,
 ) -> Walk:
-    """Go step by step through one attention layer of a trained model, in float64.
+    """Compute one attention layer of a trained model for a text step by step, in float64.
 
-    Of a translator, `text` alone goes through its encoder. With a `context`, the sentence that is translated, `text` is
-    what was written so far, and looks at it.
+    For a translator without `context`, `text` is the source, and a layer of the encoder is shown. With `context`, the
+    source sentence, `text` is the translation so far, and the cross-attention of the decoder is shown.
 
     Args:
-        run: the folder of a training or of a saved LanguageModel, TextEncoder or TranslationTransformer.
-        text: what is read; its words are the sub-words of the run's tokeniser.
-        word: the one that is followed alone: its number, from 1, or itself; the second by default.
-        context: of a translator, what is looked at.
-        layer, head: which, from 1.
+        run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
+        text: the text to read; its words are the sub-words of the model's tokeniser.
+        word: the word that is shown in detail: its number, from 1, or its text; default: the second.
+        context: the source sentence, for a translator.
+        layer, head: which to show, from 1.
+
+    Returns:
+        The steps with all intermediate results.
 
     Raises:
-        CheckpointError: missing or damaged.
-        ArgumentError: a text without words or with too many, or a word, layer or head that is not there.
-        UnsupportedError: a model without layers that a walk shows, or a layer that does what no step shows.
+        CheckpointError: missing or damaged files.
+        ArgumentError: no words or too many, or a word, layer or head that does not exist.
+        UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
     saved, tokeniser = load_with_tokeniser(run)
     model = _load(saved, str(run))
     check_together(model.config.vocab_size, tokeniser)
     translates, crosses = isinstance(model, TranslationTransformer), context is not None
     if crosses and not translates:
-        raise ArgumentError(f"{run} holds a {saved.kind}, which reads one text; leave the context out")
+        raise ArgumentError(f"{run} is a {saved.kind}, which reads a single text; leave the context out")
     _check_number("layer", layer, _depth(model, crosses))
     _check_number("head", head, model.config.heads)
 
     walker = Walker()
-    walker.give("model", model, f"the {saved.kind} of the run")
-    walker.give("tokeniser", tokeniser, "the one it was trained with")
+    walker.give("model", model, f"the trained {saved.kind}")
+    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
     walker.section = "From text to vectors"
     opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
     readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes), None
@@ -220,10 +228,10 @@ def walk_run(
 
 
 def _load(saved: SavedModel, where: str) -> Model:
-    """The model in float64, so that each number shown is right to its last digit."""
+    """The model in float64, so that every digit shown is correct."""
     kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
     if saved.kind not in kinds:
-        raise UnsupportedError(f"{where} holds a {saved.kind}; a walk goes through a {', a '.join(kinds)}")
+        raise UnsupportedError(f"{where} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
     return kinds[saved.kind].from_saved(saved, where).double().eval().requires_grad_(False)
 
 
@@ -235,4 +243,4 @@ def _depth(model: Model, crosses: bool) -> int:
 
 def _check_number(what: str, number: int, count: int) -> None:
     if not 1 <= whole(what, number) <= count:
-        raise ArgumentError(f"{what} {number} was asked for; this model has {what}s 1 to {count}")
+        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 1 to {count}")

@@ -1,4 +1,4 @@
-"""A text as a person cuts it, and the word that a person means."""
+"""Splits a text into words, and finds the word that a user names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import groupby
 from regard.arguments import a_string, whole
 from regard.errors import ArgumentError
 
-LIMIT = 100  # words that a walk shows
+LIMIT = 100  # the most words of a walkthrough
 
 
 def split_words(text: str) -> list[str]:
-    """Words, runs of punctuation and runs of symbols; an apostrophe inside a word belongs to it.
+    """Split a text into words, runs of punctuation and runs of symbols; an apostrophe inside a word belongs to it.
 
     >>> split_words("Life is short, eat dessert first")
     ['Life', 'is', 'short', ',', 'eat', 'dessert', 'first']
@@ -28,20 +28,21 @@ def split_words(text: str) -> list[str]:
 
 
 def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
-    """Raise an ArgumentError unless there is something to walk through, and not too much."""
+    """Raise an ArgumentError if there is no word, or more than `LIMIT`."""
     if not words:
-        raise ArgumentError(f"the {what} holds no word; give a sentence, such as 'Life is short, eat dessert first'")
+        raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
     if len(words) > LIMIT:
         raise ArgumentError(
-            f"the {what} has {len(words)} words; a walk shows every number, of {LIMIT} words at most: give a sentence"
+            f"the {what} has {len(words)} words; a walkthrough shows every number and takes at most {LIMIT} words: "
+            f"give a sentence"
         )
 
 
 def find_word(word: int | str | None, words: Sequence[str]) -> int:
-    """The place, from 0, of a word that is named by its number, from 1, or by itself; of the second, if none is named.
+    """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: the text has no such word.
 
     >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
     (1, 1)
@@ -57,14 +58,14 @@ def find_word(word: int | str | None, words: Sequence[str]) -> int:
         return named[0]
     number = int(word)
     if not 1 <= number <= len(words):
-        if isinstance(word, str) and named:  # the text says "42", and is shorter than that
+        if isinstance(word, str) and named:  # the word "42" of a text with fewer words
             return named[0]
-        raise ArgumentError(f"word {number} was asked for; the text has words 1 to {len(words)}")
+        raise ArgumentError(f"word {number} does not exist; the text has words 1 to {len(words)}")
     return number - 1
 
 
 def _kind(letter: str, after: str, kinds: list[str]) -> str:
-    """Which run a letter belongs to; marks and joiners stay with what they follow."""
+    """The kind of run that a letter belongs to; marks and joiners belong to the run before them."""
     if letter.isspace():
         return "space"
     category = unicodedata.category(letter)

@@ -17,8 +17,8 @@ ANSWERS = {
     [
         ("faster", 2.5, 2.5, True),
         ("faster", 2.6, 2.5, False),
-        ("dearer", 0.4, 0.4, True),
-        ("dearer", 0.39, 0.4, False),
+        ("slower", 0.4, 0.4, True),
+        ("slower", 0.39, 0.4, False),
         ("slower by", -3000, -3000, True),
         ("slower by", -3001, -3000, False),
         ("extra memory", 1.5, 1.5, True),

@@ -94,7 +94,7 @@ def test_mistakes_are_found_before_anything_is_measured(cases, tmp_path):
     with pytest.raises(DataError, match=r"bench\.json does not exist"):
         run_bench(resume=True, out=tmp_path)
     (tmp_path / "bench.json").write_text("[]")
-    with pytest.raises(DataError, match="does not hold results"):
+    with pytest.raises(DataError, match="does not contain results"):
         run_bench(resume=True, out=tmp_path)
     with pytest.raises(DataError, match="is a file"):
         run_bench(out=tmp_path / "bench.json")

@@ -95,7 +95,7 @@ def test_too_few_lengths_are_said(row):
 def test_memory_that_grows_otherwise_is_said_by_position(row):
     found = read_row(row, record(lambda n: 1.0, held=lambda n: 2.0 * n**2), None, trusted=0.0)
     assert found.memory.found == pytest.approx(2.0)
-    assert "memory of a position: 4,608 bytes at n=2,304, 131,072 at the longest" in found.remarks
+    assert "memory per position: 4,608 bytes at n=2,304, 131,072 at the longest" in found.remarks
 
 
 def test_the_crossover_is_where_the_lines_meet():
@@ -219,7 +219,7 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
     def failing(n):
         raise RegardError("it cannot\nand more")
 
-    for prepare, reason in ((wrong, "off by 1 of the largest"), (failing, "RegardError: it cannot")):
+    for prepare, reason in ((wrong, "relative error is 1, above"), (failing, "RegardError: it cannot")):
         found = running._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
@@ -235,7 +235,7 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     line = next(line for line in text.splitlines() if line.startswith("Sparse Transformer, strided"))
     assert "1.50 (1.50)" in line
     assert "2,500" in line  # where 5e-8 n^1.5 meets 1e-9 n²
-    assert "often listed as O(n); its paper says n·sqrt(n)" in text
+    assert "often listed as O(n); its paper states n·sqrt(n)" in text
     write_table(table, tmp_path)
     page = (tmp_path / "complexity.md").read_text()
     assert "only lengths of 20 ms or more count" in page

@@ -64,7 +64,7 @@ def test_a_claim_that_fails_says_so(monkeypatch):
     [
         (["scales"], 2, "no lesson is called 'scales'; there are scale,"),
         (["heads"], 2, "give one with --run RUN"),
-        (["heads", "--run", "nowhere"], 1, "nowhere is no folder of a run; 'regard demo' trains one"),
+        (["heads", "--run", "nowhere"], 1, "nowhere is not the folder of a training run; 'regard demo' trains one"),
         (["scale", "--run", "nowhere"], 2, "needs no trained model"),
         (["causal", "--text", ""], 2, "0 words"),
         (["causal", "--text", "word " * 10_000], 2, "10000 words"),

@@ -71,12 +71,12 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([""], 2, "the text holds no word"),
+        ([""], 2, "the text has no words"),
         (["word " * 10_000], 2, "the text has 10000 words"),
         ([SENTENCE, "--word", 9], 2, "the text has words 1 to 7"),
         ([SENTENCE, "--word", "cake"], 2, "'cake' is not in the text"),
         ([SENTENCE, "--head", 3], 2, "there are heads 1 to 2"),
-        ([SENTENCE, "--heads", 3], 2, "dim 8 does not divide into 3 heads"),
+        ([SENTENCE, "--heads", 3], 2, "dim 8 is not divisible by 3 heads"),
         ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
         ([SENTENCE, "--layer", 1], 2, "name a --run"),
         ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),

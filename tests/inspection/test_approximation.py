@@ -154,8 +154,8 @@ def test_whatever_does_not_apply_is_listed_with_the_reason():
     assert [row.name for row in report.rows] == ["strided(7)"]
     reasons = [one.reason for one in report.left_out]
     assert "mixes all positions" in reasons[0]
-    assert "exact attention itself" in reasons[1]
-    assert "its queries are its keys" in reasons[2]
+    assert "so it is exact attention" in reasons[1]
+    assert "it needs equal queries and keys" in reasons[2]
     assert all(reason in str(report) for reason in reasons)
 
 
@@ -208,7 +208,7 @@ def test_every_call_has_its_turn_in_every_round():
         ({"seeds": [0.5]}, "a seed is 0.5"),
         ({"tolerance": 0}, "tolerance is 0"),
         ({"rounds": 0}, "rounds is 0"),
-        ({"mechanisms": [3]}, "cannot stand in for exact attention"),
+        ({"mechanisms": [3]}, "cannot replace exact attention"),
     ],
 )
 def test_wrong_arguments_are_refused(given, words):

@@ -41,7 +41,7 @@ def test_the_fastest_within_the_tolerance_is_suggested():
 def test_that_none_is_within_the_tolerance_is_said_with_the_nearest():
     found = report(row(name="a", error=math.nan), row(name="b", error=0.3), row(name="c", error=0.2))
     assert found.suggested("window") is None
-    assert found.suggestions == {"window": "window: none; the nearest is c with 0.2"}
+    assert found.suggestions == {"window": "window: none; the closest is c with 0.2"}
 
 
 def test_what_is_slower_than_exact_attention_is_not_recommended():

@@ -143,9 +143,9 @@ def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
     torch.testing.assert_close(maps.matrix("encoder"), maps.encoder[1].mean(0))
     for wrong, message in [
         ({"kind": "sideways"}, "'sideways'; there are encoder, decoder, cross"),
-        ({"kind": "cross", "layer": 2}, "layer 2 was asked for; the cross weights have layers 0 to 1"),
+        ({"kind": "cross", "layer": 2}, "layer 2 does not exist; the cross weights have layers 0 to 1"),
         ({"kind": "cross", "layer": -3}, "layer -3"),
-        ({"kind": "cross", "head": 3}, "head 3 was asked for; the cross weights have heads 0 to 2"),
+        ({"kind": "cross", "head": 3}, "head 3 does not exist; the cross weights have heads 0 to 2"),
         ({"kind": "cross", "head": -1}, "head -1"),
     ]:
         with pytest.raises(ArgumentError, match=message):

@@ -148,9 +148,9 @@ def test_a_grid_too_small_for_words_says_so(drawn):
 @pytest.mark.parametrize("draw", [draw_maps, draw_heads])
 def test_places_no_picture_can_go_to_are_refused(tmp_path, draw):
     maps = random_maps(words(2), words(2))
-    with pytest.raises(ArgumentError, match="nowhere, which is no folder"):
+    with pytest.raises(ArgumentError, match="nowhere, does not exist"):
         draw(maps, tmp_path / "nowhere" / "maps.png")
-    with pytest.raises(ArgumentError, match=r"maps\.svg; it is a PNG"):
+    with pytest.raises(ArgumentError, match=r"maps\.svg; pictures are PNGs"):
         draw(maps, tmp_path / "maps.svg")
     assert not list(tmp_path.iterdir())
 

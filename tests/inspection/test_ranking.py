@@ -43,7 +43,7 @@ def test_control_characters_cannot_reach_the_terminal():
 def test_an_unknown_word_is_refused_with_those_there_are():
     with pytest.raises(ArgumentError, match="called 'they'; there are the animal it the <end>"):
         looked_at(by_hand(), "they")
-    with pytest.raises(ArgumentError, match="word 5 was asked for; the encoder rows are words 0 to 4"):
+    with pytest.raises(ArgumentError, match="word 5 does not exist; the encoder rows are words 0 to 4"):
         looked_at(by_hand(), 5)
 
 

@@ -60,5 +60,5 @@ def test_the_cross_attention_alone_is_drawn(tmp_path):
 def test_what_is_not_there_is_refused_in_words():
     with pytest.raises(UnsupportedError, match="attention='none'"):
         look(translator(attention="none"), TOKENISER, *SENTENCES[0])
-    with pytest.raises(UnsupportedError, match="a question to self-attention"):
+    with pytest.raises(UnsupportedError, match="measured in self-attention"):
         it_weights(translator(attention="bahdanau"), TOKENISER, make_split("valid", 2))

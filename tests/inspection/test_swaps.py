@@ -100,5 +100,5 @@ def test_the_seed_decides_which_nouns_come_in():
 def test_nothing_to_check_and_lost_lines_are_refused():
     with pytest.raises(ArgumentError, match="0 sentences"):
         swap_check(lambda lines: lines, [])
-    with pytest.raises(ArgumentError, match="3 lines came back as 2 translations"):
+    with pytest.raises(ArgumentError, match="2 translations for 3 lines"):
         swap_check(lambda lines: lines[1:], SENTENCES[:1])

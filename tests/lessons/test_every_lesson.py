@@ -94,17 +94,17 @@ def test_the_figure_is_a_png_and_the_same_bytes_twice(tmp_path):
     one, two = ((tmp_path / name).read_bytes() for name in ("one.png", "two.png"))
     assert one == two
     assert one.startswith(b"\x89PNG")
-    with pytest.raises(ArgumentError, match=r"ends in \.png"):
+    with pytest.raises(ArgumentError, match=r"must end in \.png"):
         taught.draw(tmp_path / "one.svg")
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("cross", {"text": "a b"}, "sentences of its own"),
+        ("cross", {"text": "a b"}, "its own sentences"),
         ("scale", {"run": Path("run")}, "needs no trained model"),
         ("heads", {}, "give one with --run RUN"),
-        ("heads", {"run": Path("nowhere")}, "nowhere is no folder"),
+        ("heads", {"run": Path("nowhere")}, "nowhere is not the folder"),
         ("causal", {"text": ""}, "0 words; this lesson takes 2 to 120"),
         ("windows", {"text": "one two"}, "takes 3 to 120"),
         ("linear", {"text": "word " * 10_000}, "10000 words"),

@@ -23,7 +23,7 @@ def test_the_first_rows_are_those_of_the_papers_in_numpy():
 def test_decoders_that_change_places_are_seen(monkeypatch):
     monkeypatch.setattr(alignment, "_bahdanau", lambda seed: alignment._luong(seed))
     monkeypatch.setattr(alignment, "bahdanau_by_hand", alignment.luong_by_hand)
-    assert starting(failing("alignment"), "Bahdanau's weights", "What Bahdanau's decoder finds")
+    assert starting(failing("alignment"), "Bahdanau's weights", "Bahdanau's context")
 
 
 def test_another_formula_is_seen(monkeypatch):
@@ -61,7 +61,7 @@ def test_a_luong_that_attends_before_it_moves_is_seen(monkeypatch):
 
     monkeypatch.setattr(alignment, "LuongCell", Early)
     monkeypatch.setattr(alignment, "record_attention", FirstOfTwo)
-    assert starting(failing("alignment"), "Both cells are", "Luong's are decided")
+    assert starting(failing("alignment"), "Both cells are", "Luong's weights are computed")
 
 
 def test_the_state_of_another_source_is_compared():

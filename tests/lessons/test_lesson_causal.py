@@ -24,7 +24,7 @@ def test_every_claim_holds():
 
 def test_a_mask_that_is_lost_is_seen(monkeypatch):
     monkeypatch.setattr(causal, "attention", lambda q, k, v, pattern: attention(q, k, v))
-    assert starting(failing("causal"), "Another future")
+    assert starting(failing("causal"), "Replacing later words")
 
 
 def test_a_mask_that_is_never_off_is_seen(monkeypatch):

@@ -34,7 +34,7 @@ def test_cells_that_know_their_place_are_seen(monkeypatch):
             return super().forward(x + torch.arange(x.shape[1])[:, None] / x.shape[1], context, **options)
 
     monkeypatch.setattr(cross, "MultiHeadAttention", Placed)
-    beginnings = ("The layer is the formula", "Cells ask apart")
+    beginnings = ("The layer computes the formula", "Cells are independent")
     assert sum(claim.startswith(beginnings) for claim in failing("cross")) == 2
 
 
@@ -44,7 +44,7 @@ def test_a_layer_that_lets_positions_be_compared_is_seen(monkeypatch):
             return super().forward(x, context, **options)
 
     monkeypatch.setattr(cross, "MultiHeadAttention", Careless)
-    assert starting(failing("cross"), "“causal” between")
+    assert starting(failing("cross"), "The pattern “causal” between")
 
 
 def test_weights_that_do_not_sum_to_one_are_seen(monkeypatch):
@@ -65,4 +65,4 @@ def test_weights_that_do_not_sum_to_one_are_seen(monkeypatch):
             return [type("Detail", (), {"weights": self.told[name][0].weights / 2})]
 
     monkeypatch.setattr(cross, "record_attention", Halved)
-    assert starting(failing("cross"), "Each cell shares out")
+    assert starting(failing("cross"), "The weights of each cell")

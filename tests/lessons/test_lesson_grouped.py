@@ -49,7 +49,7 @@ def test_a_cache_that_does_not_shrink_is_seen(monkeypatch):
 
 @pytest.mark.parametrize(
     ("instead", "claims"),
-    [("new", ("Where the heads of a group", "Where they are not")), ("first", ("Where they are not",))],
+    [("new", ("If the heads of a group", "If they differ")), ("first", ("If they differ",))],
 )
 def test_a_mean_that_is_none_is_seen(monkeypatch, instead, claims):
     real = grouped.fewer_heads

@@ -61,7 +61,7 @@ def test_a_head_made_by_hand_scores_what_it_should():
 
 
 def test_no_pair_is_no_score():
-    with pytest.raises(DataError, match="no sentence holds such a pair"):
+    with pytest.raises(DataError, match="no sentence contains such a pair"):
         score([torch.ones(1, 1, 2, 2)], [[]])
 
 

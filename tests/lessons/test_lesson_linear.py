@@ -48,7 +48,7 @@ def test_operations_are_those_of_the_formula():
 
 def test_softmax_in_its_place_is_seen(monkeypatch):
     monkeypatch.setattr(linear, "attention", lambda q, k, v, mechanism=None: attention(q, k, v))
-    assert starting(failing("linear"), "It is that of regard", "It is not softmax")
+    assert starting(failing("linear"), "regard's LinearTransformer", "The result differs from softmax")
 
 
 def test_brackets_that_change_the_result_are_seen(monkeypatch):
@@ -58,13 +58,13 @@ def test_brackets_that_change_the_result_are_seen(monkeypatch):
         return real(q, k, v, order, causal) * (1.001 if order == "right" else 1)
 
     monkeypatch.setattr(linear, "multiplied", wrong)
-    assert starting(failing("linear"), "Both brackets", "It is that of regard")
+    assert starting(failing("linear"), "Both orders", "regard's LinearTransformer")
 
 
 def test_brackets_that_save_nothing_are_seen(monkeypatch):
     real = linear.multiplied
     monkeypatch.setattr(linear, "multiplied", lambda q, k, v, order, causal=False: real(q, k, v, "left", causal))
-    assert starting(failing("linear"), "The left costs")
+    assert starting(failing("linear"), "Twice as many words")
 
 
 def test_a_state_that_forgets_is_seen(monkeypatch):
@@ -76,7 +76,7 @@ def test_a_state_that_forgets_is_seen(monkeypatch):
             return super().attend(q, k, v, **options)
 
     monkeypatch.setattr(linear, "RecurrentState", Forgetful)
-    assert starting(failing("linear"), "Word by word")
+    assert starting(failing("linear"), "Decoding word by word")
 
 
 def test_a_state_that_grows_is_seen(monkeypatch):
@@ -84,4 +84,4 @@ def test_a_state_that_grows_is_seen(monkeypatch):
     monkeypatch.setattr(
         linear, "_state_after", lambda length: type("Grown", (), {"nbytes": real(length).nbytes + length})
     )
-    assert starting(failing("linear"), "Those sums")
+    assert starting(failing("linear"), "These sums")

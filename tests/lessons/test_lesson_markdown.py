@@ -27,7 +27,7 @@ def test_the_page_holds_everything_in_order(taught):
         "# A toy", "", "**Is it?**", "", "First.", "", "Then a &lt;b>.", "", "![A toy](toy.png)", "",
         "### Sizes", "", r"| a\|b | n |", "| --- | --- |", r"| x\_y | 1 |", "",
         "### Times", "", MEASURED, "", "| n | ms |", "| --- | --- |", "| 1 | 2 |", "",
-        "## What was put to the test", "", "- Holds: It holds. (1 of 1)", "- **Does not hold**: It does not. (0 of 1)",
+        "## Claims checked", "", "- Holds: It holds. (1 of 1)", "- **Does not hold**: It does not. (0 of 1)",
         "", "## Try it", "", "```python", "print(1)", "```",
     ]  # fmt: skip
 

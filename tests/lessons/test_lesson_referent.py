@@ -39,7 +39,7 @@ def test_a_translator_that_understands_keeps_what_is_said_of_pronouns(monkeypatc
 
 def test_one_that_says_the_same_always_is_seen(monkeypatch, run_folder):
     failing, _ = failing_with(monkeypatch, run_folder, lambda line: "weil es müde war")
-    assert starting(failing, "The articles' sentences", "The pronoun follows", "It stays when")
+    assert starting(failing, "The sentences known", "The pronoun follows", "It stays the same when")
 
 
 def test_one_that_follows_the_subject_is_seen(monkeypatch, run_folder):
@@ -48,7 +48,7 @@ def test_one_that_follows_the_subject_is_seen(monkeypatch, run_folder):
 
     german = in_german()
     failing, _ = failing_with(monkeypatch, run_folder, of_subject)
-    assert "The articles' sentences get the right pronoun." in failing
+    assert "The sentences known from articles get the right pronoun." in failing
 
 
 def test_what_is_shown_is_what_the_model_looked_at(run_folder):

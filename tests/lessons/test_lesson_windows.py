@@ -45,7 +45,7 @@ def test_layers_that_look_farther_are_seen(monkeypatch):
             super().__init__(dim, heads, pattern=pattern | SlidingWindow(12))
 
     monkeypatch.setattr(windows, "MultiHeadAttention", Wide)
-    assert starting(failing("windows"), "reach(layers)", "Which pairs")
+    assert starting(failing("windows"), "reach(layers)", "The patterns predict")
 
 
 def test_layers_that_do_not_look_are_seen(monkeypatch):

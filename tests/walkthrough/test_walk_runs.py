@@ -105,20 +105,20 @@ def test_what_a_walk_cannot_show_is_refused(tmp_path):
     for options, said in (
         ({"layer": 2}, "layers 1 to 1"),
         ({"head": 3}, "heads 1 to 2"),
-        ({"context": SOURCE}, "reads one text"),
+        ({"context": SOURCE}, "reads a single text"),
         ({"word": 100}, "has words 1 to"),
     ):
         with pytest.raises(ArgumentError, match=said):
             walk_run(run, TEXT, **options)
-    with pytest.raises(ArgumentError, match="holds no word"):
+    with pytest.raises(ArgumentError, match="has no words"):
         walk_run(run, "  ")
-    with pytest.raises(ArgumentError, match=f"{LIMIT} words at most"):
+    with pytest.raises(ArgumentError, match=f"at most {LIMIT} words"):
         walk_run(run, "the animal " * 100)
     linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))
-    with pytest.raises(UnsupportedError, match="a walk goes through softmax attention"):
+    with pytest.raises(UnsupportedError, match="a walkthrough needs softmax attention"):
         walk_run(saved(linear, tmp_path / "linear"), TEXT)
     recurrent = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=8))
-    with pytest.raises(UnsupportedError, match="a walk goes through a language-model"):
+    with pytest.raises(UnsupportedError, match="a walkthrough needs a language-model"):
         walk_run(saved(recurrent, tmp_path / "recurrent"), TEXT)
     with pytest.raises(RegardError):
         walk_run(tmp_path / "nothing", TEXT)

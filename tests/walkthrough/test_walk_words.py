@@ -35,7 +35,7 @@ def test_a_word_is_found_by_number_or_by_itself():
     words = ["The", "cat", "7", "sat", "the"]
     assert [find_word(named, words) for named in (1, 2, 4, "5", "cat", "CAT", "the")] == [0, 1, 3, 4, 1, 1, 0]
     assert find_word("7", words) == 2  # no seventh word, so the one that reads 7
-    with pytest.raises(ArgumentError, match="word 7 was asked for; the text has words 1 to 5"):
+    with pytest.raises(ArgumentError, match="word 7 does not exist; the text has words 1 to 5"):
         find_word(7, [*words[:2], "six", "sat", "the"])
 
 
@@ -46,15 +46,15 @@ def test_a_word_of_100_000_letters_is_cut_at_once():
 
 
 def test_a_step_that_does_not_exist_is_named():
-    with pytest.raises(ArgumentError, match="no step of this walk is called 'beta'; there are words"):
+    with pytest.raises(ArgumentError, match="this walkthrough has no step 'beta'; there are words"):
         walk("a b")["beta"]
 
 
 def test_a_text_without_words_or_with_too_many_is_refused():
     for nothing in ("", " \n", []):
-        with pytest.raises(ArgumentError, match="holds no word"):
+        with pytest.raises(ArgumentError, match="has no words"):
             walk(nothing)
-    with pytest.raises(ArgumentError, match=f"has 10000 words; .* {LIMIT} words at most"):
+    with pytest.raises(ArgumentError, match=f"has 10000 words; .* at most {LIMIT} words"):
         walk("word " * 10_000)
     assert len(walk("word " * LIMIT).words) == LIMIT
 

@@ -1,6 +1,6 @@
-"""The classic table of costs, measured: how time and memory of every layer and mechanism grow with the length.
+"""Measures how time and memory of layers and mechanisms grow with the length.
 
-A row is a declaration in `rows`; its exponents are fitted, and printed beside what its paper promises.
+A row is a declaration in `rows`. Its exponents are fitted and reported beside those that its paper promises.
 """
 
 from regard.bench.complexity.measuring import Table

@@ -1,4 +1,4 @@
-"""Time and memory of one row at growing lengths, until enough lengths take long enough to be trusted."""
+"""Measures time and memory of one row at growing lengths, until enough lengths take long enough to be reliable."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from regard.errors import RegardError, UnsupportedError
 
 @dataclass
 class Table(Results):
-    """Records of rows by name: points of time and of memory, and the error against another path."""
+    """Results of all rows by name: times and memory by length, and the error against another backend."""
 
     file: ClassVar[str] = "complexity.json"
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The records, by the names of rows."""
+        """The records of the rows, by name."""
         return self.cases
 
     @property
     def our_mistakes(self) -> list[str]:
-        """Rows that answered wrongly or not at all."""
+        """Rows with a wrong result or none."""
         return [f"{name}: {row['reason']}" for name, row in self.rows.items() if "reason" in row]
 
 
 # Squares, so that a stride of sqrt(n) divides the length.
 LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))
-CHECKED_AT, CLOSE = 1024, 1e-4  # of the largest number of the answer
+CHECKED_AT, CLOSE = 1024, 1e-4  # length of the check; accepted error relative to the largest number
 PROGRAM = "import sys; from regard.bench.complexity.measuring import answer_parent; answer_parent(sys.argv[1])"
 Point = dict[str, Any]
 
@@ -47,11 +47,11 @@ class Effort:
     """How much is measured.
 
     Args:
-        trusted: seconds that a call takes at least for its length to count.
-        wanted: lengths that count, at least.
-        reach: the length that every row reaches, so that crossovers can be seen.
-        longest: seconds that a call may take; a length that would take longer ends the row before that.
-        pace: samples of each length.
+        trusted: a length counts if its call takes at least this many seconds.
+        wanted: the least number of lengths that count.
+        reach: the least length that every row is measured at, to find crossovers.
+        longest: the most seconds of a call; a row ends before a length that would take longer.
+        pace: number of samples of each length.
     """
 
     trusted: float
@@ -61,14 +61,14 @@ class Effort:
     pace: Pace
 
 
-EFFORTS = {  # by whether the run is a quick one
+EFFORTS = {  # by `quick`
     False: Effort(0.020, 4, 192**2, 8.0, Pace(rounds=5, slow_rounds=2)),
     True: Effort(0.004, 3, 48**2, 0.5, Pace(rounds=3, slow_rounds=1, slow=0.2)),
 }
 
 
 def is_right(row: Row) -> float | None:
-    """The error against another path at a short length, as a share of the largest number; None if there is none."""
+    """The error against another backend at a short length, relative to the largest number; None without another."""
     call = row.prepare(CHECKED_AT)
     if call.expected is None:
         return None
@@ -79,7 +79,7 @@ def is_right(row: Row) -> float | None:
 def measure_times(
     row: Row, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
 ) -> tuple[list[Point], str | None]:
-    """CPU seconds on 1 thread at each length, the shortest first; and why a length was refused, if one was."""
+    """CPU seconds on 1 thread at increasing lengths; and the reason if a length was refused, else None."""
     points: list[Point] = []
     with threads(1):
         for n in lengths:
@@ -96,7 +96,7 @@ def measure_times(
 
 
 def _short(refusal: UnsupportedError) -> str:
-    """A plan's refusal without the problem that it names first and without the other backends."""
+    """A plan's refusal without the description of the problem and without the other backends."""
     head, mark, tail = str(refusal).partition("only backend")
     return (mark + tail or head).partition(" (")[0]
 
@@ -114,21 +114,21 @@ def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:
 
 
 def measure_memory(name: str, lengths: list[int]) -> list[Point]:
-    """Bytes that a row holds at most beside its tensors, at each length; another process computes them.
+    """Measure the peak memory of a row beside its tensors at each length, in a separate process.
 
     Raises:
-        RegardError: that process failed; with its last words.
+        RegardError: the process failed; the message has the last line of its error output.
     """
     asked = json.dumps({"row": name, "lengths": lengths})
     done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
     if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"left with {done.returncode}"]
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise RegardError(f"the memory of {name} was not measured: {words[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def memory_here(row: Row, lengths: list[int]) -> list[Point]:
-    """The same in this process; a short call first, so that libraries that load with it are not counted."""
+    """Measure the same in this process, after a short call that loads libraries."""
     row.prepare(CHECKED_AT).run()
     points = []
     for n in lengths:
@@ -139,7 +139,7 @@ def memory_here(row: Row, lengths: list[int]) -> list[Point]:
 
 
 def answer_parent(asked: str) -> None:
-    """What the other process runs."""
+    """The main function of the separate process."""
     from regard.bench.complexity.rows import ROWS
 
     wanted = json.loads(asked)

@@ -14,19 +14,19 @@ from regard.bench.complexity.rows import ROWS, Growth, Row, slope
 from regard.storage.files import replace_file
 from regard.text.packages import needed
 
-NEAR = 0.15  # a fitted exponent this near to the promised one keeps the promise
-LARGE = 4 * 2**20  # bytes from which memory counts
+NEAR = 0.15  # the largest difference of exponents with which a promise is kept
+LARGE = 4 * 2**20  # memory below this number of bytes is not used for a fit
 Points = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted exponent beside the promised one, over the same lengths.
+    """A fitted exponent and the promised one, over the same lengths.
 
     Args:
-        found: the exponent; None with fewer than two lengths.
-        promised: what the fit would find if the promise were kept to the letter.
-        lengths: those that counted.
+        found: the fitted exponent; None with fewer than two lengths.
+        promised: the exponent that the same fit gives for the promised growth.
+        lengths: the lengths of the fit.
     """
 
     found: float | None
@@ -35,12 +35,12 @@ class Fit:
 
     @property
     def near(self) -> bool:
-        """Is the found exponent within 0.15 of the promised one?"""
+        """Whether the exponents differ by at most 0.15."""
         return self.found is not None and self.promised is not None and abs(self.found - self.promised) <= NEAR
 
     @classmethod
     def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
-        """Over the points of which `key` is at least `least`."""
+        """The fit over the points whose `key` is at least `least`."""
         lengths, values = _counted(points, key, least)
         if len(lengths) < 2:
             return cls(None, None, tuple(lengths))
@@ -49,7 +49,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is said of a row: fits of time and memory, remarks on each, and where it becomes cheaper than exact."""
+    """The evaluation of a row: fits of time and memory, remarks, and the length from which it is cheaper than exact."""
 
     time: Fit
     memory: Fit
@@ -58,13 +58,13 @@ class Reading:
 
 
 def read_row(row: Row, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
-    """Read a record.
+    """Evaluate the record of a row.
 
     Args:
         row: the declaration.
-        record: what was measured of it.
-        exact: the record of the row that it is compared with, if that was measured.
-        trusted: seconds from which a time counts.
+        record: its measurements.
+        exact: the record of the row it is compared with, if measured.
+        trusted: times below this number of seconds are not used for the fit.
     """
     times, memory = record["times"], record["memory"]
     time_fit = Fit.of(times, "median", trusted, row.growth)
@@ -81,7 +81,7 @@ def _counted(points: Points, key: str, least: float) -> tuple[list[int], list[fl
 
 
 def _why_time(fit: Fit, times: Points, trusted: float) -> list[str]:
-    """An exponent is that of the operations less that of their rate: both are said where the promise is missed."""
+    """Remarks on a missed promise: the exponent of time is that of the operations minus that of their rate."""
     said = [f"{len(fit.lengths)} lengths take {1e3 * trusted:g} ms or more"] if len(fit.lengths) < 3 else []
     if fit.found is None or fit.near:
         return said
@@ -98,24 +98,24 @@ def _why_memory(fit: Fit, memory: Points) -> list[str]:
         return []
     if fit.found is None:
         most = max(point["bytes"] for point in memory) / 2**20
-        return [f"it holds {most:.1f} MiB at the longest, too little to tell how that grows"]
+        return [f"it needs {most:.1f} MiB at the longest, too little to measure its growth"]
     first, last = (point for point in memory if point["length"] in (fit.lengths[0], fit.lengths[-1]))
     each = (point["bytes"] / point["length"] for point in (first, last))
-    return [f"memory of a position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"]
+    return [f"memory per position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"]
 
 
 def crossover(times: Points, exact: Points) -> str:
-    """The length from which a row is cheaper than exact attention, on the straight line between two measured ones."""
+    """The length from which a row is cheaper than exact attention, interpolated between two measured lengths."""
     mine, theirs = ({point["length"]: point["median"] for point in points} for points in (times, exact))
     common = sorted(mine.keys() & theirs.keys())
     if not common:
         return "no length in common"
-    dearer = [mine[n] >= theirs[n] for n in common]
-    if dearer[-1]:
+    slower = [mine[n] >= theirs[n] for n in common]
+    if slower[-1]:
         return f"not up to {common[-1]:,}"
-    if not any(dearer):
+    if not any(slower):
         return f"cheaper from {common[0]:,} on"
-    at = max(index for index, answer in enumerate(dearer) if answer)
+    at = max(index for index, answer in enumerate(slower) if answer)
     below, above = common[at], common[at + 1]
     low, high = (math.log(mine[n] / theirs[n]) for n in (below, above))
     return f"{below * (above / below) ** (low / (low - high)):,.0f}"
@@ -124,13 +124,13 @@ def crossover(times: Points, exact: Points) -> str:
 PICTURE = "complexity.png"
 GROUPS = {"classic": "layers", "patterns": "patterns", "mechanisms": "mechanisms"}
 EXACT = "softmax"
-# Okabe and Ito's colours, which all eyes tell apart; a mark of its own for each besides.
+# Okabe and Ito's colours, distinguishable with all kinds of colour vision, and a different marker for each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C510A")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def draw_table(table: Table, folder: Path) -> Path | None:
-    """Draw `complexity.png`; None where no row has two lengths.
+    """Draw `complexity.png`; None if no row has two lengths.
 
     Raises:
         MissingPackageError: matplotlib is not installed.
@@ -163,8 +163,8 @@ def draw_table(table: Table, folder: Path) -> Path | None:
 def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, key: str, unit: float) -> None:
     styles = [("black", "")] + list(zip(COLOURS, MARKS, strict=True))
     for name, (colour, mark) in zip([EXACT, *names], styles, strict=False):
-        found = measured.get(name, {}).get(points, [])
-        lengths, values = [point["length"] for point in found], [point[key] / unit for point in found]
+        drawn = measured.get(name, {}).get(points, [])
+        lengths, values = [point["length"] for point in drawn], [point[key] / unit for point in drawn]
         width = 2.4 if name == EXACT else 1.3
         axes.plot(lengths, values, color=colour, marker=mark, markersize=4, linewidth=width, label=ROWS[name].title)
     axes.set(xscale="log", yscale="log")
@@ -176,7 +176,7 @@ HEAD = ("layer", "promised", "sequential", "path", "time n^", "memory n^", "chea
 
 
 def describe_table(table: Table) -> list[str]:
-    """The table in lines of text."""
+    """Format the table as lines of text."""
     rows = [HEAD, *(_cells(ROWS[name], reading) for name, reading in _readings(table).items())]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -184,14 +184,14 @@ def describe_table(table: Table) -> list[str]:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Write `complexity.md`: where it was measured, the table, its remarks, and every point."""
+    """Write `complexity.md`: the environment, the table, remarks, and every measurement."""
     here, effort = table.environment, EFFORTS[table.quick]
     lines = [
         "# regard bench complexity", "", f"`{table.command}`", "",
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}.",
         f"{here['system']}, {here['processor']}; {here['cores']} cores. CPU time on 1 thread, forward; one text, one",
         "head, 64 numbers a position.", "",
-        "An exponent is fitted to the logarithms of medians over lengths, and stands beside the one that the same fit",
+        "An exponent is fitted to the logarithms of medians over lengths; in brackets is the one that the same fit",
         f"finds where the promise is kept to the letter; only lengths of {1e3 * effort.trusted:g} ms or more count,",
         "and of 4 MiB or more. Memory is the peak of a process of its own beside the layer's tensors.", "",
         summary(table), "", _line(HEAD), _line(("---",) * len(HEAD)),
@@ -206,7 +206,7 @@ def summary(table: Table) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
-    return f"{near} of {len(readings)} rows within 0.15 of the promised exponent of time, which stands in brackets."
+    return f"{near} of {len(readings)} rows within 0.15 of the promised exponent of time, which is in brackets."
 
 
 def _readings(table: Table) -> dict[str, Reading]:
@@ -226,7 +226,7 @@ def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
 
 
 def _exponents(fit: Fit) -> str:
-    """Found beside promised.
+    """The fitted exponent, with the promised one in brackets.
 
     >>> _exponents(Fit(1.03, 1.0, (4, 8)))
     '1.03 (1.00)'
@@ -235,7 +235,7 @@ def _exponents(fit: Fit) -> str:
 
 
 def _remarks(table: Table) -> list[str]:
-    """What is said of each row beside its numbers, with its source."""
+    """Remarks and corrections for each row."""
     return [
         f"{ROWS[name].title}: {'; '.join([*reading.remarks, *filter(None, [ROWS[name].correction])])}."
         for name, reading in _readings(table).items()

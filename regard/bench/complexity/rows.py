@@ -19,13 +19,13 @@ from regard.testing import make_qkv
 
 @dataclass(frozen=True)
 class Growth:
-    """How a cost grows with the length n: `text`, as reports show it, and the function."""
+    """How a cost grows with the length n: `text` for reports, and the function."""
 
     text: str
     of: Callable[[int], float]
 
     def exponent(self, lengths: Sequence[int]) -> float:
-        """The exponent that a fit over these lengths finds if the promise is kept to the letter.
+        """The exponent that a fit over these lengths gives for exactly this growth.
 
         >>> N_LOG_N.exponent([4096, 16384]) > N.exponent([4096, 16384]) == 1.0
         True
@@ -40,7 +40,7 @@ N_SQUARED = Growth("n²", lambda n: float(n) ** 2)
 
 
 def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent of the power of the length that fits best: least squares of log value over log length.
+    """The exponent of the best power law: least squares of log value over log length.
 
     >>> slope([10, 100, 1000], [5.0, 500.0, 50000.0])
     2.0
@@ -53,12 +53,12 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Call:
-    """A forward pass of one length, ready to run.
+    """A forward pass at one length, ready to run.
 
     Args:
         run: computes the output.
-        operations: floating-point operations that it takes, by its formula or by its plan.
-        expected: the same by another path, where there is one; it may be quadratic.
+        operations: number of floating-point operations, by a formula or by the plan.
+        expected: computes the same by another backend, if there is one; it may need quadratic memory.
     """
 
     run: Callable[[], torch.Tensor]
@@ -68,22 +68,22 @@ class Call:
 
 @dataclass(frozen=True)
 class Row:
-    """A layer or a mechanism, what is promised of it, and how it is computed.
+    """A layer or mechanism, its promised cost, and how it is computed.
 
     Args:
-        name: as it is asked for.
-        title: as reports show it.
-        group: the picture that it is drawn in.
-        cost: the promised cost in full, such as `n·w·d`.
-        growth: of the time with the length n alone.
-        sequential: operations that must wait for each other.
-        path: the longest way between two positions.
-        prepare: from a length the call.
-        source: who promises it.
+        name: its name on the command line.
+        title: its name in reports.
+        group: the panel of the figure.
+        cost: the promised cost, such as `n·w·d`.
+        growth: growth of the time with the length n.
+        sequential: number of sequential operations.
+        path: longest path between two positions.
+        prepare: makes the call for a length.
+        source: the paper with the promise.
         memory: growth of the memory.
-        exact: the row that it is to be cheaper than; "" for that row itself.
-        correction: what popular articles say wrongly.
-        longest: the length at which its memory ends the measurement.
+        exact: the row of exact attention for comparison; "" for that row itself.
+        correction: a remark on a common mistake in popular articles.
+        longest: the largest length, if memory limits it.
     """
 
     name: str
@@ -111,7 +111,7 @@ def attending(
     *,
     shares_keys: bool = False,
 ) -> Prepare:
-    """regard's attention with the pattern and mechanism of each length, on the path that the plan chooses."""
+    """regard's attention with a pattern and mechanism for each length, on the backend that the plan chooses."""
 
     def prepare(n: int) -> Call:
         q, k, v = _tensors(n)
@@ -128,20 +128,20 @@ def attending(
 
 
 def written_out(n: int) -> Call:
-    """Softmax attention as its formula stands, with every weight in memory at once."""
+    """Softmax attention written out as its formula, with all weights in memory."""
     q, k, v = _tensors(n)
     return Call(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
 
 
 def recurrent(n: int) -> Call:
-    """A gated recurrent unit: two products of (dim, 3 dim) a position."""
+    """A gated recurrent unit: two products with (dim, 3 dim) per position."""
     torch.manual_seed(0)
     layer = nn.GRU(DIM, DIM, batch_first=True)
     return Call(_without_gradients(layer, _text(n), 0), 12.0 * n * DIM**2)
 
 
 def convolution(width: int) -> Prepare:
-    """A convolution that looks at `width` neighbours: so many products of (dim, dim) a position."""
+    """A convolution over `width` neighbours: `width` products with (dim, dim) per position."""
 
     def prepare(n: int) -> Call:
         torch.manual_seed(0)
@@ -165,7 +165,7 @@ def _text(n: int) -> torch.Tensor:
 
 
 def _without_gradients(layer: nn.Module, x: torch.Tensor, part: int | None = None) -> Callable[[], torch.Tensor]:
-    """Calls the layer; `part` is the output among what it answers."""
+    """A function that calls the layer; `part` is the index of the output in a returned tuple."""
 
     @torch.no_grad()
     def run() -> torch.Tensor:
@@ -178,15 +178,16 @@ def _without_gradients(layer: nn.Module, x: torch.Tensor, part: int | None = Non
 VASWANI = "Vaswani et al. 2017, table 1"
 CHILD = "Child et al. 2019, section 4"
 LINEAR = "Katharopoulos et al. 2020, section 3.2"
-NOT_LINEAR = "often listed as O(n); its paper says n·sqrt(n), for a stride that grows with sqrt(n), as here"
+NOT_LINEAR = "often listed as O(n); its paper states n·sqrt(n), for a stride that grows with sqrt(n), as here"
 HASHING = (
-    "often listed as O(n); its paper says n·log n, to sort, and leaves out the hashing: into n / 32 buckets it takes "
-    "n²·d / 32 operations a round, into a product of two numbers, as here, n·sqrt(n / 32)·2·d"
+    "often listed as O(n); its paper states n·log n, for sorting, without the hashing: with n / 32 buckets hashing "
+    "takes n²·d / 32 operations a round; with two hashes whose product has that many buckets, as here, "
+    "n·sqrt(n / 32)·2·d"
 )
 
 
 def factors(n: int) -> tuple[int, int]:
-    """Two even numbers whose product is near n / 32, so that chunks of 64 are twice a bucket's mean size."""
+    """Two even numbers whose product is about n / 32, so that chunks of 64 are twice the mean size of a bucket."""
     first = max(2, 2 * round(math.sqrt(n / 32) / 2))
     return first, max(2, 2 * round(n / 32 / first / 2))
 

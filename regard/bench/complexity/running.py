@@ -1,4 +1,4 @@
-"""A whole table: row after row, each written as soon as it is finished."""
+"""Measures a table row by row; the files are written after every row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.bench.complexity.rows import ROWS, Row
 from regard.bench.running import begin
 from regard.errors import ArgumentError, RegardError
 
-SHORTEST_HELD = 1024  # below, a call's memory is lost among pages
+SHORTEST_HELD = 1024  # the memory of shorter calls is too small to measure
 
 
 def run_complexity(
@@ -32,20 +32,20 @@ def run_complexity(
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Table:
-    """Measure rows on the CPU, and write after each what is known: `complexity.json`, `complexity.md` and curves.
+    """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
 
     Args:
-        names: of `ROWS`; all of them if none is given.
-        quick: shorter texts, which say less.
-        out: where results are written; None for nowhere.
-        resume: go on with what `out` holds.
-        tell: told what is being done.
+        names: keys of `ROWS`; default: all.
+        quick: shorter lengths, with less accurate exponents.
+        out: the folder of the results; None to write nothing.
+        resume: continue the results in `out`.
+        tell: called with a message before each step.
 
     Returns:
-        The table, rows of earlier runs included if `resume`.
+        The table, with `resume` including rows measured before.
 
     Raises:
-        ArgumentError: an unknown row, or results that were measured elsewhere.
+        ArgumentError: an unknown row, or results that were measured in another environment.
         DataError: there is nothing to resume.
     """
     chosen = list(names) or list(ROWS)
@@ -67,11 +67,11 @@ def run_complexity(
 
 
 def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The record of a row; one that is wrong or failed has a "reason" and no times."""
+    """The record of a row; a wrong or failed row has a "reason" and no times."""
     try:
         error = is_right(row)
         if error is not None and not error <= CLOSE:
-            raise RegardError(f"at n={CHECKED_AT:,} it is off by {error:.2g} of the largest number, over {CLOSE:g}")
+            raise RegardError(f"at n={CHECKED_AT:,} its relative error is {error:.2g}, above {CLOSE:g}")
         times, ended = measure_times(row, EFFORTS[quick], tell, LENGTHS)
     except Exception as failure:
         return {"times": [], "memory": [], "reason": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}

@@ -1,6 +1,6 @@
-"""What regard is measured against, each at the best settings that its documentation knows.
+"""The libraries that regard is compared with, each with the best settings of its documentation.
 
-A peer is one contender and, if it needs a package, that package's name: a missing one is reported by it.
+A peer is a `Contender`; if its package is not installed, the report lists it as missing.
 """
 
 from regard.bench.case import Contender

@@ -40,7 +40,7 @@ def _performer(work: Work, tensors: Tensors) -> Attend:
     if work.pattern != Causal() or work.group > 1:
         raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of distutils, which it imports
+        warnings.simplefilter("ignore", DeprecationWarning)  # from distutils, which it imports
         attend = import_module("performer_pytorch.performer_pytorch").causal_linear_attention_noncuda
     return lambda: attend(elu(tensors.q) + 1, elu(tensors.k) + 1, tensors.v)
 
@@ -62,7 +62,7 @@ def _reformer(work: Work, tensors: Tensors) -> Attend:
     module = _module(work)
 
     def attend() -> torch.Tensor:
-        torch.manual_seed(SEED)  # so that the rotations are known
+        torch.manual_seed(SEED)  # makes its rotations reproducible
         output, _, _ = module(tensors.q.flatten(0, 1), tensors.v.flatten(0, 1))
         return output.unflatten(0, tensors.q.shape[:2])
 
@@ -70,11 +70,13 @@ def _reformer(work: Work, tensors: Tensors) -> Attend:
 
 
 def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
-    """How often it counts each pair, (batch, heads, rows, k_len)."""
+    """How often reformer-pytorch counts each pair, (batch, heads, rows, k_len)."""
     module, q = _module(work), make_tensors(work).q.detach()
     torch.manual_seed(SEED)
     n, size = work.k_len, module.bucket_size
-    buckets = module.hash_vectors(n // size, q.flatten(0, 1)).numpy()  # (batch · heads, rounds · n): all apart
+    buckets = module.hash_vectors(
+        n // size, q.flatten(0, 1)
+    ).numpy()  # (batch · heads, rounds · n), distinct in every round
     counts = np.zeros((len(buckets), len(rows), n), dtype=np.int64)
     for count, bucket in zip(counts, buckets, strict=True):
         ticket = np.arange(bucket.size)

@@ -13,7 +13,7 @@ from regard.patterns import Causal, Full, SlidingWindow
 
 
 def one_side(work: Work) -> int:
-    """The keys that a work's window shows on each side."""
+    """The number of keys on each side in a work's window."""
     if not isinstance(work.pattern, SlidingWindow):
         raise UnsupportedError(f"it computes sliding windows, not {work.pattern}")
     return work.pattern.size // 2
@@ -36,7 +36,7 @@ _drawn: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _longformer(work: Work, tensors: Tensors) -> Attend:
-    """Longformer's sliding chunks, which want (batch, length, heads, head_dim)."""
+    """Longformer's sliding chunks, which need (batch, length, heads, head_dim)."""
     side = one_side(work)
     config = import_module("transformers").LongformerConfig(
         hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, attention_window=[2 * side],
@@ -53,7 +53,7 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
 
 
 def _big_bird(work: Work, tensors: Tensors) -> Attend:
-    """BigBird's block sparse attention: its own 2 global, 3 neighbouring and 3 random blocks of 64."""
+    """BigBird's block-sparse attention: its own 2 global, 3 neighbouring and 3 random blocks of 64."""
     if work.pattern != BIG_BIRD:
         raise UnsupportedError(f"it computes its own pattern of BigBird, not {work.pattern}")
     home = import_module(f"{MODELS}.big_bird.modeling_big_bird")
@@ -61,7 +61,7 @@ def _big_bird(work: Work, tensors: Tensors) -> Attend:
         hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, block_size=BLOCK,
         num_random_blocks=RANDOM, max_position_embeddings=max(4096, work.q_len),
     )  # fmt: skip
-    layer = home.BigBirdBlockSparseAttention(config, seed=0).train()  # in eval it would draw block 0 every time
+    layer = home.BigBirdBlockSparseAttention(config, seed=0).train()  # in eval mode it would always draw block 0
     blocked, band, from_mask, to_mask = home.BigBirdModel.create_masks_for_block_sparse_attn(
         torch.ones(work.batch, work.q_len), BLOCK
     )
@@ -85,7 +85,7 @@ def _big_bird(work: Work, tensors: Tensors) -> Attend:
 
 
 def _big_bird_pairs(work: Work, rows: list[int]) -> torch.Tensor:
-    """The pairs it keeps, (1, heads, rows, k_len), from the blocks that it drew."""
+    """The pairs that BigBird allows, (1, heads, rows, k_len), from the random blocks it drew."""
     drawn = _drawn[work.q_len, work.heads][0]  # (heads, blocks - 2, 3): the first and the last block draw none
     blocks = work.q_len // BLOCK
     allowed = torch.zeros(work.heads, len(rows), blocks, dtype=torch.bool)

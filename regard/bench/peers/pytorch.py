@@ -1,4 +1,4 @@
-"""PyTorch's own ways: scaled_dot_product_attention, FlexAttention, and Bahdanau's score as a broadcast sum."""
+"""Attention in PyTorch itself: scaled_dot_product_attention, FlexAttention, and Bahdanau's score as a broadcast sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.patterns import Causal, Full
 
 
 def _best(work: Work, tensors: Tensors) -> Attend:
-    """Without a mask: its fast path. A learned bias is its float mask."""
+    """SDPA without a mask, its fast path; a learned bias is passed as a float mask."""
     q, k, v = _numbers(work, tensors)
     causal = _is_causal(work) and tensors.bias is None
     return partial(
@@ -27,14 +27,14 @@ def _best(work: Work, tensors: Tensors) -> Attend:
 
 
 def _masked(work: Work, tensors: Tensors) -> Attend:
-    """With the pattern as a boolean mask, made beforehand."""
+    """SDPA with the pattern as a boolean mask, created in advance."""
     mask = work.pattern.dense(work.q_len, work.k_len).to(work.device)
     options: dict[str, Any] = {"dropout_p": work.dropout, "enable_gqa": work.group > 1}
     return partial(scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options)
 
 
 def _repeated(work: Work, tensors: Tensors) -> Attend:
-    """Keys and values repeated for each query head, as Hugging Face models do."""
+    """SDPA with keys and values repeated for each query head, as in Hugging Face models."""
     q, k, v = _numbers(work, tensors)
     causal = _is_causal(work)
 
@@ -46,7 +46,7 @@ def _repeated(work: Work, tensors: Tensors) -> Attend:
 
 
 def _numbers(work: Work, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """In the dtype of the cache: one call takes one dtype, and widening a cache each time costs more."""
+    """q, k and v in the dtype of the cache: SDPA needs equal dtypes, and widening the cache each time costs more."""
     q, k, v = tensors.q, tensors.k, tensors.v
     if work.cache_dtype is None:
         return q, k, v
@@ -74,7 +74,7 @@ def _flex(work: Work, tensors: Tensors) -> Attend:
 
 
 def _compiled() -> Callable[..., Any]:
-    """Compiled anew for each work: beyond a number of recompilations it would silently run uncompiled."""
+    """FlexAttention compiled for each work; after too many recompilations it would silently run uncompiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     torch.compiler.reset()

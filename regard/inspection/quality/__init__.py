@@ -1,7 +1,7 @@
-"""What cheaper attention would lose on a user's own tensors: error, mass, spread, time and memory.
+"""Compares approximations of attention with exact attention on a user's own tensors: error, time and memory.
 
-`approximation` compares; its report reads as a table, as JSON and as a picture. Exact attention is streamed, so that
-memory grows with the length.
+`approximation` returns a report, which can be printed as a table, written as JSON or drawn. Exact attention is
+streamed, so that memory is linear in the length.
 """
 
 from regard.inspection.quality.candidates import Candidate

@@ -28,7 +28,7 @@ class Call:
 
     @property
     def causal(self) -> bool:
-        """Is nothing ahead of a query ever seen?"""
+        """Whether no query may look at a later key."""
         return self.pattern.canonical().reach().ahead == 0
 
     def but(self, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Call:
@@ -50,24 +50,25 @@ class Call:
 
     def with_log_sum_exp(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp, (batch, heads, q_len, v_dim) and (batch, heads, q_len)."""
-        told = attention_detail(self.q, self.k, self.v, pattern=self.pattern, want="log_sum_exp", **self.options)
-        return told.output, told.log_sum_exp
+        detail = attention_detail(self.q, self.k, self.v, pattern=self.pattern, want="log_sum_exp", **self.options)
+        return detail.output, detail.log_sum_exp
 
     def plan(self) -> Plan:
-        """How it would be computed.
+        """The plan of the call.
 
         Raises:
-            RegardError: it would not.
+            RegardError: no backend computes the call.
         """
         return plan_attention(self.q, self.k, self.v, pattern=self.pattern, **self.options)
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """What exact attention answers, in float32 at least.
+    """The result of exact attention, at least in float32.
 
     output: (batch, heads, q_len, v_dim). log_sum_exp: (batch, heads, q_len).
-    own_score: likewise, where a query sees its own position only if it sees no other: its score with itself.
+    own_score: (batch, heads, q_len), the score of each query with its own position, for mechanisms in which a query
+    may look at its own position only if it may look at no other; else None.
     """
 
     output: torch.Tensor
@@ -75,25 +76,25 @@ class Exact:
     own_score: torch.Tensor | None = None
 
     def errors(self, estimate: torch.Tensor) -> tuple[float, float]:
-        """Of an estimate: |estimate - exact| / |exact|, and its largest row over the mean size of exact rows.
+        """The errors of an estimate: |estimate - exact| / |exact|, and its largest row over the mean size of rows.
 
-        Sizes are square roots of sums of squares, means those of squares: the two numbers are alike where all rows
-        are equally wrong.
+        Sizes are Euclidean norms, the mean size is the root of the mean square: the two errors are equal if all rows
+        have the same error.
         """
         wrong = (estimate.to(self.output.dtype) - self.output).norm(dim=-1)  # (batch, heads, q_len)
         size = self.output.norm()
         return float(wrong.norm() / size), float(wrong.max() * math.sqrt(wrong.numel()) / size)
 
     def mass(self, kept: torch.Tensor) -> float:
-        """The mean share of exact softmax weight on the pairs that were kept, from their log-sum-exp.
+        """The mean share of the exact softmax weight on the kept pairs, computed from log-sum-exps.
 
             Σ weights over kept pairs = exp(log_sum_exp of kept pairs - log_sum_exp of all)
 
-        So every row is counted, and no weight is ever written down.
+        The mean is over all rows except empty ones; no weights are stored.
         """
         there = self.log_sum_exp > -math.inf
         share = (kept - self.log_sum_exp).exp()
-        if self.own_score is not None:  # where that is all that was kept, none of the others was
+        if self.own_score is not None:  # rows that kept only their own position kept no other pair
             share = share.masked_fill(torch.isclose(kept, self.own_score, rtol=1e-5, atol=1e-5), 0)
         return float(share[there].mean())
 
@@ -103,7 +104,7 @@ ITSELF = Diagonals(0, 0)
 
 
 def exact_answers(call: Call, what: Pattern | Mechanism, known: dict[str, Exact]) -> dict[str, Exact]:
-    """By the words for the column "against"; those that are not `known` yet are computed and become so."""
+    """Exact results by their name in the column "against"; those missing in `known` are computed and added to it."""
     if isinstance(what, LSH):
         names = ["keys that are the queries"]
     elif isinstance(what, RandomFeature):
@@ -128,7 +129,7 @@ def _unit(call: Call, sigma: float) -> Exact:
 
 
 def _shared(call: Call) -> Exact:
-    """Keys are the queries at length 1; who is hidden sees nobody, and nobody sees itself but who sees nobody else."""
+    """Exact attention with normalised queries as keys, in which only a query without other keys looks at itself."""
     call = call.widened()
     call = call.but(k=functional.normalize(call.q, dim=-1))
     of_others, log_sum_exp = call.but(pattern=call.pattern & ~ITSELF).with_log_sum_exp()

@@ -20,14 +20,14 @@ Given = Pattern | str | Mechanism | tuple[Mechanism, Mapping[str, torch.Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A pattern of softmax attention, or another mechanism with what it learned.
+    """A pattern of softmax attention, or another mechanism with its learned parameters.
 
     Args:
-        name: as the report shows it.
-        family: candidates of one family differ by a parameter alone, and one of them may be suggested.
-        knob: that parameter, in a few letters.
+        name: its name in the report.
+        family: candidates of a family differ in one parameter; the report suggests one of them.
+        knob: the value of that parameter.
         what: the pattern or mechanism.
-        parameters: the tensors that the mechanism learned.
+        parameters: the learned tensors of the mechanism.
     """
 
     name: str
@@ -38,26 +38,27 @@ class Candidate:
 
     @property
     def random(self) -> bool:
-        """Does it depend on a seed?"""
+        """Whether the candidate depends on a seed."""
         return self._reseeded(0) != self._reseeded(1)
 
     def reason_against(self, exact: Call) -> str | None:
-        """Why it does not apply to a call, in words for the report, or None."""
+        """The reason why the candidate does not apply to a call, or None."""
         q, k = (tuple(x.shape[:3]) for x in (exact.q, exact.k))
         if isinstance(self.what, Mechanism) and self.what.shares_keys and q != k:
-            return f"its queries are its keys, and this call has {q} and {k} of them (batch, heads, length)"
+            return f"it needs equal queries and keys, and this call has {q} and {k} of them (batch, heads, length)"
         try:
             kept = self.call(exact).plan().problem.kept_pairs
         except RegardError as error:
             return str(error)
         if isinstance(self.what, Pattern) and kept is not None and kept == exact.plan().problem.kept_pairs:
-            return f"it keeps each of the {kept} pairs of this call, so it is exact attention itself"
+            return f"it keeps all {kept} pairs of this call, so it is exact attention"
         return None
 
     def call(self, exact: Call, seed: int | None = None) -> Call:
-        """The call that stands for an exact one; without a seed, with its own.
+        """The call with which the candidate replaces an exact call; `seed=None` uses the candidate's own seed.
 
-        The call's own pattern stays, `&` the candidate's. A mechanism that has no scale is given none.
+        The pattern of the call is kept and combined with the candidate's by `&`. The scale is dropped for a mechanism
+        without one.
         """
         what = self.what if seed is None else self._reseeded(seed)
         if isinstance(what, Pattern):
@@ -76,10 +77,10 @@ class Candidate:
 
 
 def as_candidate(given: Given | Candidate) -> Candidate:
-    """A candidate from what a user writes.
+    """Make a candidate from a pattern, its text, a mechanism, or a mechanism with parameters.
 
     Raises:
-        ArgumentError: it is neither pattern nor mechanism.
+        ArgumentError: it is neither a pattern nor a mechanism.
 
     >>> as_candidate("causal & (strided(64) | global_tokens(0))").family
     'causal & (strided | global_tokens)'
@@ -90,7 +91,7 @@ def as_candidate(given: Given | Candidate) -> Candidate:
     what = as_pattern(what) if isinstance(what, str) else what
     if not isinstance(what, Pattern | Mechanism):
         raise ArgumentError(
-            f"{what!r} cannot stand in for exact attention; give a pattern, its text, a mechanism, or a pair of a "
+            f"{what!r} cannot replace exact attention; give a pattern, its text, a mechanism, or a pair of a "
             f"mechanism and its parameters"
         )
     name = str(what)
@@ -103,11 +104,11 @@ def _redrawn(part: Pattern, seed: int) -> Pattern:
     return RandomBlocks(part.drawn, part.block, seed, part.past) if isinstance(part, RandomBlocks) else part
 
 
-BLOCK = 64  # of BigBird's paper, where a window is three of them and the first two are global
+BLOCK = 64  # block size of BigBird's paper, with a window of three blocks and two global blocks
 
 
 def sweep(call: Call) -> list[Candidate]:
-    """Every family with some values of its parameter; those that do not apply are left out later, with a reason."""
+    """The default candidates: every family with several values of its parameter."""
     return [*_windows(call), *_big_birds(call), *_sparse(call), *_features(), *_hashed(call), *_learned(call)]
 
 
@@ -132,7 +133,7 @@ def _big_birds(call: Call) -> list[Candidate]:
 
 
 def _sparse(call: Call) -> list[Candidate]:
-    """Sparse Transformer's patterns, with strides around the square root of the length."""
+    """The patterns of the Sparse Transformer, with strides around the square root of the length."""
     middle = 2 ** max(2, round(math.log2(max(1, call.k.shape[2])) / 2))
     strides = (middle // 2, middle, 2 * middle)
     strided = [Candidate(f"strided {stride}", "strided", str(stride), Strided(stride)) for stride in strides]
@@ -156,7 +157,7 @@ def _features() -> list[Candidate]:
 
 
 def _hashed(call: Call) -> list[Candidate]:
-    """Chunks of 64, and twice as many buckets as chunks, as in Reformer's paper."""
+    """LSH with chunks of 64 and twice as many buckets as chunks, as in Reformer's paper."""
     buckets = 2 * max(1, call.k.shape[2] // BLOCK)
     return [
         Candidate(f"LSH, {rounds} round{'s' if rounds > 1 else ''}", "LSH", str(rounds), LSH(BLOCK, buckets, rounds))
@@ -165,5 +166,5 @@ def _hashed(call: Call) -> list[Candidate]:
 
 
 def _learned(call: Call) -> list[Candidate]:
-    """It cannot be judged before it has learned, and the report says so."""
+    """Linformer, which is refused without trained parameters; the report lists it with the reason."""
     return [Candidate("Linformer", "Linformer", "", Linformer(max(1, call.k.shape[2]), 256))]

@@ -17,21 +17,21 @@ from regard.inspection.quality.report import Approximation, LeftOut, Row
 from regard.patterns import Pattern, as_pattern
 from regard.patterns.arguments import whole
 
-SHORTEST = 0.002  # seconds; a call that is shorter is repeated within its turn
+SHORTEST = 0.002  # seconds; a shorter call is repeated within its turn
 
 
 def median_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
-    """The median time of each call over so many rounds, in each of which every call has its turn.
+    """The median time of each call over `rounds` rounds, in each of which every call is measured once.
 
-    On the CPU it is the time that the processor worked, over all its threads; on other devices the time that passed.
+    On the CPU it is CPU time summed over all threads, on other devices elapsed time.
     """
-    repeats = [max(1, round(SHORTEST / max(_seconds(call, 1, device), 1e-7))) for call in calls]  # and they are warm
+    repeats = [max(1, round(SHORTEST / max(_seconds(call, 1, device), 1e-7))) for call in calls]  # also warms up
     samples: list[list[float]] = [[] for _ in calls]
     for number in range(rounds):
         for turn in range(len(calls)):
             at = (number + turn) % len(calls)
             samples[at].append(_seconds(calls[at], repeats[at], device))
-    return [statistics.median(found) for found in samples]
+    return [statistics.median(times) for times in samples]
 
 
 def _seconds(call: Callable[[], object], repeats: int, device: torch.device) -> float:
@@ -63,36 +63,36 @@ def approximation(
     tolerance: float = 0.1,
     rounds: int = 5,
 ) -> Approximation:
-    """What cheaper attention would lose on one's own tensors, and what it would save.
+    """Compare approximations with exact attention on your own tensors: error, time and memory.
 
-        error = |estimate - exact| / |exact|,   mass = Σ of the exact weights on the pairs that are kept
+        error = |estimate - exact| / |exact|,   mass = Σ of the exact weights on the kept pairs
 
-    Every candidate is compared with exact softmax attention of the same call (the cheapest backend, which streams),
-    in memory that grows with the length. What draws at random is asked with every seed: the report tells the mean and
-    the standard deviation of its error. Times are CPU time taken in turns, memory is what the plan holds at once.
+    Every candidate is compared with exact softmax attention of the same call, which is streamed in memory linear in
+    the length. Random candidates are computed with every seed; the report contains the mean and the standard deviation
+    of the error. Times are CPU times measured in turns; memory is the peak according to the plan.
 
-    A mechanism that computes something else by design is compared with the exact form of that, which the column
-    "against" names: RandomFeature with both the call and the softmax of q and k of length 1; LSH with attention whose
-    keys are the queries and where nobody sees its own position unless it sees no other.
+    A mechanism that by design computes something else is compared with the exact form of its own definition, named in
+    the column "against": RandomFeature with the call and with the softmax of unit-norm q and k; LSH with attention
+    whose keys are the queries and in which a query looks at its own position only if it may look at no other.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
-        mechanisms: patterns, texts of patterns, mechanisms, or (mechanism, parameters) where it learned something; a
-            sweep over every family by default.
-        pattern: of the call; a candidate's own pattern is joined to it by &.
-        scale: of the call; a mechanism that has no scale computes without.
+        mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
+            with learned parameters; default: several of every family.
+        pattern: of the call; combined with a candidate's own pattern by &.
+        scale: of the call; ignored for mechanisms without a scale.
         q_start: as for `attention`.
-        seeds: what random candidates are drawn with.
-        tolerance: the error that a suggested candidate may have.
-        rounds: how often each is timed, after one call that is not.
+        seeds: for random candidates.
+        tolerance: the largest error of a suggested candidate.
+        rounds: how often each candidate is timed, after a warm-up call.
 
     Returns:
-        A report: `print` shows it; `rows`, `suggestions`, `to_json()` and `plot(path)` tell more.
+        A report to print; its details are in `rows`, `suggestions`, `to_json()` and `plot(path)`.
 
     Raises:
-        ShapeError: tensors that do not fit together.
+        ShapeError: tensors whose shapes do not fit each other.
         ArgumentError: no seed, a tolerance or number of rounds that is not above 0, or tensors whose exact attention
             is empty, zero or not finite.
 
@@ -125,7 +125,7 @@ def approximation(
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A candidate, the exact call, and the seeds to ask it with."""
+    """A candidate, the exact call, and the seeds to compute it with."""
 
     candidate: Candidate
     exact: Call
@@ -133,18 +133,18 @@ class Comparison:
 
     @property
     def timed(self) -> Call:
-        """The call that is timed: that with the first seed."""
+        """The call that is timed, with the first seed."""
         return self.candidate.call(self.exact, self.seeds[0])
 
     def rows(self, known: dict[str, Exact], seconds: float, exact_seconds: float, exact_bytes: float) -> list[Row]:
-        """A row for each exact answer that the candidate is compared with; `known` holds those already computed."""
+        """A row for each exact result that the candidate is compared with; `known` caches exact results."""
         plan, held = self.timed.plan(), _held(self.timed)
         answers = [self._answer(seed) for seed in self.seeds]
-        found = []
+        rows = []
         for against, exact in exact_answers(self.exact, self.candidate.what, known).items():
             errors, worst = zip(*(exact.errors(output) for output, _ in answers), strict=True)
             kept = [exact.mass(log_sum_exp) for _, log_sum_exp in answers if log_sum_exp is not None]
-            found.append(
+            rows.append(
                 Row(
                     name=self.candidate.name,
                     family=self.candidate.family,
@@ -161,17 +161,17 @@ class Comparison:
                     memory_ratio=held / exact_bytes,
                 )
             )
-        return found
+        return rows
 
     def _answer(self, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Its output, and the log-sum-exp of the pairs that it kept where it keeps some and not others."""
+        """The output of the candidate, and the log-sum-exp of its kept pairs if it masks pairs, else None."""
         call, what = self.candidate.call(self.exact, seed), self.candidate.what
         keeps = isinstance(what, Pattern) or what.shares_keys
         return call.with_log_sum_exp() if keeps else (call.output(), None)
 
 
 def _held(call: Call) -> float:
-    """Bytes at once: the tensors and what the plan needs beside them."""
+    """Peak memory in bytes: the tensors and what the plan needs beside them."""
     plan = call.plan()
     return plan.problem.nbytes + plan.cost.peak_bytes
 
@@ -181,9 +181,9 @@ def _check(seeds: Sequence[int], tolerance: float, rounds: int) -> None:
     for seed in seeds:
         whole("a seed", seed)
     if not len(seeds):
-        raise ArgumentError("seeds is empty; what draws at random needs one at least, such as range(5)")
+        raise ArgumentError("seeds is empty; random candidates need at least one, such as range(5)")
     if not isinstance(tolerance, int | float) or not 0 < tolerance < math.inf:
-        raise ArgumentError(f"tolerance is {tolerance!r}; it is the error that is borne, a number above 0 such as 0.1")
+        raise ArgumentError(f"tolerance is {tolerance!r}; it needs to be a number above 0, such as 0.1")
 
 
 def _check_exact(exact: Exact) -> None:
@@ -191,6 +191,6 @@ def _check_exact(exact: Exact) -> None:
     if not 0 < size < math.inf:
         words = "zero everywhere" if size == 0 else "not finite"
         raise ArgumentError(
-            f"exact attention of these tensors is {words} (shape {tuple(exact.output.shape)}), so that no error can "
-            f"be told relative to it; give queries, keys and values of a real call"
+            f"exact attention of these tensors is {words} (shape {tuple(exact.output.shape)}), so a relative error "
+            f"cannot be computed; give queries, keys and values of a real call"
         )

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
-LEAST = 1e-6  # errors below are drawn here: a logarithm has no 0
-LETTERS = 16  # of what is written beside a point
+LEAST = 1e-6  # smaller errors are drawn here, since the axis is logarithmic
+LETTERS = 16  # the most characters of a label beside a point
 
 
 def draw_errors(report: Approximation, path: str | Path) -> None:
-    """Error over time, both relative to exact attention: a line for each family, its parameter beside each point.
+    """Draw error over time, both relative to exact attention: a line for each family with parameters as labels.
 
-    Lines of what is compared with something else than the call are dashed, and their marks are hollow.
+    Families that are compared with something other than the call have dashed lines and hollow markers.
 
     Raises:
-        ArgumentError: nothing was compared, or a path that is no PNG or has no folder.
+        ArgumentError: nothing was compared, the path does not end in .png, or its folder does not exist.
     """
     path = checked_path(path)
     lines = _lines(report)
     if not lines:
-        raise ArgumentError("nothing was compared, so that there is nothing to draw; the report says why")
+        raise ArgumentError("nothing was compared, so there is nothing to draw; the report lists the reasons")
     with new_figure() as figure:
         figure.set_size_inches(9.5, 5.6)
         axes = figure.add_subplot()
@@ -71,7 +71,7 @@ def _draw_line(axes: Axes, rows: Sequence[Row], colour: str, mark: str, label: s
 
 
 def _draw_borders(axes: Axes, tolerance: float) -> None:
-    """Where exact attention's time is, and the tolerance; both axes are logarithms, marked with plain numbers."""
+    """Draw lines at the time of exact attention and at the tolerance, and set up logarithmic axes."""
     from matplotlib.ticker import LogLocator
 
     axes.set(xscale="log", yscale="log")
@@ -91,25 +91,25 @@ def _draw_borders(axes: Axes, tolerance: float) -> None:
 
 def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
     """Rows by family and by what they are compared with."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    lines: dict[tuple[str, str], list[Row]] = {}
     for row in report.rows:
         if math.isfinite(row.error):
-            found.setdefault((row.family, row.against), []).append(row)
-    return found
+            lines.setdefault((row.family, row.against), []).append(row)
+    return lines
 
 
-LONGEST = 56  # letters of a name in the table
+LONGEST = 56  # the most characters of a name in the table
 COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "against")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate against one exact attention.
+    """One candidate compared with one exact result.
 
-    error: relative, the mean over the seeds; spread: its standard deviation, None where nothing is random.
-    worst_row: the largest error of a row over the mean size of rows, of all seeds.
-    mass: the share of exact softmax weight on the pairs kept, 0 to 1; None where every pair has a say.
-    seconds, bytes: of one call; time_ratio, memory_ratio: over those of exact attention, below 1 is cheaper.
+    error: relative error, the mean over the seeds; spread: its standard deviation, None if nothing is random.
+    worst_row: the largest error of a row, relative to the mean size of rows, over all seeds.
+    mass: the share of the exact softmax weight on the kept pairs, 0 to 1; None if the candidate uses every pair.
+    seconds, bytes: of one call; time_ratio, memory_ratio: relative to exact attention; below 1 is cheaper.
     """
 
     name: str
@@ -140,7 +140,7 @@ class LeftOut:
 class Approximation:
     """The report of `approximation`.
 
-    problem: the call in words; backend, seconds, bytes: of its exact attention; seeds: how many were asked.
+    problem: the call in words; backend, seconds, bytes: of exact attention; seeds: their number.
     """
 
     problem: str
@@ -159,11 +159,11 @@ class Approximation:
 
     @property
     def suggestions(self) -> dict[str, str]:
-        """For each family a sentence: the fastest that is within the tolerance, or that none is."""
+        """For each family a sentence with the fastest candidate within the tolerance, or that there is none."""
         return {family: self._suggestion(family) for family in dict.fromkeys(row.family for row in self.rows)}
 
     def to_json(self) -> str:
-        """Everything as JSON text; numbers that are not finite are null."""
+        """The report as JSON text; non-finite numbers become null."""
         record = asdict(self) | {"suggestions": self.suggestions}
         return json.dumps(_finite(record), ensure_ascii=False, indent=1)
 
@@ -171,7 +171,7 @@ class Approximation:
         """Draw error against time, a line for each family, into a PNG.
 
         Raises:
-            ArgumentError: nothing was compared, or a path that is no PNG or has no folder.
+            ArgumentError: nothing was compared, the path does not end in .png, or its folder does not exist.
             MissingPackageError: matplotlib is not installed.
         """
 
@@ -182,14 +182,14 @@ class Approximation:
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
         lines = [self.problem, f"exact: {self.backend}, {_time(self.seconds)}, {_size(self.bytes)} with its tensors"]
         lines += [_aligned(line, widths) for line in table]
-        lines += ["", f"Within an error of {self.tolerance:g} (mean over {self.seeds} seeds where something is drawn):"]
+        lines += ["", f"Within an error of {self.tolerance:g} (mean over {self.seeds} seeds for random candidates):"]
         lines += [f"  {sentence}" for sentence in self.suggestions.values()]
         if self.left_out:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)
 
     def _of(self, family: str) -> list[Row]:
-        """The rows of a family, against the call itself where it is compared with that."""
+        """The rows of a family against its first reference, which is the call itself if there are several."""
         rows = [row for row in self.rows if row.family == family]
         first = rows[0].against if rows else ""
         return [row for row in rows if row.against == first]
@@ -198,7 +198,7 @@ class Approximation:
         row = self.suggested(family)
         if row is None:
             nearest = min(self._of(family), key=lambda one: math.inf if math.isnan(one.error) else one.error)
-            return f"{family}: none; the nearest is {nearest.name} with {nearest.error:.3g}"
+            return f"{family}: none; the closest is {nearest.name} with {nearest.error:.3g}"
         pays = "" if row.time_ratio < 1 else ", so exact attention is the better choice here"
         return f"{family}: {row.name}, error {row.error:.3g} in {row.time_ratio:.2f} of the exact time{pays}"
 
@@ -219,7 +219,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _aligned(cells: Iterable[str], widths: list[int]) -> str:
-    words = (0, len(widths) - 2, len(widths) - 1)  # these columns begin on the left, numbers end on the right
+    words = (0, len(widths) - 2, len(widths) - 1)  # columns of text are aligned left, numbers right
     padded = (
         cell.ljust(width) if at in words else cell.rjust(width)
         for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
