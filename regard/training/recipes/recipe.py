@@ -13,6 +13,7 @@ import torch
 
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
+from regard.kinds import of_kind
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.storable import Storable
 from regard.storage.files import replace_file
@@ -117,6 +118,7 @@ class Recipe(ABC):
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
+        of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
         self.config, self.tell = config, tell
 
     @classmethod
