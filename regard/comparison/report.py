@@ -44,11 +44,11 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
-    told = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
+    shared = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
     scores = list(rows[0].quality)
     lines = [
         f"# Side by side: {', '.join(row.name for row in rows)}", "",
-        f"The same data, split, tokeniser, batches and seed for all: {told}.", "",
+        f"The same data, split, tokeniser, batches and seed for all: {shared}.", "",
         "## Quality", "",
         *_table(["", "numbers", *scores],
                 [[row.name, f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in scores)] for row in rows]),
@@ -119,14 +119,15 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
 
 
 def _said(value: Any) -> str:
-    """A setting as people write it."""
+    """A setting as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def read_asked(path: Path, tell: Tell = silent) -> dict[str, Any]:
-    """The settings of a comparison; those of a version before the seals are read as they are, and this is told.
+    """The settings of a comparison; unsealed settings of an older version are read as they are, and
+    `tell` is handed a remark.
 
     Raises:
         CheckpointError: damaged, or no such file.

@@ -92,7 +92,7 @@ class Comparison:
             label_smoothing: share of the probability that is spread over all ids.
             validate_every: steps between validations.
             seed: of the weights and the order of the data.
-            cache_mib: report how many texts fit into a cache of so many MiB.
+            cache_mib: report how many texts fit into a cache of this many MiB.
             length: length of those texts, in ids.
         """
 

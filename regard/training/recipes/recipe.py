@@ -140,7 +140,7 @@ class Recipe(ABC):
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
-        """The settings alone, see `of`."""
+        """The settings for `of`."""
         given = {name: value for name, value in given.items() if value is not None}
         kept = read_settings(folder) if resume else None
         if kept is None:
