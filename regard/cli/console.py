@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
-from regard.terminal_text import one_line, printable, printable_json, printable_lines
+from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

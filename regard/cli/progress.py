@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from regard.cli.console import duration, has_terminal, say, terminal
-from regard.terminal_text import printable
+from regard.text.terminal import printable
 from regard.training import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
 
 

@@ -13,8 +13,7 @@ from regard.cli.options import Json, default
 from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
-from regard.patterns.drawing import draw
-from regard.patterns.stacks import learned
+from regard.patterns.drawing import draw, learned
 
 
 def show(

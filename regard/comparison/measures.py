@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import of_kind, shown, whole
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError
-from regard.kinds import of_kind, shown
 from regard.models import LanguageModel
 from regard.models.state import Writer
 from regard.text import Pair, score

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.comparison.measures import Measures
 from regard.errors import MissingPackageError
-from regard.inspection.quality.picture import COLOURS, MARKS
+from regard.inspection.quality.report import COLOURS, MARKS
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older
 from regard.training.recipes.language import LanguageModelTraining

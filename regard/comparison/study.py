@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import torch
 
-from regard.bench.memory import peak_of
+from regard.arguments import of_kind
+from regard.bench.measuring import peak_of
 from regard.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
 from regard.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
-from regard.kinds import of_kind
 from regard.models import LanguageModel
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours

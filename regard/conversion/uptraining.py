@@ -11,10 +11,8 @@ from typing import Any
 import torch
 
 from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face
-from regard.conversion.heads import METHODS
-from regard.conversion.measures import Model
-from regard.conversion.own_models import Converted, load_converted
-from regard.conversion.report import Conversion, row
+from regard.conversion.heads import METHODS, Conversion, row
+from regard.conversion.own_models import Converted, Model, load_converted
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer

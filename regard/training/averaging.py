@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from regard.arguments import a_path
 from regard.errors import ArgumentError, CheckpointError
-from regard.kinds import a_path
 from regard.models.storage import SavedModel, load_model, read_checkpoints, save_model
 from regard.training.checkpoint import complete_checkpoints
 

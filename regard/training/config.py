@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self, TypeGuard
 
-from regard.arguments import whole
+from regard.arguments import of_kind, whole
 from regard.errors import ArgumentError
-from regard.kinds import of_kind
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")

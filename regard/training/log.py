@@ -10,8 +10,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.arguments import a_path
 from regard.errors import CheckpointError, DataError, MissingPackageError
-from regard.kinds import a_path
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from regard.arguments import a_path
 from regard.errors import CheckpointError
-from regard.kinds import a_path
 from regard.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, read_sealed_or_older

@@ -7,7 +7,7 @@ import re
 import pytest
 from test_commands import regard
 
-from regard.comparison.report import read_asked, read_measures
+from regard.comparison.study import read_asked, read_measures
 from regard.errors import RegardError
 from regard.models.storage import load_model
 from regard.storage.files import replace_file

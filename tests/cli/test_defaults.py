@@ -13,7 +13,7 @@ from test_commands import regard
 
 import regard as package
 from regard.cli.options import default_text, fields_in_order, sentence_of
-from regard.comparison.study import Comparison
+from regard.comparison import Comparison
 from regard.conversion.uptraining import Uptraining
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig

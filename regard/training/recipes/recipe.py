@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from regard.arguments import of_kind
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
-from regard.kinds import of_kind
 from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.models.storable import Storable
+from regard.models.base import Storable
 from regard.storage.files import replace_file
-from regard.terminal_text import printable
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
 from regard.text.pronouns import make_split
+from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUN_COUNTS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves

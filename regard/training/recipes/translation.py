@@ -20,10 +20,9 @@ from regard.inspection import draw_maps, look
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
-from regard.models.translation_config import TranslationConfig
+from regard.models.translation_transformer import TranslationConfig
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
-from regard.text.batches import TokenBatches
-from regard.text.translation_batches import TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.text.batches import TokenBatches, TranslationBatch, batches_in_order, encode_pairs, make_batch
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training.config import TrainingConfig, setting
 from regard.training.fingerprint import hash_of
