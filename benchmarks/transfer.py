@@ -29,8 +29,6 @@ from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split
 from regard.training import TrainingConfig, TrainingResult, train
 from regard.training.recipes import ClassificationTask, MaskedWordTask
-from regard.training.recipes.classification import ClassificationTask
-from regard.training.recipes.masked_words import MaskedWordTask
 
 FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 

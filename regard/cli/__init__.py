@@ -14,8 +14,8 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and leave with 0 (done), 1 (failed) or 2 (asked for something that does not exist)."""
-    _wait_politely()
+    """Run the command line and exit with 0 (done), 1 (failed) or 2 (wrong usage)."""
+    _limit_spinning()
     try:
         from regard.cli.app import app
     except ImportError as error:
@@ -29,10 +29,12 @@ def main() -> None:
     sys.exit(_run(app))
 
 
-def _wait_politely() -> None:
-    """Let threads that wait spin briefly and then sleep. On a machine that others use, threads that spin for long
-    make small steps tens of times slower; sleeping at once costs a third of the speed on a quiet one. The setting is
-    read when torch is loaded, so it is made before."""
+def _limit_spinning() -> None:
+    """Make waiting threads spin briefly and then sleep.
+
+    On a shared machine, long spinning makes small training steps tens of times slower. Sleeping at once costs a third
+    of the speed on an idle machine. OpenMP reads the setting when torch is loaded, so it is made before.
+    """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
@@ -51,7 +53,7 @@ def _run(app: Callable[..., Any]) -> int:
         return _say(error, 1)
     except KeyboardInterrupt:
         return _say("interrupted", 1)
-    except BrokenPipeError:  # whoever read our output has gone: nothing is left to say
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -51,7 +51,7 @@ class Unloaded(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """A group whose commands stand in a table, and are imported when they are asked for."""
+    """A group whose commands are listed in a table; each is imported when it is run or its help is asked for."""
 
     SOURCES: ClassVar[Mapping[str, Source]]
 

@@ -1,4 +1,4 @@
-"""What the commands say: answers on standard output, the rest on standard error, with Rich where a person reads it."""
+"""Output of the commands: answers on standard output, remarks on standard error, progress with Rich on a terminal."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def out(line: str) -> None:
-    """One line of an answer on standard output, at once; what would command a terminal is shown as an escape."""
+    """Write one line of an answer to standard output; control characters are shown as escapes."""
     _write(printable(line))
 
 
 def out_lines(text: str) -> None:
-    """Likewise an answer of several lines."""
+    """Write an answer of several lines; control characters are shown as escapes."""
     _write(printable_lines(text))
 
 
 def out_json(text: str) -> None:
-    """An answer of JSON; what would command a terminal is written with the escapes of JSON."""
+    """Write an answer of JSON; control characters are written as JSON escapes."""
     _write(printable_json(text))
 
 
 def out_data(line: str) -> None:
-    """A line that programs read: one line as it stands, or, where standard output is a terminal, as `out`."""
+    """Write a line that programs read: unchanged into a pipe or file, as `out` does on a terminal."""
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
@@ -41,14 +41,13 @@ def _write(text: str) -> None:
 
 
 def say(line: str) -> None:
-    """One remark on standard error, which people read wherever it goes."""
+    """Write one remark to standard error."""
     sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
 
 
 class PrintableStream:
-    """Standard error as it is, but for what would command a terminal: for messages that are not ours, such as those
-    about options."""
+    """Standard error with control characters shown as escapes, for messages that Typer writes."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -65,12 +64,12 @@ class PrintableStream:
 
 
 def has_terminal() -> bool:
-    """Does a person read standard error?"""
+    """Is standard error a terminal?"""
     return sys.stderr.isatty()
 
 
 def terminal() -> Console:
-    """Rich on standard error; what it is given to print comes from `printable`, its own commands pass."""
+    """A Rich console on standard error; pass it text from `printable`."""
     from rich.console import Console
 
     return Console(file=getattr(sys.stderr, "stream", sys.stderr), highlight=False)
@@ -78,7 +77,7 @@ def terminal() -> Console:
 
 @contextmanager
 def counting(what: str, total: int) -> Generator[Any]:
-    """A function that is told how many more are done: a bar on a terminal, silence elsewhere."""
+    """A context that gives a function to be called with how many more are done: a bar on a terminal, else None."""
     if not has_terminal() or total < 50:
         yield None
         return
@@ -99,7 +98,7 @@ def check_picture_name(path: Path) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Seconds as minutes and seconds, or hours.
 
     >>> duration(75), duration(7300)
     ('1:15', '2:01:40')

@@ -38,7 +38,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
-    """Train (or go on, or find it done), translate, score, look; the story is told on the way."""
+    """Train (or go on, or find it done), translate, score and look, with a commentary."""
     tell = say if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
@@ -71,7 +71,7 @@ def demo(
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
-    """Those of the demo, or of the demo that was begun in this folder."""
+    """The settings of the demo, or of the one that was begun in this folder."""
     wanted = replace(SETTINGS, steps=steps or SETTINGS.steps, seed=seed)
     kept = read_settings(run)
     if kept is None:

@@ -95,7 +95,7 @@ def with_settings(
 
 
 def option(config: type[DataclassInstance], field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> Any:
-    """One field as an option that may be left out: its value is then None, so that what was set can be told apart."""
+    """One field as an option. Without it the value is None, so that a command knows which settings were given."""
     name, metadata = field.name, field.metadata
     kind = option_type(get_type_hints(config)[name], bool(metadata.get("listed")))
     flag = f"--{name.replace('_', '-')}"

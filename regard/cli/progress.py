@@ -1,4 +1,4 @@
-"""How a training looks while it runs: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress of a training: a live bar on a terminal, a line every few steps elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.training import Event, Noticed, Progress, Saved, Started, StepDone, 
 
 @contextmanager
 def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
-    """A function for `train(progress=...)`; without a terminal it says something every `quiet_steps` steps."""
+    """A context that gives a function for `train(progress=...)`: a bar, or a line every `quiet_steps` steps."""
     if not has_terminal():
         yield lambda event: _plain(event, quiet_steps)
         return

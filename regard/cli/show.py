@@ -20,9 +20,9 @@ def show(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Show also what a stack of so many layers learns from.")] = default(
-        draw, "layers"
-    ),
+    layers: Annotated[
+        int, typer.Option(min=1, help="Show also what a stack of this many layers learns from.")
+    ] = default(draw, "layers"),
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
     as_json: Json = False,
 ) -> None:

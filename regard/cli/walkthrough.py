@@ -15,14 +15,14 @@ from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
 
-OF_BOTH = ("word", "context", "head")  # options of walks with weights that are drawn and with those of a run
-OF_RUNS = ("layer",)  # of a run alone; all others are of weights that are drawn
+OF_BOTH = ("word", "context", "head")  # options with drawn weights and with those of a run
+OF_RUNS = ("layer",)  # options with a run only; all others are for drawn weights
 
 
 def walkthrough(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence.")],
     word: Annotated[
-        str | None, typer.Option(help="Followed alone: its number, from 1, or itself. [default: the second]")
+        str | None, typer.Option(help="The word that is followed: its number, from 1, or itself. [default: the second]")
     ] = None,
     context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
@@ -87,7 +87,7 @@ def _check_fitting(given: dict[str, Any], of_run: bool) -> None:
     strange = [name for name in given if name not in OF_BOTH and (name in OF_RUNS) != of_run]
     if strange:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
-        reason = "a run has its own" if of_run else "weights that are drawn have one layer; name a --run for more"
+        reason = "a run has its own" if of_run else "drawn weights have one layer; name a --run for more"
         raise ArgumentError(f"leave out {names}: {reason}")
 
 

@@ -1,16 +1,13 @@
 """Several attentions trained under one budget, side by side: what each costs, and how good it came to be.
 
-`Comparison` trains and measures; `measure_translator` and `measure_language_model` look at one trained model,
+`study.Comparison` trains and measures; `measure_translator` and `measure_language_model` look at one trained model,
 `write_report` at all of them.
 """
 
 from regard.comparison.measures import Footprint, Measures, Spent, footprint, measure_language_model, measure_translator
 from regard.comparison.report import write_report
-from regard.comparison.study import Compared, Comparison
 
 __all__ = [
-    "Comparison",
-    "Compared",
     "measure_translator",
     "measure_language_model",
     "Measures",

@@ -45,8 +45,8 @@ class Footprint:
 def footprint(model: Writer[Any], length: int = LENGTH) -> Footprint:
     """How the state of a model grows: by texts of `length` ids and of twice as many, and by `length` ids written.
 
-    Caches double their room when it runs out, so with a power of two no room is left over. What a window keeps is
-    told apart from what grows where it is no longer than `length`.
+    Caches double their capacity when they are full, so a power of two leaves no unused capacity. The bytes of a window
+    are separated from those that grow if the window is no longer than `length`.
 
     Args:
         model: what can `start` and `step`, on the CPU, where the bytes are the same.

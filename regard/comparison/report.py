@@ -1,9 +1,10 @@
-"""The comparison as people read it (Markdown and a picture) and as programs do (JSON)."""
+"""What a comparison keeps: its settings, its rows, and the report as Markdown, a picture and JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from regard.comparison.measures import Measures
 from regard.errors import MissingPackageError
 from regard.inspection.quality.report import COLOURS, MARKS
 from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed_or_older
+from regard.training.recipes.language import LanguageModelTraining
+from regard.training.recipes.recipe import Tell, silent
+from regard.training.recipes.translation import TranslationTraining
 
+ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
 
@@ -38,11 +44,11 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
-    told = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
+    shared = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
     scores = list(rows[0].quality)
     lines = [
         f"# Side by side: {', '.join(row.name for row in rows)}", "",
-        f"The same data, split, tokeniser, batches and seed for all: {told}.", "",
+        f"The same data, split, tokeniser, batches and seed for all: {shared}.", "",
         "## Quality", "",
         *_table(["", "numbers", *scores],
                 [[row.name, f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in scores)] for row in rows]),
@@ -113,7 +119,36 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
 
 
 def _said(value: Any) -> str:
-    """A setting as people write it."""
+    """A setting as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def read_asked(path: Path, tell: Tell = silent) -> dict[str, Any]:
+    """The settings of a comparison; unsealed settings of an older version are read as they are, and
+    `tell` is handed a remark.
+
+    Raises:
+        CheckpointError: damaged, or no such file.
+    """
+    kinds = (TranslationTraining.Config, LanguageModelTraining.Config)
+    known = {*ABOUT_THE_STUDY, *(field.name for kind in kinds for field in fields(kind))}
+    return _kept(path, known, ("task", "own"), tell)
+
+
+def read_measures(path: Path, tell: Tell = silent) -> Measures:
+    """A row that was measured before; likewise.
+
+    Raises:
+        CheckpointError, ArgumentError: damaged, or no such file.
+    """
+    known = [field.name for field in fields(Measures)]
+    return Measures.from_dict(_kept(path, known, known, tell))
+
+
+def _kept(path: Path, known: Collection[str], needed: Iterable[str], tell: Tell) -> dict[str, Any]:
+    content, is_sealed = read_sealed_or_older(path, known, needed)
+    if not is_sealed:
+        tell(f"{path} was written before such files were sealed, so damage cannot be noticed")
+    return content

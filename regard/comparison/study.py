@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
+from regard.arguments import of_kind
 from regard.bench.measuring import peak_of
 from regard.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
-from regard.comparison.report import write_report
+from regard.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.models import LanguageModel
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed_or_older, render_sealed
+from regard.storage.sealed_json import render_sealed
 from regard.training import Progress, TrainingResult, read_log
 from regard.training.config import setting
 from regard.training.recipes.language import LanguageModelTraining
@@ -32,7 +33,6 @@ TASKS = ("translation", "language-model")
 TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared where none are named
 ASKED, MEASURED = "asked.json", "measures.json"
 OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
-ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters")  # and not about a training
 
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""
@@ -92,7 +92,7 @@ class Comparison:
             label_smoothing: share of the probability that is spread over all ids.
             validate_every: steps between validations.
             seed: of the weights and the order of the data.
-            cache_mib: report how many texts fit into a cache of so many MiB.
+            cache_mib: report how many texts fit into a cache of this many MiB.
             length: length of those texts, in ids.
         """
 
@@ -136,6 +136,7 @@ class Comparison:
             return cls(**settings)
 
     def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
+        of_kind("config", config, self.Config, "a Comparison.Config")
         self.config, self.tell, self.showing = config, tell, showing
         if config.task not in TASKS:
             raise ArgumentError(f"task {config.task!r} does not exist; there are {', '.join(TASKS)}")
@@ -252,34 +253,6 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contend
     if len({one.name for one in contenders}) < len(contenders):
         raise ArgumentError(f"a contender was named twice: {', '.join(one.name for one in contenders)}")
     return contenders
-
-
-def read_asked(path: Path, tell: Tell = silent) -> dict[str, Any]:
-    """The settings of a comparison; those of a version before the seals are read as they are, and this is told.
-
-    Raises:
-        CheckpointError: damaged, or no such file.
-    """
-    kinds = (TranslationTraining.Config, LanguageModelTraining.Config)
-    known = {*ABOUT_THE_STUDY, *(field.name for kind in kinds for field in fields(kind))}
-    return _kept(path, known, ("task", "own"), tell)
-
-
-def read_measures(path: Path, tell: Tell = silent) -> Measures:
-    """A row that was measured before; likewise.
-
-    Raises:
-        CheckpointError, ArgumentError: damaged, or no such file.
-    """
-    known = [field.name for field in fields(Measures)]
-    return Measures.from_dict(_kept(path, known, known, tell))
-
-
-def _kept(path: Path, known: Collection[str], needed: Iterable[str], tell: Tell) -> dict[str, Any]:
-    content, is_sealed = read_sealed_or_older(path, known, needed)
-    if not is_sealed:
-        tell(f"{path} was written before such files were sealed, so damage cannot be noticed")
-    return content
 
 
 class Translators:

@@ -65,8 +65,8 @@ class Uptrained:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, losses in nats an id."""
         losses = self.losses
-        told = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        return {**self.report.to_dict(), "losses": told}
+        measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
+        return {**self.report.to_dict(), "losses": measured}
 
     def __str__(self) -> str:
         return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
@@ -94,7 +94,7 @@ class Uptraining:
         Args:
             method: what becomes of a group's heads: mean or first.
             texts: measure the loss on the last part of these; may be repeated.
-            steps: then train so many steps on the rest; the same command goes on.
+            steps: then train this many steps on the rest; the same command goes on.
             learning_rate: peak of the learning rate; try that of the first training.
             batch_tokens: ids in a batch at most.
             block: ids in a row, for a language model.

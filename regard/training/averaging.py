@@ -32,7 +32,7 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
 
     Raises:
         ArgumentError: fewer than one checkpoint was asked for.
-        CheckpointError: there are not so many, one is damaged or of another config, or `out` holds something else.
+        CheckpointError: there are too few, one is damaged or of another config, or `out` holds something else.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 6.1.
 
@@ -48,9 +48,9 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
         raise CheckpointError(f"{run} holds no run of training")
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
-        told = ", ".join(names) or "beside the untrained"
+        kept = ", ".join(names) or "beside the untrained"
         raise CheckpointError(
-            f"the last {count} checkpoints of {run} were asked for, and it keeps {len(names)} ({told}); "
+            f"the last {count} checkpoints of {run} were asked for, and it keeps {len(names)} ({kept}); "
             f"ask for fewer, or go on with the training and keep={count} (--resume --keep {count})"
         )
     last, mean = _mean_of([run / name for name in names[-count:]])

@@ -26,7 +26,7 @@ def setting(
 ) -> Any:
     """A field of a Config that is also an option on the command line.
 
-    Its sentence stands in the class's docstring under Args, and is the option's help.
+    Its sentence is the entry under Args in the class's docstring; it is also the option's help.
 
     Args:
         default: the one default; required without it.

@@ -73,14 +73,14 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
         "processes": workers.count,
         "parallel": identity.config.parallel,
     }
-    told = {
+    content = {
         "kind": identity.kind,
         "model": identity.model_config,
         "training": identity.config.to_dict(),
         "data": identity.fingerprint["data"],
         "sessions": [*before, session],
     }
-    replace_file(folder / RUN_FILE, render_sealed(told), durable=False)
+    replace_file(folder / RUN_FILE, render_sealed(content), durable=False)
     return notes
 
 
@@ -102,7 +102,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def _sessions(path: Path) -> tuple[list[Any], list[str]]:
-    """Those of an earlier run.json; where it is damaged, or people have made it something else, why there are none."""
+    """The sessions of an earlier run.json, and why they are lost if it is damaged."""
     if not os.path.lexists(path):
         return [], []
     try:

@@ -186,8 +186,8 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
 
 
 def _draw_losses(axes: Any, training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
-    alone = "." if len(training) == 1 else None  # one point makes no line
-    axes.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=alone, label="training, as minimised")
+    marker = "." if len(training) == 1 else None  # one point makes no line
+    axes.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker, label="training, as minimised")
     if validation:
         best = min(validation, key=lambda line: line["loss"])
         label = f"validation, best {best['loss']:.3f} at step {best['step']}"

@@ -116,7 +116,7 @@ def train(
 def check_run_folder(folder: str | Path) -> None:
     """Raise a CheckpointError unless a run may be written there: the folder is new, empty, or a run of ours.
 
-    A run is known by a sealed file that it holds, never by names alone; `train` asks this before it writes anything.
+    A run is recognised by a sealed file, not by file names. `train` checks this before it writes anything.
 
     >>> check_run_folder("nowhere")
     """

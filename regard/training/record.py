@@ -1,4 +1,4 @@
-"""What a run reports while it works: events for a progress display, the log, the same numbers for TensorBoard, time."""
+"""What a run reports: events for a progress display, lines of the log, the same numbers for TensorBoard, and time."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Clock:
         return process_time() - self._cpu_start
 
     def restart_step(self) -> None:
-        """What came since the last step (a validation, a save) is no part of the next one."""
+        """Begin a step: the time since the last one (a validation, a save) does not count."""
         self._last_tick = monotonic()
 
     def step_done(self, tokens: int) -> None:
-        """Note one step of so many tokens for the two estimates below."""
+        """Note the tokens of one step for the two estimates below."""
         now = monotonic()
         self._seconds = _MEMORY * self._seconds + (now - self._last_tick)
         self._tokens = _MEMORY * self._tokens + tokens
@@ -213,7 +213,7 @@ class Record:
         self._on_board(lambda board: board.write(line))
 
     def tell(self, event: Event) -> None:
-        """Hand an event to whoever listens."""
+        """Hand an event to the progress function."""
         if self._progress is not None and self._is_main:
             self._progress(event)
 
@@ -231,7 +231,7 @@ class Record:
                 self._board.close()
 
     def _on_board(self, act: Callable[[Board], None]) -> None:
-        """Do something with TensorBoard's copy of the log; where that fails it ends, and this is told."""
+        """Do something with TensorBoard's copy of the log; if that fails, the copy ends and an event says so."""
         if self._board is None:
             return
         try:

@@ -15,10 +15,10 @@ from regard.errors import CheckpointError, UnsupportedError
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[None]:
-    """Hold a folder for this process; the system lets go of it when the process ends, however it ends.
+    """Lock a folder for this process; the system releases the lock when the process ends, however it ends.
 
-    The file `lock` stays, since removing it would let two trainers lock two different files; only a living
-    process that has it open counts, so the lock of a killed trainer is never in the way.
+    The file `lock` is never removed, since two trainers could then lock two different files. Only a living process
+    that has it open holds the lock, so a killed trainer never blocks the next one.
 
     Raises:
         CheckpointError: another trainer holds it, or the file cannot be made, locked or written.

@@ -21,7 +21,7 @@ from regard.training.config import TrainingConfig
 
 
 class Workers:
-    """This process among its equals: where it computes, and what all of them know together.
+    """The processes that train together, as one of them sees them: its device, its rank, and sums over all.
 
     Args:
         cpu: compute on the CPU even where there is an accelerator.
@@ -78,11 +78,11 @@ class Workers:
         return self._accelerator.reduce(total, reduction="sum").tolist()
 
     def any(self, *flags: bool) -> list[bool]:
-        """Whether each flag is raised in some process, so that all decide alike."""
+        """Whether each flag is raised in any process; the answer is the same in all."""
         return [total > 0 for total in self.sum(*map(float, flags))]
 
     def wait(self) -> None:
-        """Until every process has come here."""
+        """Wait until every process has reached this point."""
         self._accelerator.wait_for_everyone()
 
 
@@ -90,7 +90,7 @@ def shard(model: nn.Module, device: torch.device, processes: int) -> nn.Module:
     """Cut each tensor of a model into one part for each process, layer by layer, in place.
 
     Args:
-        model: the same on every process; each module of its lists is gathered and let go by itself.
+        model: the same on every process; each module of its lists is gathered and released by itself.
         device: where it computes.
         processes: how many train together.
 
@@ -155,7 +155,7 @@ def parted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def hollow(model: nn.Module) -> nn.Module:
-    """A copy of a model without the memory of its weights."""
+    """A copy of a model whose weights take no memory."""
     empty = {
         id(tensor): nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad) for tensor in model.parameters()
     }
@@ -163,7 +163,7 @@ def hollow(model: nn.Module) -> nn.Module:
 
 
 def filled(shell: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
-    """What `hollow` left of a model, with weights again."""
+    """A copy from `hollow` with weights again."""
     model = copy.deepcopy(shell)
     model.load_state_dict(state, assign=True)
     return model

@@ -217,7 +217,7 @@ class ClassificationTask:
         batch_tokens: the most ids in a batch, padding included.
         seed: of the order of the batches.
         world, rank: how many processes train together, and which this is.
-        longest: the most ids in a text; what is beyond is not read, and how many texts that befalls is in `cut`.
+        longest: the most ids in a text; longer ones are cut, and their number is in `cut`.
 
     Raises:
         ArgumentError: nothing to learn from, or a label that is no class.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from regard.arguments import of_kind
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
@@ -117,6 +118,7 @@ class Recipe(ABC):
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
+        of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
         self.config, self.tell = config, tell
 
     @classmethod
@@ -138,7 +140,7 @@ class Recipe(ABC):
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
-        """The settings alone, see `of`."""
+        """The settings for `of`."""
         given = {name: value for name, value in given.items() if value is not None}
         kept = read_settings(folder) if resume else None
         if kept is None:

@@ -198,7 +198,10 @@ class TranslationTraining(Recipe):
             label_smoothing=config.label_smoothing, seed=config.seed, **share_of_work(),
         )  # fmt: skip
         if task.left_out:
-            self.tell(f"{task.left_out:,} pairs with more sub-words than a batch or 256 hold were left out of training")
+            self.tell(
+                f"{task.left_out:,} pairs with more sub-words than a batch or {LONGEST_PAIR} hold were left out of "
+                f"training"
+            )
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
             samples=_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
