@@ -235,11 +235,12 @@ PATTERNS: dict[str, Row] = {
 def _by_formula(name: str) -> Row:
     """A row of the fuzzer's list of formulas, with the numbers that it draws first."""
     leaf, args = LEAVES[name], LEAVES[name].draw(random.Random(name), 9)
+    band = leaf.build(*args).band()
     return Row(
         lambda at: leaf.build(*args),
         lambda at: np.broadcast_to(leaf.mask(at, *args), at.shape),
         sure=leaf.sure,
-        open_ended=leaf.open_ended,
+        open_ended=band is not None and None in (band.left, band.right),
     )
 
 
