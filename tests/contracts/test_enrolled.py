@@ -96,8 +96,8 @@ def test_a_pattern_has_its_line_in_the_conventions(name):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_pattern_is_exported(name):
-    assert getattr(p, KINDS_OF_PATTERN[name].__name__, None) is KINDS_OF_PATTERN[name]
     assert KINDS_OF_PATTERN[name].__name__ in p.__all__, f"export {KINDS_OF_PATTERN[name].__name__} in regard.patterns"
+    assert getattr(p, KINDS_OF_PATTERN[name].__name__) is KINDS_OF_PATTERN[name]
 
 
 # --- mechanisms ---
