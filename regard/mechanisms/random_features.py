@@ -10,9 +10,8 @@ from typing import ClassVar
 
 import torch
 
-from regard.arguments import plain
+from regard.arguments import plain, shown
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.mechanisms.base import STATISTICS, Sizes, joined
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised

@@ -8,9 +8,8 @@ from itertools import islice
 
 import torch
 
-from regard.arguments import plain, whole, yes_or_no
+from regard.arguments import plain, shown, whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
-from regard.kinds import shown
 from regard.patterns.ranges import Ranges
 
 __all__ = [

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, whole
+from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 from regard.patterns.algebra import NOTHING, Not, both
 from regard.patterns.arguments import kept_whole, new_serial
 from regard.patterns.band import Band

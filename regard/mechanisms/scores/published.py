@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from regard.arguments import is_whole, plain, whole, yes_or_no
+from regard.arguments import is_whole, plain, shown, whole, yes_or_no
 from regard.errors import ArgumentError
-from regard.kinds import shown
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.scores.base import AroundCentre, Projected, Score, TanhSum, check_sizes, kept_dims, multiplied
 
