@@ -9,7 +9,7 @@ import torch
 
 from regard.patterns.hashing import draw
 
-_STEPS = 2**31  # numbers are drawn from so many
+_STEPS = 2**31  # equally likely numbers
 _FIRST = -1  # the first step: models were trained with the directions that this gives
 
 

@@ -1,4 +1,4 @@
-"""Attention among neighbours that hashing finds, the mechanism of the Reformer."""
+"""LSH attention, the mechanism of the Reformer: each query attends to keys with the same hash."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from regard.patterns.arguments import kept_whole, whole
 
 @dataclass(frozen=True)
 class LSH(Mechanism):
-    """A query sees the keys that fall into its own bucket nearby, in any of several rounds of hashing.
+    """A query attends to nearby keys of its own bucket, in any of several rounds of hashing.
 
-        h(x) = argmax([x R; -x R]),   weights = softmax(q_i · k_j · scale, over the j that i sees),   k_j = q_j / |q_j|
+        h(x) = argmax([x R; -x R]),   weights = softmax(q_i · k_j · scale over the allowed j),   k_j = q_j / |q_j|
 
     The queries are the keys: q and k of a call are one tensor (q may be its last rows), and keys are brought to unit
-    length inside. In one round, live keys are ordered by (bucket, position) and cut into chunks:
+    length inside. In one round, visible keys are ordered by (bucket, position) and cut into chunks:
 
-        i sees j  if  h(i) = h(j)  and  j's chunk is i's own or the one before it
+        i may look at j  if  h(i) = h(j)  and  j's chunk is i's own or the one before it
 
-    A pair that several rounds see counts once. A query sees its own position only where it sees nothing else; one whose
-    own position is hidden sees nothing. A text that fits into one chunk is not hashed: everyone sees everyone.
+    A pair of several rounds counts once. A query looks at its own position only if no other key is allowed; if its own
+    position is hidden, its row is empty. A text that fits into one chunk is not hashed: all pairs are allowed.
 
-    Causal: no query sees what comes later, and chunks are counted inside each bucket, not over all of them, so that no
-    later key moves a border; a query among the first `chunk` live keys sees all before it. A prefix alone, or a text
-    continued token by token, equals the whole.
+    Causal: later keys are masked, and chunks are counted inside each bucket instead of over all of them, so that no
+    later key moves a border; a query among the first `chunk` visible keys looks at all keys before it. A prefix, or a
+    text continued token by token, gives the same as the whole text.
 
     Args:
         chunk: keys in a chunk. The paper takes twice the mean size of a bucket, 2 · length / buckets; a bucket that
             outgrows it is cut.
         buckets: how many a round has, an even number; or several even numbers, whose product they are: each is hashed
             by itself, so that many buckets cost about as much as their sum.
-        rounds: of hashing, each by a rotation R of its own. More of them see more and cost as much more each.
+        rounds: of hashing, each with a rotation R of its own. Each adds allowed pairs and costs as much as the first.
         seed: decides the rotations, with the round, `buckets` and head_dim alone; heads share them, devices too.
 
     Raises:
@@ -143,8 +143,8 @@ class LSH(Mechanism):
             self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
         return own
 
-    def _check_shared(self, q: torch.Tensor, found: torch.Tensor, known: torch.Tensor) -> None:
-        differs = ((q != found) & ~(q.isnan() & found.isnan())).any(-1) & known[:, None]  # (batch, heads, q_len)
+    def _check_shared(self, q: torch.Tensor, own: torch.Tensor, known: torch.Tensor) -> None:
+        differs = ((q != own) & ~(q.isnan() & own.isnan())).any(-1) & known[:, None]  # (batch, heads, q_len)
         if differs.any():
             raise ArgumentError(
                 f"{self}: its queries are its keys, and {int(differs.sum())} of {differs.numel()} vectors of q are not "

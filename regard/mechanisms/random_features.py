@@ -115,8 +115,8 @@ class RandomFeature(Kernelised):
         S_t = g_t S_(t-1) + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_(t-1) + (1 - g_t) φ(k_t),  output φ(q_t) S_t / φ(q_t)z_t
 
     The g_j are handed to each call, `parameters={"gate": ...}`, float (batch or 1, kv_heads, k_len); the paper has
-    sigmoid(w·x_j + b) of each token. Keys that a query does not see forget nothing. A gate of 0 or 1, and what is
-    beyond, leaves the smallest positive number of the dtype of what it should leave nothing of.
+    sigmoid(w·x_j + b) of each token. Keys that are masked for a query forget nothing. Where a gate of 0 or 1 would
+    leave exactly nothing, the smallest positive number of the dtype is left.
 
     An estimate may be negative, and so may a sum of them, by which the output is divided. The true sum is at
     least exp(-2 / sigma²) for each key (gates counted), because |q - k| <= 2: a smaller estimate is raised to that. So
@@ -189,14 +189,14 @@ class RandomFeature(Kernelised):
 
 
 def _checked_sigma(sigma: float) -> float:
-    found = plain("RandomFeature's sigma", sigma)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not LEAST_SIGMA <= found <= sys.float_info.max:
+    number = plain("RandomFeature's sigma", sigma)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not LEAST_SIGMA <= number <= sys.float_info.max:
         raise ArgumentError(
-            f"RandomFeature's sigma is {shown(found)}; it is a finite number from {LEAST_SIGMA} on, since "
+            f"RandomFeature's sigma is {shown(number)}; it is a finite number from {LEAST_SIGMA} on, since "
             f"exp(-2 / sigma²) is the smallest weight there can be"
         )
-    return float(found)
+    return float(number)
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

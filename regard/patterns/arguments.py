@@ -39,18 +39,18 @@ def kept_whole(declared: object, field: str, name: str, least: int | None = None
 
 
 def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
-    """Distinct positions in order.
+    """Distinct positions in ascending order.
 
     >>> positions("indices", [3, 0, 3])
     (0, 3)
     """
     try:
-        found = [plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)]
+        listed = [plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)]
     except TypeError:
         raise ArgumentError(f"{name} is {shown(numbers)}; it needs positions, such as [0, 5] or range(128)") from None
-    if len(found) > MOST:
+    if len(listed) > MOST:
         raise ArgumentError(f"{name} names more than {MOST} positions; for a long span there is key_span(start, stop)")
-    return tuple(sorted({whole(f"a position of {name}", position, 0) for position in found}))
+    return tuple(sorted({whole(f"a position of {name}", position, 0) for position in listed}))
 
 
 def runs(numbers: Iterable[int]) -> Ranges:
@@ -62,7 +62,7 @@ def runs(numbers: Iterable[int]) -> Ranges:
 
 
 def words(ranges: Ranges) -> str:
-    """Ranges as a text names them, both ends included; one or two positions by themselves.
+    """Ranges as a text writes them, both ends included; one or two positions separately.
 
     >>> words((range(0, 2), range(5, 9)))
     '0, 1, 5..8'
@@ -74,15 +74,15 @@ def words(ranges: Ranges) -> str:
 
 
 def spans(name: str, ranges: Iterable[range]) -> Ranges:
-    """The ranges, if that is what they are."""
-    found = tuple(ranges) if isinstance(ranges, list | tuple) else None
-    if found is None or not all(isinstance(one, range) for one in found):
+    """The ranges; an ArgumentError for anything else."""
+    checked = tuple(ranges) if isinstance(ranges, list | tuple) else None
+    if checked is None or not all(isinstance(one, range) for one in checked):
         raise ArgumentError(f"{name} is {shown(ranges)}; it needs ranges of positions, such as (range(0, 4),)")
-    return found
+    return checked
 
 
 def check_sizes(q_len: int, k_len: int) -> tuple[int, int]:
-    """The numbers of queries and keys, if they are such."""
+    """The numbers of queries and keys, checked."""
     return whole("q_len", q_len, 0), whole("k_len", k_len, 0)
 
 

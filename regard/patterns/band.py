@@ -83,10 +83,10 @@ class Band:
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys allowed for all queries at positions first..last, and those allowed for at least one of them."""
-        seen = self.keys(first, last, k_len)
-        low = seen.start if self.left is None else max(seen.start, last - self.left)
-        high = seen.stop if self.right is None else min(seen.stop, first + self.right + 1)
-        return Segments(union([range(low, high)]), union([seen]))
+        some = self.keys(first, last, k_len)
+        low = some.start if self.left is None else max(some.start, last - self.left)
+        high = some.stop if self.right is None else min(some.stop, first + self.right + 1)
+        return Segments(union([range(low, high)]), union([some]))
 
     def on_lattice(self, stride: int, residue: int) -> Band:
         """The band among the positions `residue + stride · n`, numbered by n."""

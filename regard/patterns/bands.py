@@ -97,10 +97,10 @@ class Diagonals(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         distance = k_pos - q_pos
-        seen = torch.ones_like(distance, dtype=torch.bool)
+        allowed = torch.ones_like(distance, dtype=torch.bool)
         if self.back is not None:
-            seen &= distance >= -self.back
-        return seen if self.ahead is None else seen & (distance <= self.ahead)
+            allowed &= distance >= -self.back
+        return allowed if self.ahead is None else allowed & (distance <= self.ahead)
 
     def form(self) -> Band:
         return Band(left=self.back, right=self.ahead)

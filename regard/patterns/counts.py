@@ -15,8 +15,8 @@ from regard.patterns.ranges import size
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
 from regard.patterns.tiles import ROWS, Strip, strip_at, strips
 
-LOOK = 13  # pairs, as a power of two, that take as long as a look
-PIECES = 16  # of a long run of keys, looked at for an estimate
+LOOK = 13  # evaluating 2**LOOK pairs takes as long as one look
+PIECES = 16  # of a long run of keys, evaluated for an estimate
 PIECE = 1 << 12  # keys of one
 
 
@@ -29,7 +29,7 @@ class Count:
 
 
 def counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> Count:
-    """The allowed pairs of a structured pattern, of all its heads if it differs by them.
+    """The number of allowed pairs of a structured pattern, summed over its heads if it differs by them.
 
     Args:
         pattern: alike for all batch rows.
@@ -69,14 +69,14 @@ def _closed(pattern: Pattern, grid: Grid) -> int | None:
 
 
 def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
-    if (found := _closed(pattern, grid)) is not None:
-        return found
+    if (closed := _closed(pattern, grid)) is not None:
+        return closed
     rest, on_lattices = off_lattices(simplified(pattern))
     if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
         return grid.q_len * grid.k_len - _count(rest.part, grid, budget)
     total = sum(_count_on(there, stride, grid, budget) for stride, there in on_lattices)
-    if (found := _closed(rest, grid)) is not None:
-        return total + found
+    if (closed := _closed(rest, grid)) is not None:
+        return total + closed
     blocks = Blocks(rest, grid)
     budget.need(grid.q_len // ROWS if rest != NOTHING else 0)
     for strip in strips(rest, grid) if rest != NOTHING else ():
@@ -87,13 +87,13 @@ def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
 
 def _looked(blocks: Blocks, strip: Strip, budget: Budget) -> int:
     """Allowed pairs among the keys that must be checked pair by pair."""
-    found = 0
+    pairs = 0
     for keys in strip.partial:
         step = max(1, CHUNK // len(strip.rows))
         for at in range(0, len(keys), step):
             budget.spend(4 * len(strip.rows) * min(step, len(keys) - at) >> LOOK)
-            found += int(blocks.allowed(strip.rows, keys[at : at + step]).sum())
-    return found
+            pairs += int(blocks.allowed(strip.rows, keys[at : at + step]).sum())
+    return pairs
 
 
 def _count_on(pattern: Pattern, stride: int, grid: Grid, budget: Budget) -> int:
@@ -107,7 +107,7 @@ def _count_on(pattern: Pattern, stride: int, grid: Grid, budget: Budget) -> int:
 
 
 def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Pattern, Grid]:
-    """What a pattern is on the lattice through a row, and the positions on it."""
+    """The pattern on the lattice through a row, and the grid of the positions there."""
     assert isinstance(grid.q_start, int)
     residue = (grid.q_start + row) % stride
     there = pattern.on_lattice(stride, residue)
@@ -117,14 +117,14 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Patte
 
 
 def _estimate(pattern: Pattern, grid: Grid) -> int:
-    if (found := _closed(pattern, grid)) is not None:
-        return found
+    if (closed := _closed(pattern, grid)) is not None:
+        return closed
     rest, on_lattices = off_lattices(simplified(pattern))
     if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
         return grid.q_len * grid.k_len - _estimate(rest.part, grid)
     total = sum(_estimate_on(there, stride, grid) for stride, there in on_lattices)
-    if rest == NOTHING or (found := _closed(rest, grid)) is not None:
-        return total + (found or 0)
+    if rest == NOTHING or (closed := _closed(rest, grid)) is not None:
+        return total + (closed or 0)
     assert isinstance(grid.q_start, int)
     turns = turning_rows(rest, grid.q_start, grid.q_len, grid.k_len)
     blocks, cost = Blocks(rest, grid), _cost(rest, grid)

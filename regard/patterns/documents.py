@@ -40,8 +40,8 @@ class SameDocument(Pattern):
     def __post_init__(self) -> None:
         ids = self.ids
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            found = f"a {ids.dtype} tensor" if isinstance(ids, torch.Tensor) else f"a {type(ids).__name__}"
-            raise ArgumentError(f"SameDocument's ids are {found}; it needs a tensor of whole numbers (int64)")
+            given = f"a {ids.dtype} tensor" if isinstance(ids, torch.Tensor) else f"a {type(ids).__name__}"
+            raise ArgumentError(f"SameDocument's ids are {given}; it needs a tensor of whole numbers (int64)")
         if ids.dim() not in (1, 2) or not ids.numel():
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")
         ids = ids.detach().to(torch.int64, copy=True)
@@ -89,8 +89,8 @@ class SameDocument(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
-        found = [row._own_segments(first, last, k_len) for row in self.rows]
-        return Segments(reduce(common, (one.full for one in found)), union(keys for one in found for keys in one.some))
+        rows = [row._own_segments(first, last, k_len) for row in self.rows]
+        return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
 
     def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
         starts, ids, places = self._documents
@@ -203,11 +203,11 @@ class PerDocument(Pattern):
                 continue
             own = range(low - rows.start, high - rows.start), range(left - keys.start, right - keys.start)
             start = len(keys) - len(rows)
-            found = inner.evaluate(Grid(len(rows), len(keys), start, *own, grid.device))
-            if found.dim() == 4 and allowed.dim() == 2:  # heads differ
-                allowed = allowed.repeat(1, found.shape[1], 1, 1)
+            block = inner.evaluate(Grid(len(rows), len(keys), start, *own, grid.device))
+            if block.dim() == 4 and allowed.dim() == 2:  # heads differ
+                allowed = allowed.repeat(1, block.shape[1], 1, 1)
             here = slice(low - first, high - first), slice(left - grid.keys.start, right - grid.keys.start)
-            allowed[(..., *here)] = found
+            allowed[(..., *here)] = block
         return allowed
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
@@ -215,10 +215,10 @@ class PerDocument(Pattern):
         full, some = [], []
         for inner, rows, keys in touched:
             start = len(keys) - len(rows) - rows.start
-            found = inner.segments(max(first, rows.start) + start, min(last, rows.stop - 1) + start, len(keys))
-            some += [range(one.start + keys.start, one.stop + keys.start) for one in found.some]
+            inside = inner.segments(max(first, rows.start) + start, min(last, rows.stop - 1) + start, len(keys))
+            some += [range(one.start + keys.start, one.stop + keys.start) for one in inside.some]
             if rows.start <= first and last < rows.stop:
-                full += [range(one.start + keys.start, one.stop + keys.start) for one in found.full]
+                full += [range(one.start + keys.start, one.stop + keys.start) for one in inside.full]
         within = range(max(0, k_len))
         return Segments(*(union(range(one.start, min(one.stop, within.stop)) for one in runs) for runs in (full, some)))
 

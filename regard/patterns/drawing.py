@@ -14,8 +14,8 @@ LARGEST = 200
 def draw(pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1) -> str:
     """Lines of squares (may look) and dots (may not), queries down, keys across, with a ruler of positions.
 
-    Through more than one layer, empty squares are the positions that a query learns from by way of others.
-    Patterns that differ by batch row or head are drawn for the first of each, and the drawing says so.
+    With more than one layer, empty squares are positions from which a query learns through other positions. Patterns
+    that differ by batch row or head are drawn for the first of each, and the title says so.
 
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
@@ -66,10 +66,10 @@ def _lines(marks: torch.Tensor, first: int, margin: int) -> list[str]:
 
 
 def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tensor:
-    """From which positions each of the last queries can learn through layers that all have this pattern.
+    """The positions from which each of the last queries can learn through a stack of layers with this pattern.
 
-    Every layer hands on what stood at the query's own position. Heads of a layer feed all heads of the next, so a
-    pair counts that any head allows; a pattern that differs by batch row is taken for the first one.
+    Residual connections keep the query's own position. Heads of a layer feed all heads of the next, so a pair counts if
+    any head allows it; a pattern that differs by batch row is taken for the first one.
 
     Args:
         pattern: what each layer allows among all `k_len` positions.
@@ -88,16 +88,16 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
     [[0, 1, 1, 1, 1]]
     """
     if q_len > k_len:
-        raise ArgumentError(f"{q_len} queries of a text of {k_len} positions; a stack has a position for every query")
+        raise ArgumentError(f"{q_len} queries of a text of {k_len} positions; a stack needs a position for every query")
     if layers < 1:
         raise ArgumentError(f"a stack of {layers} layers; it has 1 or more")
-    seen = pattern.dense(k_len, k_len)
-    seen = seen[0].any(0) if seen.dim() == 4 else seen
-    one = (seen | torch.eye(k_len, dtype=torch.bool, device=seen.device)).float()
-    found = torch.eye(k_len, device=seen.device)[k_len - q_len :]
+    allowed = pattern.dense(k_len, k_len)
+    allowed = allowed[0].any(0) if allowed.dim() == 4 else allowed
+    one = (allowed | torch.eye(k_len, dtype=torch.bool, device=allowed.device)).float()
+    reached = torch.eye(k_len, device=allowed.device)[k_len - q_len :]
     for _ in range(min(layers, k_len)):  # no path between k_len positions needs more steps
-        further = (found @ one > 0).float()
-        if torch.equal(further, found):
+        further = (reached @ one > 0).float()
+        if torch.equal(further, reached):
             break
-        found = further
-    return found > 0
+        reached = further
+    return reached > 0

@@ -36,9 +36,9 @@ class Explicit(Pattern):
     def __post_init__(self) -> None:
         mask = self.mask
         if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-            found = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else f"a {type(mask).__name__}"
+            given = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else f"a {type(mask).__name__}"
             raise ArgumentError(
-                f"Explicit needs a boolean mask (True = may look) and was given {found}; convert it with mask.bool() "
+                f"Explicit needs a boolean mask (True = may look) and was given {given}; convert it with mask.bool() "
                 f"if 1 means may look, or add scores as bias="
             )
         if mask.dim() not in (2, 4):
@@ -78,17 +78,17 @@ class Explicit(Pattern):
         return Explicit(self.mask[row : row + 1]) if self.varies_by_row else self
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        found = tuple(self.mask.shape)
-        if (way := _way_of_padding(found, batch, q_len, k_len)) is not None:
+        shape = tuple(self.mask.shape)
+        if (way := _way_of_padding(shape, batch, q_len, k_len)) is not None:
             raise ShapeError(
-                f"Explicit's mask {found} looks like key padding of {batch} rows and {k_len} keys, and this call needs "
+                f"Explicit's mask {shape} looks like key padding of {batch} rows and {k_len} keys, and this call needs "
                 f"{(q_len, k_len)} queries and keys; give KeySpan(0, lengths) for padding behind the keys, or {way}"
             )
-        if found[-2:] != (q_len, k_len):
-            raise ShapeError(f"Explicit's mask is for {found[-2:]} queries and keys; this call has {(q_len, k_len)}")
-        for axis, size, given in zip(("batch", "heads"), (batch, heads), found[:-2], strict=False):
-            if size and given not in (1, size):
-                raise ShapeError(f"Explicit's mask {found} has {given} on axis '{axis}'; the call has {size}")
+        if shape[-2:] != (q_len, k_len):
+            raise ShapeError(f"Explicit's mask is for {shape[-2:]} queries and keys; this call has {(q_len, k_len)}")
+        for axis, size, own in zip(("batch", "heads"), (batch, heads), shape[:-2], strict=False):
+            if size and own not in (1, size):
+                raise ShapeError(f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Explicit) and self.serial == other.serial
@@ -136,8 +136,8 @@ class Where(Pattern):
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = self.function(q_pos, k_pos)
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
-            found = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(f"the function in {self} answered with {found}; it needs a boolean tensor")
+            kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
+            raise ArgumentError(f"the function in {self} answered with {kind}; it needs a boolean tensor")
         wanted = torch.broadcast_shapes(q_pos.shape, k_pos.shape)
         try:
             return allowed.expand(torch.broadcast_shapes(allowed.shape, wanted))

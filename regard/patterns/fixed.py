@@ -41,8 +41,8 @@ class SameBlock(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         low, high = first // self.size, last // self.size
-        seen = union([range(max(0, low * self.size), min(k_len, (high + 1) * self.size))])
-        return Segments(seen if low == high else (), seen)
+        keys = union([range(max(0, low * self.size), min(k_len, (high + 1) * self.size))])
+        return Segments(keys if low == high else (), keys)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         if stride % self.size == 0:
@@ -74,8 +74,8 @@ class Summary(Pattern):
         check_summary(self, "stride", "last")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        seen = k_pos % self.stride >= self.stride - self.last
-        return seen.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        allowed = k_pos % self.stride >= self.stride - self.last
+        return allowed.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | None:
         return Band() if self.last == self.stride else None
@@ -91,8 +91,8 @@ class Summary(Pattern):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         if k_len > MOST_RUNS * self.stride:
             return Segments((), everything(k_len))
-        seen = _last_keys(self.stride, self.last, k_len)
-        return Segments(seen, seen)
+        keys = _last_keys(self.stride, self.last, k_len)
+        return Segments(keys, keys)
 
     def keys(self, first: int, last: int, k_len: int) -> range:
         start = self.stride - self.last
@@ -111,10 +111,10 @@ class Summary(Pattern):
         if self.stride % stride:
             return None
         inside = self.stride // stride  # positions of the lattice in one block, the last of which are allowed
-        seen = inside + (residue - self.stride + self.last) // stride
-        if seen <= 0:
+        allowed = inside + (residue - self.stride + self.last) // stride
+        if allowed <= 0:
             return NOTHING
-        return Full() if seen >= inside else Summary(inside, seen)
+        return Full() if allowed >= inside else Summary(inside, allowed)
 
     def __str__(self) -> str:
         return f"summary({self.stride}, {self.last})"

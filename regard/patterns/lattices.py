@@ -1,4 +1,4 @@
-"""A pattern taken apart: its leaves, and what depends on residues beside what does not."""
+"""Splits a pattern: into its leaves, and into a part on lattices and the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.patterns.grid import Grid
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.strided import Lattice
 
-MOST_STRIDES = 4  # each is told apart residue by residue, and inside each residue so is every other one
+MOST_STRIDES = 4  # work multiplies: the residues of each stride are split by those of every other stride
 
 
 def simplified(pattern: Pattern) -> Pattern:
@@ -49,10 +49,10 @@ def replaced(pattern: Pattern, kind: type[Pattern], by: Pattern, stride: int | N
 
 
 def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
-    """The pattern as disjoint patterns: one without lattices, and for each stride the rest, which lies on its lattice.
+    """Splits a pattern into disjoint patterns: one without lattices, and one for each stride that lies on its lattice.
 
-    Lattices that take pairs away, or that the pattern cannot be told on, stay in the first; so do all where they have
-    more than MOST_STRIDES strides.
+    Lattices that remove pairs, or on which the pattern has no known form, stay in the first pattern. All of them do if
+    there are more than MOST_STRIDES strides.
     """
     on: list[tuple[int, Pattern]] = []
     strides = _strides(pattern)
@@ -66,7 +66,7 @@ def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
 
 
 def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]:
-    """The first rows of the residues of a stride, neighbours together whose queries, keys and pattern are alike."""
+    """The first rows of the residues of a stride, in ranges of residues with equal queries, keys and pattern."""
     rows = min(stride, grid.q_len)
     assert isinstance(grid.q_start, int)
     ends: set[int] = set()
@@ -78,13 +78,13 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
             ends.update(end for end in (band.start, band.stop) if end is not None)
         elif not isinstance(leaf, Lattice | SameBlock):
             return (range(row, row + 1) for row in range(rows))
-    met = {0, grid.keys.start, grid.keys.stop, *ends}  # positions at whose residue a count of positions changes
-    turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in met)}
+    edges = {0, grid.keys.start, grid.keys.stop, *ends}  # at their residues the number of positions changes
+    turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}
     return [range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))]
 
 
 def _strides(pattern: Pattern) -> list[int]:
-    """Of the lattices that only ever add pairs."""
+    """The strides of the lattices that add pairs and never remove any."""
     added: set[int] = set()
     taken: set[int] = set()
 

@@ -35,14 +35,14 @@ class PerHead(Compound):
 
     def __post_init__(self) -> None:
         given = self.patterns
-        found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
-        strangers = [part for part in found if not isinstance(part, Pattern)]
-        if not found or strangers:
+        patterns = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        others = [part for part in patterns if not isinstance(part, Pattern)]
+        if not patterns or others:
             raise ArgumentError(
                 f"PerHead needs patterns, one for each query head, such as PerHead([Causal(), Full()]); "
-                f"it was given {strangers[0] if strangers else given!r}"
+                f"it was given {others[0] if others else given!r}"
             )
-        object.__setattr__(self, "patterns", found)
+        object.__setattr__(self, "patterns", patterns)
         shallow(self)
 
     @property
@@ -90,8 +90,8 @@ class PerHead(Compound):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys that are certain for all heads, and those possible for any."""
-        found = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(reduce(common, (one.full for one in found)), union(keys for one in found for keys in one.some))
+        heads = [part.segments(first, last, k_len) for part in self.parts]
+        return Segments(reduce(common, (one.full for one in heads)), union(keys for one in heads for keys in one.some))
 
     def keys(self, first: int, last: int, k_len: int) -> range:
         ranges = [keys for part in self.parts if (keys := part.keys(first, last, k_len))]

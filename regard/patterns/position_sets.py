@@ -43,8 +43,8 @@ class KeySet(Pattern):
         return Band(start=self.runs[0].start, stop=self.runs[0].stop) if self.runs else Band(start=0, stop=0)
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        seen = common(self.runs, everything(k_len))
-        return Segments(seen, seen)
+        keys = common(self.runs, everything(k_len))
+        return Segments(keys, keys)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         return KeySet(_on_lattice(self.runs, stride, residue))

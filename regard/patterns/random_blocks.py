@@ -67,8 +67,8 @@ class RandomBlocks(Pattern):
         if (last - first) // self.block >= NAMED:
             end = min(k_len, max(0, (last // self.block + 1) * self.block)) if self.past else k_len
             return Segments((), everything(end))
-        seen = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
-        return Segments(reduce(common, seen) if seen else (), union(keys for one in seen for keys in one))
+        keys = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
+        return Segments(reduce(common, keys) if keys else (), union(run for one in keys for run in one))
 
     @property
     def by_length(self) -> bool:  # type: ignore[override]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
 from inspect import signature
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
@@ -50,7 +49,7 @@ class Registry:
         """
         if "<locals>" in kind.__qualname__:
             return
-        for name in (text_name(kind), *also):
+        for name in (kind.text_name, *also):
             other = self.kinds.get(name)
             if other is not None and is_importable(other) and _path(other) != _path(kind):
                 raise ArgumentError(
@@ -79,10 +78,12 @@ class Declared:
     """
 
     registry: ClassVar[Registry]
+    text_name: ClassVar[str]
     no_text: ClassVar[str | None] = None  # why a text cannot hold it, where that is so
 
     def __init_subclass__(cls, *, enrol: bool = True, also: tuple[str, ...] = (), **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        cls.text_name = text_name(cls)
         if enrol:
             cls.registry.enrol(cls, also)
 
@@ -105,24 +106,27 @@ def text_name(kind: type) -> str:
     return _CAPITAL.sub("_", kind.__name__).lower()
 
 
-def written(declared: object, *shown: str) -> str:
+def written(declared: Declared, *shown: str) -> str:
     """The text of a dataclass: its name and the fields that differ from their default.
+
+    A compiler follows this call, so it reads plain attributes that the class already has.
 
     Args:
         declared: the value.
         shown: names of fields that are written even where they are the default.
     """
-    name = text_name(type(declared))
-    if not is_dataclass(declared):
-        return name
-    words = []
-    for field in fields(declared):
-        value = getattr(declared, field.name)
-        required = field.default is MISSING and field.default_factory is MISSING
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        if field.init and (required or field.name in shown or value != default):
-            words.append(word(value) if required else f"{field.name}={word(value)}")
-    return f"{name}({', '.join(words)})" if words else name
+    kind: Any = type(declared)
+    words, by_name = [], False
+    for field in getattr(kind, "__dataclass_fields__", ()):
+        by_place = field in kind.__match_args__
+        if not by_place and kind.__dataclass_fields__[field].kw_only is not True:
+            continue  # a field that is no argument
+        value, by_name = getattr(declared, field), by_name or not by_place or hasattr(kind, field)
+        if not by_name:
+            words.append(word(value))
+        elif field in shown or not hasattr(kind, field) or value != getattr(kind, field):
+            words.append(f"{field}={word(value)}")
+    return f"{kind.text_name}({', '.join(words)})" if words else kind.text_name
 
 
 def word(value: object) -> str:
@@ -133,8 +137,10 @@ def word(value: object) -> str:
     """
     if isinstance(value, tuple):
         return f"({', '.join(map(word, value))})"
-    if value is None or isinstance(value, bool):
-        return next(name for name, known in WORDS.items() if known is value)
+    if value is None:
+        return "all"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 

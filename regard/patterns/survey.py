@@ -18,10 +18,10 @@ from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
 
-LOOKS = 1 << 10  # row blocks looked at one by one before a sample is taken; many runs of keys count as several
+LOOKS = 1 << 10  # row blocks evaluated one by one before a sample is taken; one with many runs counts as several
 SAMPLE = 256  # looks of a sample; fewer where each is expensive, at least LEAST between two changes of a pattern
 LEAST = 4
-MOST_TURNS = 128  # of those that a window or an end of the keys makes; every turn of a set of queries counts
+MOST_TURNS = 128  # rows at which a window meets an end of keys; rows at which a set of queries ends are not limited
 PARTS = 1 << 10  # sums of fractions are kept in units of 1 / PARTS
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly modulo 1 (low-discrepancy sequence)
 
@@ -79,8 +79,8 @@ def estimated(
     total: list[int] | None = None
     for span in spans:
         sample = _spread(span, share)
-        found = [sum(numbers) for numbers in zip(*map(look, sample), strict=True)]
-        scaled = [_whole(one) * len(span) // (len(sample) * PARTS) for one in found]
+        sums = [sum(numbers) for numbers in zip(*map(look, sample), strict=True)]
+        scaled = [_whole(one) * len(span) // (len(sample) * PARTS) for one in sums]
         total = scaled if total is None else [one + other for one, other in zip(total, scaled, strict=True)]
     return tuple(total or ())
 

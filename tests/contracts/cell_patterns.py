@@ -235,11 +235,16 @@ PATTERNS: dict[str, Row] = {
 def _by_formula(name: str) -> Row:
     """A row of the fuzzer's list of formulas, with the numbers that it draws first."""
     leaf, args = LEAVES[name], LEAVES[name].draw(random.Random(name), 9)
+    pattern = leaf.build(*args)
+    band, kind = pattern.band(), type(pattern)
+    answers = (
+        kind.form is not p.Pattern.form or kind.segments is not p.Pattern.segments
+    )  # else pairs are asked one by one
     return Row(
         lambda at: leaf.build(*args),
         lambda at: np.broadcast_to(leaf.mask(at, *args), at.shape),
-        sure=leaf.sure,
-        open_ended=leaf.open_ended,
+        sure=leaf.sure and answers,
+        open_ended=band is not None and None in (band.left, band.right),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
 import re
 from pathlib import Path
@@ -25,6 +27,10 @@ from regard.patterns.registry import Declared
 DOCS = Path(__file__).parent.parent.parent / "docs"
 CONVENTIONS = (DOCS / "conventions.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "mechanisms.md").read_text(encoding="utf-8")
+
+for package in (p, m):  # a file that its package forgets to import is enrolled too
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
 
 KINDS_OF_PATTERN = Pattern.registry.of_package("regard")
 KINDS_OF_MECHANISM = Mechanism.registry.of_package("regard")
@@ -90,8 +96,8 @@ def test_a_pattern_has_its_line_in_the_conventions(name):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_pattern_is_exported(name):
-    assert getattr(p, KINDS_OF_PATTERN[name].__name__, None) is KINDS_OF_PATTERN[name]
     assert KINDS_OF_PATTERN[name].__name__ in p.__all__, f"export {KINDS_OF_PATTERN[name].__name__} in regard.patterns"
+    assert getattr(p, KINDS_OF_PATTERN[name].__name__) is KINDS_OF_PATTERN[name]
 
 
 # --- mechanisms ---

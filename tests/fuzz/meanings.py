@@ -78,7 +78,6 @@ class Leaf:
     readable: bool = True  # it has a text
     cached: bool = True  # a cache may continue it
     sure: bool = True  # where it lets every query look at every key, its structure says so
-    open_ended: bool = False  # it may be a band of diagonals without an end on one side
 
 
 def _size(r: random.Random, n: int) -> int:

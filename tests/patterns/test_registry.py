@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
@@ -26,6 +27,18 @@ class EveryThird(p.Pattern):
         return distance % 3 == self.offset
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByName(p.Pattern):
+    """A pattern whose arguments have names only."""
+
+    near: int
+    far: int = 4
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        distance = (q_pos - k_pos).abs()
+        return (distance <= self.near) | (distance == self.far)
+
+
 @dataclass(frozen=True)
 class Cubed(m.FeatureMap):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -36,6 +49,8 @@ class Cubed(m.FeatureMap):
     ("text", "pattern"),
     [
         ("every_third(1)", EveryThird(1)),
+        ("by_name(near=2)", ByName(near=2)),
+        ("by_name(near=2, far=3)", ByName(near=2, far=3)),
         ("every_third(0, both_ways=true, share=0.25)", EveryThird(0, both_ways=True, share=0.25)),
         ("causal & ~every_third(2, share=2)", p.Causal() & ~EveryThird(2, share=2.0)),
     ],
@@ -54,6 +69,12 @@ def test_a_pattern_with_nothing_but_its_truth_answers_everything():
     assert pattern.empty_rows(3, 1, q_start=0) == (range(1), range(2, 3))
     assert str(pattern.reach()) == "everything back, everything ahead"
     assert (pattern.band(), pattern.structure(), pattern.period) == (None, pattern, None)
+
+
+def test_a_pattern_of_ones_own_is_compiled_by_its_text():
+    q = torch.randn(1, 2, 9, 8)
+    asked = lambda q: rg.attention(q, q, q, pattern=EveryThird(1))  # noqa: E731
+    torch.testing.assert_close(torch.compile(asked, backend="eager", fullgraph=True)(q), asked(q))
 
 
 def test_a_feature_map_of_ones_own_reads_back():

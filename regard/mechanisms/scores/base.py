@@ -90,12 +90,12 @@ def kept_dims(score: Score, *fields: str) -> None:
         object.__setattr__(score, field, number)
 
 
-def check_sizes(score: Score, found: tuple[int, int], wanted: tuple[int, int]) -> None:
+def check_sizes(score: Score, sizes: tuple[int, int], declared: tuple[int, int]) -> None:
     """Raise a ShapeError unless queries and keys have the sizes that were declared."""
-    if found != wanted:
+    if sizes != declared:
         raise ShapeError(
-            f"queries have {found[0]} numbers and keys {found[1]}; {score} compares queries of {wanted[0]} with keys "
-            f"of {wanted[1]}: declare it with the sizes of q and k"
+            f"queries have {sizes[0]} numbers and keys {sizes[1]}; {score} compares queries of {declared[0]} with keys "
+            f"of {declared[1]}: declare it with the sizes of q and k"
         )
 
 
@@ -111,7 +111,7 @@ class TanhSum(Score, enrol=False):
 @dataclass(frozen=True)
 class AroundCentre(Score, enrol=False):
     """Another formula, `scale` and softcap included, and then `- (j - p)² / (2 σ²)` where `|j - p| <= window`, σ =
-    window / 2; other keys are not seen.
+    window / 2; other keys are masked.
 
     p = first + S · centre, where a call's live keys are the S from `first` on, and the parameter `centre`, (batch,
     heads, q_len), says for each query which share of them lies before p.

@@ -16,7 +16,7 @@ from regard.mechanisms.scores.base import AroundCentre, Projected, Score, TanhSu
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """Scores are scaled dot products: `q · k * scale`, with scale 1 / sqrt(head_dim) unless given.
+    """Scores are scaled dot products: `q · k * scale`, with scale 1 / sqrt(head_dim) by default.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.1.
     """
@@ -29,7 +29,7 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True)
 class Dot(Score):
-    """Scores are dot products as they are: `q · k * scale`, with scale 1 unless given.
+    """Scores are dot products as they are: `q · k * scale`, with scale 1 by default.
 
     Luong's local-m, which looks at D keys on either side of the query's own position, is a pattern and no score of
     its own: `pattern=SlidingWindow(2 * D)` with this score and `q_start` as the aligned position of the first query.
@@ -44,7 +44,7 @@ class Dot(Score):
 
 @dataclass(frozen=True)
 class General(Score):
-    """Scores are dot products through a matrix: `qᵀ W k * scale`, with scale 1 unless given.
+    """Scores are dot products through a matrix: `qᵀ W k * scale`, with scale 1 by default.
 
     Args:
         query_dim: size of a query.
@@ -126,7 +126,7 @@ class _OfHiddenLayer(Score, enrol=False):
 
 @dataclass(frozen=True)
 class Additive(_OfHiddenLayer):
-    """Scores are `v · tanh(W q + U k) * scale`, with scale 1 unless given.
+    """Scores are `v · tanh(W q + U k) * scale`, with scale 1 by default.
 
     The tanh of all pairs is never in memory at once.
 
@@ -169,7 +169,7 @@ class Additive(_OfHiddenLayer):
 
 @dataclass(frozen=True)
 class Concat(_OfHiddenLayer):
-    """Scores are `v · tanh(W [q; k]) * scale`, with scale 1 unless given.
+    """Scores are `v · tanh(W [q; k]) * scale`, with scale 1 by default.
 
     It is `Additive` with W's columns side by side. Query heads that share a key head share W, since its right half
     belongs to the key; each has its own v.
@@ -208,7 +208,7 @@ class Concat(_OfHiddenLayer):
 
 @dataclass(frozen=True)
 class LocalPredictive(Score):
-    """Each query predicts where to look, and sees the keys near there, the nearer the better (local-p).
+    """Local attention with a predicted centre (local-p): each query predicts a position and prefers keys near it.
 
         p = S · sigmoid(v_p · tanh(W_p q)),   scores = score(q, k) - (j - p)² / (2 σ²) where |j - p| <= D,   σ = D / 2
 
@@ -216,13 +216,13 @@ class LocalPredictive(Score):
     weights with exp(-(j - p)² / (2 σ²)) after it and leaves their sum below one: its weights are these times their
     sum, one factor for each query, where its softmax too is over the window.
 
-    Positions j are counted from the first key that some query of the call sees, and S is how many there are from it
-    to the last one: padding changes nothing. A text that grows has another S at each step, so it cannot be
+    Positions j are counted from the first visible key of the call, and S is the number of positions from it to the
+    last one: padding changes nothing. A text that grows has another S at each step, so it cannot be
     continued with a cache; a source that stands can. The scale and softcap of a call are those of the inner score.
 
     Args:
         score: what is scored near the centre: Dot, General, Concat, Additive or ScaledDot.
-        window: the paper's D: keys farther than this from the centre are not seen.
+        window: the paper's D: keys farther than this from the centre are masked.
         query_dim: size of a query; needed where the inner score does not tell it.
 
     Parameters of a call: those of the inner score; `centre_weight`, W_p, (heads or 1, query_dim, query_dim), and
