@@ -177,7 +177,7 @@ def test_blocks_drawn_among_all_keys_are_refused_with_a_cache_and_leave_it_as_it
     cache = layer.new_cache(1, kind, KINDS[kind])
     with torch.no_grad():
         layer(x[:, :2], cache=cache)
-        with pytest.raises(rg.UnsupportedError, match=r"depends on how many keys there are.*past=True"):
+        with pytest.raises(rg.UnsupportedError, match=r"depends on the number of keys.*past=True"):
             layer(x[:, 2:], cache=cache, pattern=pattern)
         assert cache.length == 2
         layer(x, pattern=pattern)  # at once it means one thing
