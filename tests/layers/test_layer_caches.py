@@ -55,7 +55,7 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     x = torch.randn(2, 24, 24, dtype=torch.float64)
     with torch.no_grad():
         whole = layer(x)
-        q, k = (layer._turned(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
+        q, k = (layer._rotated(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
         v = layer._split(layer.to_v(x), 2)
         found = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
     part = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
