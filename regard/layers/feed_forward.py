@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.arguments import whole, yes_or_no
+from regard.arguments import shown, whole, yes_or_no
+from regard.core.problem import checked_dropout
 from regard.errors import ArgumentError, ShapeError
-from regard.kinds import shown
 from regard.layers.refusing import check_vectors
-from regard.problem import checked_dropout
 
 FEW = range(4, 16)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
 BLOCK = 64  # output columns per block, fast for so few rows

@@ -11,11 +11,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from regard.core.tensors import Stored
 
 import regard as rg
 from regard.layers.caches import load_cache, new_cache
 from regard.layers.caches.entries import DTYPES
-from regard.stored import Stored
 
 KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
 
