@@ -108,8 +108,8 @@ class FeedForward(nn.Module):
     Args:
         dim: size of input and output vectors.
         hidden_dim: size between the projections.
-        activation: "relu", "gelu", "gelu-tanh" (GPT-2's approximation of gelu) or "silu"; gated: "swiglu" (silu, as in
-            Llama) or "geglu" (gelu).
+        activation: "relu", "gelu", "gelu-tanh" (GPT-2's approximation of gelu) or "silu"; or one of the gated "swiglu"
+            (silu, as in Llama) and "geglu" (gelu).
         dropout: share of the hidden numbers dropped in training.
         bias: whether the projections have biases.
 

@@ -85,7 +85,7 @@ class CacheIsAList(RuleBasedStateMachine):
     def crop(self, data):
         length = data.draw(st.integers(0, len(self.rows[0])))
         if 0 < length <= self.first:
-            with pytest.raises(rg.ArgumentError, match="are gone"):
+            with pytest.raises(rg.ArgumentError, match="were dropped"):
                 self.cache.crop(length)
             return
         self.cache.crop(length)

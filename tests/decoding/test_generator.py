@@ -150,5 +150,5 @@ def test_calls_that_cannot_be_are_refused(generator):
         generator.generate("the animal")
     with pytest.raises(ArgumentError, match="stops are"):
         generator.generate(PROMPTS, stop=[""])
-    with pytest.raises(ArgumentError, match="at most 0 ids"):
+    with pytest.raises(ArgumentError, match="limit is 0 ids"):
         generator.generate(PROMPTS, max_tokens=0)

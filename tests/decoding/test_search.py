@@ -176,7 +176,7 @@ def test_searches_that_cannot_be_are_refused():
         beam_search(Table(0), source, 2, count=3)
     with pytest.raises(ArgumentError, match="none, average, gnmt"):
         beam_search(Table(0), source, 2, normalisation="google")
-    with pytest.raises(ArgumentError, match="at most 0 ids"):
+    with pytest.raises(ArgumentError, match="limit is 0 ids"):
         greedy_search(Table(0), source, 0)
 
 

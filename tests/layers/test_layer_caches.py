@@ -55,7 +55,7 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     x = torch.randn(2, 24, 24, dtype=torch.float64)
     with torch.no_grad():
         whole = layer(x)
-        q, k = (layer._turned(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
+        q, k = (layer._rotated(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
         v = layer._split(layer.to_v(x), 2)
         found = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
     part = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
@@ -177,7 +177,7 @@ def test_blocks_drawn_among_all_keys_are_refused_with_a_cache_and_leave_it_as_it
     cache = layer.new_cache(1, kind, KINDS[kind])
     with torch.no_grad():
         layer(x[:, :2], cache=cache)
-        with pytest.raises(rg.UnsupportedError, match=r"depends on how many keys there are.*past=True"):
+        with pytest.raises(rg.UnsupportedError, match=r"depends on the number of keys.*past=True"):
             layer(x[:, 2:], cache=cache, pattern=pattern)
         assert cache.length == 2
         layer(x, pattern=pattern)  # at once it means one thing

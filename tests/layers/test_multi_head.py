@@ -178,7 +178,7 @@ class TestContext:
             layer(texts(), texts(3, 5, 7))
         with pytest.raises(rg.ShapeError, match=r"context has shape \(2, 5, 6\).*\(batch, length, 7\)"):
             layer(texts(), texts(2, 5, 6))
-        with pytest.raises(rg.ShapeError, match="contexts of 7 and x has 12"):
+        with pytest.raises(rg.ShapeError, match="contexts have size 7 and x has 12"):
             layer(texts())
         other = ProjectedContext(*torch.zeros(2, 2, 2, 5, 4, dtype=torch.float64))
         with pytest.raises(rg.ShapeError, match="head_dim"):

@@ -74,7 +74,7 @@ def test_a_recording_hears_how_it_attends_to_its_past(network):
 
 
 def test_vectors_of_another_size_are_refused_and_a_text_without_words_is_none(network):
-    with pytest.raises(ShapeError, match=r"\(2, 3, 4\); this network reads \(batch, length, 5\)"):
+    with pytest.raises(ShapeError, match=r"\(2, 3, 4\); give \(batch, length, 5\)"):
         network(torch.zeros(2, 3, 4))
     outputs, tapes = network(torch.zeros(2, 0, 5).double())
     assert outputs.shape == (2, 0, 7)

@@ -114,7 +114,7 @@ def test_weights_of_another_model_are_refused_though_whole(tmp_path):
 
 def test_another_kind_is_refused_by_name(tmp_path):
     save(tmp_path / "m")
-    with pytest.raises(CheckpointError, match="kind 'toy', and 'translator' was asked for"):
+    with pytest.raises(CheckpointError, match="kind 'toy', and this call needs 'translator'"):
         load_model(tmp_path / "m", kind="translator")
 
 
@@ -167,7 +167,7 @@ def test_a_config_that_json_cannot_hold_leaves_the_old_model(tmp_path):
     save(tmp_path / "m")
     with pytest.raises(ArgumentError, match="JSON"):
         save_model(tmp_path / "m", {"rate": float("nan")}, {}, "toy")
-    with pytest.raises(ArgumentError, match="taken"):
+    with pytest.raises(ArgumentError, match="reserved"):
         save_model(tmp_path / "m", {}, {}, "toy", {"config.json": ""})
     assert value_of(tmp_path / "m") == 1.0
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

@@ -102,7 +102,7 @@ def test_a_sentence_longer_than_the_budget_is_refused_with_its_number():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], 10, 0), "no sentences"),
+        (([], 10, 0), "lengths is empty"),
         (([1, -2], 10, 0), "sentence 1 has a length of -2"),
         (([1], 10, 0, 2, 2), "rank is 2 in a world of 2"),
         (([1], 10, 0, 0, 0), "rank is 0 in a world of 0"),

@@ -115,7 +115,7 @@ def test_an_unknown_id_is_refused(tokeniser, bad):
 
 
 def test_only_one_string_is_encoded(tokeniser):
-    with pytest.raises(ArgumentError, match="a list was given"):
+    with pytest.raises(ArgumentError, match="not a list"):
         tokeniser.encode(["a"])
 
 

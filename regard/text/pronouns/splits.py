@@ -282,4 +282,4 @@ def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation |
 
 def _check_count(what: str, count: int, largest: int) -> None:
     if not 0 <= count <= largest:
-        raise ArgumentError(f"count is {count}; give 0 to {largest} {what}")
+        raise ArgumentError(f"{count} {what}: give a count from 0 to {largest}")
