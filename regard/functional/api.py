@@ -105,8 +105,12 @@ def _answered(call: Call) -> tuple[Result, Plan]:
     plans: list[Plan] = []
 
     def compute(call: Call) -> Result:
-        plans.append(plan_of(call))
-        return plans[-1].result_of(call.as_planned())
+        if (kept := kept_plan(call)) is None:
+            plans.append(plan_of(call))
+            return plans[-1].result_of(call.as_planned())
+        plan, place = kept
+        plans.append(plan)
+        return plan.compute(call, place)
 
     result = transformed(call, compute) if transforming() else compute(call)
     return result, plans[0]
