@@ -13,7 +13,7 @@ from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, SameDocument, as_pattern
-from regard.patterns.per_document import PerDocument
+from regard.patterns.documents import PerDocument
 
 _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
