@@ -87,7 +87,7 @@ def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[
 
 
 def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
-    """What there is to iterate over, if there is."""
+    """An iterator over the values; a string, or anything else that holds no values, is refused."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}")
     try:
@@ -123,7 +123,8 @@ def plain(name: str, value: Any) -> Any:
     """
     if type(value) in PLAIN or getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
-    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
             f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors by it "
             f"instead, or give {name}.item()"

@@ -12,6 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import regard as rg
 from regard import bias as b
+from regard import mechanisms as m
 from regard import patterns as p
 from regard.core.tensors import Stored
 from regard.positions import Rotary
@@ -284,3 +285,21 @@ def test_inductor_is_exact_forward_and_backward():
     for length in (9, 30, 1, 64):
         x = torch.randn(2, length, 32)
         torch.testing.assert_close(inside(x), layer(x), atol=1e-6, rtol=1e-6)
+
+
+def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
+    graphs: list[list[Any]] = []
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append([node.target for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        return rg.attention(y, y, y, pattern="causal", mechanism=m.LinearTransformer())
+
+    x = torch.randn(1, 2, 16, 8)
+    expected = function(x)  # its plan is kept from here on
+    compiled = torch.compile(function, backend=count)
+    torch.testing.assert_close(compiled(x), expected)
+    assert [len(calls) for calls in graphs] == [1], graphs

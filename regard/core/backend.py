@@ -15,7 +15,7 @@ from regard.core.tensors import Stored
 from regard.errors import ArgumentError
 from regard.patterns import Grid
 
-# Floating-point operations while a byte moves, and while a call is launched: measured on CPU, estimated for cuda.
+# Floating-point operations in the time of one byte moved and of one launch: measured on CPU, estimated for cuda.
 MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 
 
@@ -29,17 +29,17 @@ class Relative:
     def block(self, grid: Grid) -> torch.Tensor:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
         distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
-        found = self.table[:, distances]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
-        return found[None] if found.dim() == 3 else found[:, :, 0].transpose(0, 1)
+        bias = self.table[:, distances]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        return bias[None] if bias.dim() == 3 else bias[:, :, 0].transpose(0, 1)
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Tensors cut to the keys that the pattern can reach, and the grid of positions at which they stand.
+    """Tensors cut to the keys that the pattern can reach, and the grid of their positions.
 
     q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
     bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
-    backends that say they take them so. parameters: what the mechanism was handed, by name.
+    backends whose offer says `takes_stored`. parameters: the tensors of the mechanism by name.
     """
 
     q: torch.Tensor
@@ -59,14 +59,14 @@ class Operands:
         return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
 
     def in_float32(self) -> Operands:
-        """The same with plain tensors of half types in float32, where gradients that come in parts are added."""
+        """The operands with half-precision tensors in float32, in which gradients that come in parts are added."""
         wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
         bias = self.bias
         bias = replace(bias, table=wide(bias.table)) if isinstance(bias, Relative) else wide(bias)
         return replace(self, q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
 
     def widened(self) -> Operands:
-        """The same with keys and values as plain tensors in q's dtype."""
+        """The operands with keys and values as plain tensors in q's dtype."""
         if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
             return self
         k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
@@ -74,7 +74,7 @@ class Operands:
 
 
 def reachable_keys(problem: Problem) -> range:
-    """The run of keys outside which no query of this problem looks; known without any tensor."""
+    """The range of keys outside which no query of this problem may look; found without reading a tensor."""
     if problem.q_start is PER_ROW or problem.q_len == 0:
         return range(problem.k_len)
     first = problem.q_start
@@ -83,10 +83,10 @@ def reachable_keys(problem: Problem) -> range:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beyond in- and output.
+    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beside in- and output.
 
-    `pairs` are the query-key pairs it computes, allowed or not, `calls` the operations it launches; `estimated`: the
-    numbers come from a sample of the row blocks.
+    `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are an
+    estimate from a sample of the row blocks.
     """
 
     flops: float
@@ -97,7 +97,7 @@ class Cost:
     estimated: bool = False
 
     def work_on(self, device: str) -> float:
-        """What backends are compared by, in floating-point operations: so many as the machine does meanwhile."""
+        """The number that backends are compared by: operations, bytes and launches, all counted in operations."""
         a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
         return self.flops + a_byte * self.bytes + a_call * self.calls
 
@@ -139,13 +139,13 @@ class Backend(Protocol):
 
 
 def check_backend(backend: str, backends: Collection[str]) -> None:
-    """Raise an ArgumentError unless it is "auto" or a name there is."""
+    """Raise an ArgumentError unless it is "auto" or the name of a backend."""
     if not isinstance(backend, str) or (backend != "auto" and backend not in backends):
         raise ArgumentError(f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}")
 
 
 def short(number: float) -> str:
-    """A number in three digits and a prefix."""
+    """A number in three digits with a unit prefix."""
     for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""One call of attention as an object: its tensors and options, which every way through the library hands on."""
+"""One call of attention as an object: its tensors and options, bound once and checked once."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Call(NamedTuple):
     backend: str = "auto"
 
     def key(self) -> Hashable | None:
-        """What a kept plan is found by: every option and what the tensors look like, by type and value.
+        """What a kept plan is found by: every option by type and value, and the properties of every tensor.
 
-        None where that does not tell calls apart: autocast, transforms of torch.func, torch.jit.trace and forward-mode
-        tangents change a call without a sign on its tensors, and a bias object may hold tensors.
+        None where a plan cannot be found so: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
+        the same properties may mean another call, and a bias object may hold tensors.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: something is no tensor; `problem` says what.
@@ -73,7 +73,7 @@ class Call(NamedTuple):
             return None
         q, k, v, bias, parameters, _, *options = self
         key = (
-            *map(type, options),  # before the values: 1 == 1.0 == True, and a tensor is not compared with a number
+            *map(type, options),  # first: 1 == 1.0 == True, and a tensor must not be compared
             type(q), q.shape, q.dtype, q.device, q.layout, q.requires_grad,
             type(k), k.shape, k.dtype, k.device, k.layout, k.requires_grad,
             type(v), v.shape, v.dtype, v.device, v.layout, v.requires_grad,
@@ -107,7 +107,7 @@ class Call(NamedTuple):
         return self._replace(q=q, k=k, v=v, bias=bias)
 
     def as_planned(self) -> Call:
-        """The call as its plan is handed it: a number as q_start is part of the plan, a tensor is handed over."""
+        """The call without a number as q_start, which is part of its plan already; a tensor is handed to the plan."""
         return self if isinstance(self.q_start, torch.Tensor) else self._replace(q_start=None)
 
     def problem(self) -> Problem:

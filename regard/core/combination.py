@@ -1,4 +1,4 @@
-"""What a mechanism may be combined with, and the tensors that it must be handed: looked at once for every backend."""
+"""What a mechanism may be combined with, and the tensors that it needs: checked once for all backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.patterns.algebra import NOTHING
 
 
 def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
-    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and tells these statistics.
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
 
     Args:
         mechanism: the declaration, whose attributes are the table.
@@ -69,16 +69,16 @@ def checked_parameters(
         ShapeError: one of another shape or device.
     """
     shapes = mechanism.parameter_shapes(sizes)
-    found = named_parameters(given)
-    if set(found) != set(shapes):
+    tensors = named_parameters(given)
+    if set(tensors) != set(shapes):
         raise ArgumentError(
-            f"{mechanism} was handed the parameters {_names(found)} and needs {sorted(shapes)}; make them with "
-            f"mechanism.new_parameters(...), and hand them over as parameters="
+            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; make them with "
+            f"mechanism.new_parameters(...), and give them as parameters="
             if shapes
-            else f"{mechanism} learns nothing and was handed the parameters {_names(found)}; leave them out"
+            else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
         )
     for name, shape in shapes.items():
-        tensor = found[name]
+        tensor = tensors[name]
         if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
             raise ShapeError(f"parameter {name!r} is no floating-point tensor; {mechanism} needs one of shape {shape}")
         refuse_layout(f"parameter {name!r}", tensor)
@@ -88,7 +88,7 @@ def checked_parameters(
             )
         if tensor.device != q.device:
             raise ShapeError(f"q is on {q.device} but parameter {name!r} on {tensor.device}; move one of them")
-    return found
+    return tensors
 
 
 def _names(given: Mapping[str, torch.Tensor]) -> str:

@@ -1,7 +1,7 @@
-"""A key that a query may not look at changes no bit of what it gets, NaN and infinities included.
+"""A key that a query may not look at changes no bit of its output, whatever numbers it holds.
 
-Before a backend runs, keys that no query may see are cut away or zeroed. After it, where a key or value that some
-queries may see is not finite, the call is computed again so that only those queries get NaN.
+Before a backend runs, hidden keys are cut away or zeroed. After it has run, the output is checked for numbers that are
+not finite; if there are any, the call is computed again so that they reach only the queries that may look at their key.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from regard.core.result import Result, TopKeysFound, WeightsOf, asked_for
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
 
-PAIRS = 1 << 22  # looked at together
+PAIRS = 1 << 22  # checked at once
 _NOTHING: dict[str, torch.Tensor] = {}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tensors of a call stand: the grid of the keys that it can reach, and those of them no query may see.
+    """The positions of a call's queries and of the keys that they can reach, and which of those keys are hidden.
 
-    hidden: (batch or 1, kv_heads or 1, keys, 1), True = no query may see it; None where every key is seen.
+    hidden: (batch or 1, kv_heads or 1, keys, 1), True = hidden; None where every key is visible.
     """
 
     grid: Grid
@@ -38,25 +38,25 @@ class Place:
 
     @property
     def lasting(self) -> bool:
-        """Is it light to keep, and the same for every call of its problem?"""
+        """Is it the same for every call of its problem, and without a tensor that would be kept alive?"""
         return self.hidden is None and not self.grid.per_batch
 
 
 def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device) -> Place:
-    """Where the tensors of a call stand."""
+    """The place of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
         start = q_start.clone()  # a backward pass asks again, perhaps after the caller has counted on
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
-    seen = problem.pattern.visible_keys(grid)
-    return Place(grid, None if seen is None else ~_for_kv_heads(seen, problem)[..., None])
+    visible = problem.pattern.visible_keys(grid)
+    return Place(grid, None if visible is None else ~_for_kv_heads(visible, problem)[..., None])
 
 
 def prepare(problem: Problem, place: Place, call: Call) -> Operands:
-    """Cut the tensors of a call to the keys of their place and zero what no query may see.
+    """Cut the tensors of a call to the keys of their place and zero the hidden ones.
 
-    A hidden key or value must change no bit of output or gradient, NaN and Inf included, and NaN times a weight
-    of zero is NaN: so it is replaced before any backend meets it.
+    A weight of zero does not hide a NaN, since NaN times zero is NaN: hidden keys and values are replaced before any
+    backend reads them.
     """
     grid, k, v = place.grid, call.k, call.v
     if len(grid.keys) < problem.k_len or isinstance(k, Stored):
@@ -83,11 +83,11 @@ def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> t
     return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
 
 
-def _for_kv_heads(seen: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """A key/value head is seen where any query head of its group sees it: (batch or 1, kv_heads or 1, keys)."""
-    if seen.shape[1] == 1 or problem.group == 1:
-        return seen
-    return seen.unflatten(1, (problem.kv_heads, problem.group)).any(2)
+def _for_kv_heads(visible: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """A key is visible if any query head of its group may look at it: (batch or 1, kv_heads or 1, keys)."""
+    if visible.shape[1] == 1 or problem.group == 1:
+        return visible
+    return visible.unflatten(1, (problem.kv_heads, problem.group)).any(2)
 
 
 def _seed(dropout_seed: int | None) -> int:
@@ -96,12 +96,12 @@ def _seed(dropout_seed: int | None) -> int:
     return checked_seed(dropout_seed)
 
 
-def hides_pairs(problem: Problem, keys: range) -> bool:
-    """Does the pattern or the bias hide some pairs? A value that is not finite could reach a query through them."""
+def masks_pairs(problem: Problem, keys: range) -> bool:
+    """Does the pattern or the bias mask some pairs? A value that is not finite could reach a query through them."""
     pattern = problem.pattern
     if not keys or problem.empty:
         return False
-    if problem.bias:  # a tensor, which may hide pairs by -inf
+    if problem.bias:  # a tensor, which may mask pairs by -inf
         return True
     if isinstance(pattern, Full):
         return False
@@ -119,9 +119,9 @@ def looks_sound(output: torch.Tensor) -> bool:
 
 
 def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:
-    """The result computed again, with NaN only for queries that may see a key or value that is not finite.
+    """The result computed again, with NaN only for queries that may look at a key or value that is not finite.
 
-    A weight of 0 does not stop a NaN, so the others are computed without those keys' numbers.
+    A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values.
     """
     operands = operands.widened()
     bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
@@ -133,10 +133,10 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
 
 
 def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Tensor:
-    """Which queries may see a key with a number that is not finite, (batch, heads, q_len)."""
+    """Which queries may look at a key or value that is not finite, (batch, heads, q_len)."""
     grid = operands.grid
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
-    found = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
+    touched = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
     step = max(1, PAIRS // max(1, problem.batch * problem.heads * problem.q_len))
     for run in _runs(bad.flatten(0, 1).any(0), step):
         keys = range(grid.keys.start + run.start, grid.keys.start + run.stop)
@@ -144,12 +144,12 @@ def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.T
         allowed = problem.pattern.evaluate(here)
         if (bias := operands.bias_block(here)) is not None:
             allowed = allowed & (bias != -math.inf)
-        found |= (allowed & bad[:, :, None, run]).any(-1)
-    return found
+        touched |= (allowed & bad[:, :, None, run]).any(-1)
+    return touched
 
 
 def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover the places of True."""
+    """Slices of at most `size` that together cover every True."""
     places = bad.nonzero().flatten().tolist()
     starts = [at for before, at in pairwise([-2, *places]) if at != before + 1]
     stops = [at + 1 for at, after in pairwise([*places, -2]) if after != at + 1]

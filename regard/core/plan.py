@@ -1,4 +1,4 @@
-"""The decision which backend computes a problem: frozen, printable, and made without reading any value."""
+"""Plans: which backend computes a problem, what it costs, why not another, and the one way to run it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.bias import Bias
 from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_backend, reachable_keys, short
 from regard.core.call import UNKNOWN, Call
 from regard.core.combination import checked_parameters
-from regard.core.hidden import Place, contained, hides_pairs, looks_sound, place_of, prepare
+from regard.core.hidden import Place, contained, looks_sound, masks_pairs, place_of, prepare
 from regard.core.problem import PER_ROW, RELATIVE, Problem, learns
 from regard.core.result import Result, TopKeysFound
 from regard.core.shaped import NAME as SHAPES
@@ -24,8 +24,8 @@ from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_trac
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.mechanisms import Softmax
 
-UNASKED_BYTES = 4 * 2**30  # beside the tensors; more than this, and than they are large, only by name: no surprises
-FORWARD_MODE = "reference"  # the one backend whose every line PyTorch can differentiate forwards
+UNASKED_BYTES = 4 * 2**30  # beside the tensors; a backend that needs more, and more than they, runs only if named
+FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
 _SOFTMAX = Softmax()
 
 
@@ -53,7 +53,7 @@ class Plan:
     ) -> torch.Tensor:
         """The output, (batch, heads, q_len, v_dim) in q's dtype, of tensors like those the plan was made for.
 
-        A bias, a tensor of q_start and a mechanism's parameters are handed over again: a plan keeps no values.
+        A bias, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
         """
         return self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)).output
 
@@ -72,10 +72,10 @@ class Plan:
         return AttentionDetail(self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)), self)
 
     def result_of(self, call: Call) -> Result:
-        """Output and statistics of a call, after a check that its tensors are those the plan was made for.
+        """Output and statistics of a call, after a check that its tensors are like those the plan was made for.
 
-        The options of the call are the plan's own already, so only tensors, dropout_seed and q_start are read. Tensors
-        that passed the check once pass it again by their look.
+        Only the tensors, dropout_seed and q_start of the call are read; the other options are those of the plan.
+        Tensors that passed the check once are recognised by the key of their call.
         """
         if torch.compiler.is_compiling():
             raise UnsupportedError(
@@ -89,7 +89,7 @@ class Plan:
         return self._checked_result(call, key) if place is None else self.compute(call, place)
 
     def compute(self, call: Call, place: Place | None) -> Result:
-        """Output and statistics of a call that is known to fit; `place` as `place_for` gave it for a like call."""
+        """Output and statistics of a call that is known to fit the plan; `place` is None where none was kept."""
         problem = self.problem
         if place is None:
             place = place_of(problem, self.keys, call.q_start, call.q.device)
@@ -98,17 +98,15 @@ class Plan:
             operands = replace(operands, parameters=self._parameters_of(call))
         as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
         result = self._offer.run(operands if as_prepared else self._entering(operands))
-        if self._hides_pairs and not looks_sound(result.output):
+        if self._masks_pairs and not looks_sound(result.output):
             result = contained(problem, operands, result, self._computed)
         if result.output.dtype != problem.dtype:
             result = replace(result, output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
 
-    def place_for(self, call: Call) -> Place | None:
-        """Where the tensors of every call with this call's look stand, if that may be kept; see `compute`."""
-        if isinstance(call.q_start, torch.Tensor) or isinstance(call.bias, Bias):
-            return None
-        place = place_of(self.problem, self.keys, None, call.q.device)
+    def lasting_place(self, device: torch.device) -> Place | None:
+        """The place of every call of this plan on a device, or None where it differs between calls."""
+        place = place_of(self.problem, self.keys, None, device)
         return place if place.lasting else None
 
     @property
@@ -145,13 +143,15 @@ class Plan:
             share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend}: {self.cost}; {share}"]
         for name, verdict in self.others:
-            lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'dearer'}: {verdict}")
+            lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'more expensive'}: {verdict}")
         if any("about " in line for line in lines[1:]):
-            lines.append("  about: estimated from a sample of the row blocks, as there are too many to look at each")
+            lines.append(
+                "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
+            )
         return "\n".join(lines)
 
     def _checked_result(self, call: Call, key: Hashable | None) -> Result:
-        """The result of a call that was not seen before, or that autocast changes."""
+        """The result of a call whose key is not known, or that autocast changes."""
         refuse_tracing()
         if (cast := call.cast()) is not call:
             with torch.autocast(cast.q.device.type, enabled=False):  # the backend alone decides in what it computes
@@ -160,8 +160,8 @@ class Plan:
         if has_no_values(call.q, call.k, call.v):
             tensors = (call.q, call.k, call.v, call.bias, *self._checked_parameters(call).values())
             return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
-        place = self.place_for(call)
-        if place is not None and key is not None:
+        place = place_of(self.problem, self.keys, call.q_start, call.q.device)
+        if place.lasting and key is not None:
             self._places[key] = place
         return self.compute(call, place)
 
@@ -174,14 +174,14 @@ class Plan:
 
     @cached_property
     def _adds_gradients(self) -> bool:
-        """Does a half type get its gradient in parts that may cancel, by the output and by statistics?"""
+        """Are gradients of half precision added from output and statistics, where parts may cancel?"""
         problem = self.problem
         half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
         return half and learning and bool(set(problem.want) - {"log_sum_exp"})
 
     @cached_property
-    def _hides_pairs(self) -> bool:
-        return hides_pairs(self.problem, self.keys)
+    def _masks_pairs(self) -> bool:
+        return masks_pairs(self.problem, self.keys)
 
     @cached_property
     def _has_parameters(self) -> bool:
@@ -189,7 +189,7 @@ class Plan:
 
     @cached_property
     def _enter_as_prepared(self) -> bool:
-        """Does the backend take plain tensors as they were prepared?"""
+        """Does the backend take plain tensors as `prepare` left them?"""
         mechanism = self.problem.mechanism
         return not self._adds_gradients and not (isinstance(mechanism, Softmax) and mechanism.score.projects)
 
@@ -197,12 +197,12 @@ class Plan:
         return checked_parameters(self.problem.mechanism, self.problem.sizes, call.parameters, call.q)
 
     def _parameters_of(self, call: Call) -> dict[str, torch.Tensor]:
-        """The mechanism's tensors; those that have a number for each key are cut to the keys that can be reached."""
+        """The tensors of the mechanism; those that have a number for each key are cut to the reachable keys."""
         here, by_key = slice(self.keys.start, self.keys.stop), self.problem.mechanism.by_key
         return {name: x[..., here] if name in by_key else x for name, x in self._checked_parameters(call).items()}
 
     def _entering(self, operands: Operands) -> Operands:
-        """The tensors as the backend meets them: widened unless it reads what is stored, and projected by a score."""
+        """The operands as the backend takes them: widened unless it reads stored keys, and projected by the score."""
         mechanism = self.problem.mechanism
         if not isinstance(mechanism, Softmax) or not mechanism.score.projects:
             operands = operands if self._offer.takes_stored else operands.widened()
@@ -271,12 +271,12 @@ class AttentionDetail:
 
     @property
     def log_sum_exp(self) -> torch.Tensor:
-        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for a row with no key."""
+        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for an empty row."""
         return self._asked("log_sum_exp")
 
     @property
     def entropy(self) -> torch.Tensor:
-        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for a row with no key."""
+        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for an empty row."""
         return self._asked("entropy")
 
     @property
@@ -286,7 +286,7 @@ class AttentionDetail:
 
     @property
     def distance(self) -> torch.Tensor:
-        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for a row with no key."""
+        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
         return self._asked("distance")
 
     @property
@@ -296,7 +296,7 @@ class AttentionDetail:
 
     @property
     def chosen_weights(self) -> torch.Tensor:
-        """Those of the rows and heads named in `weights_of`, in that order: (batch, heads named, rows named, k_len)."""
+        """Weights of the rows and heads named in `weights_of`, in that order: (batch, heads, rows, k_len)."""
         return self._asked("chosen_weights")
 
     @property
@@ -319,7 +319,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     """Ask every backend, take the cheapest, or the named one.
 
     Raises:
-        UnsupportedError: no backend, or not the named one, computes this problem; with every reason.
+        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
     """
     check_backend(backend, backends)
     lowered = problem.lowered
@@ -334,8 +334,8 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         raise UnsupportedError(f"nothing computes {problem}: {reasons}")
     answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
-    dearness = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
-    name = min(offers, key=dearness) if backend == "auto" else backend
+    expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
+    name = min(offers, key=expense) if backend == "auto" else backend
     cost = offers[name].cost
     if backend == "auto" and cost.peak_bytes > most:
         reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
@@ -348,7 +348,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
 
 
 def _percent(share: float) -> str:
-    """A share in words, a small one in three digits."""
+    """A share as a percentage; a small one with three digits."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.3g}%"
 
 

@@ -1,4 +1,4 @@
-"""One attention call as a value: sizes, dtypes, pattern and options, but none of the numbers in its tensors."""
+"""A call as a value, which is what plans are made for, and the checks of the options that it holds."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FARTHEST = 2**62  # positions beyond would leave int64
 
 @dataclass(frozen=True)
 class Problem:
-    """What a planner must know: equal problems have equal plans.
+    """Sizes, dtypes, pattern and options of a call, without any number of its tensors; equal problems share a plan.
 
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
-    `bias_learns` tells whether it needs a gradient; `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing will be run, so that costs may be estimated. `forward_mode`: a tangent
-    is carried along (forward-mode automatic differentiation).
+    `bias_learns`: does it need a gradient? `storage` is the dtype in which a cache holds keys and values.
+    `outlined`: there are no tensors and nothing is run, so that costs may be estimates. `forward_mode`: a tensor has a
+    tangent (forward-mode automatic differentiation).
     """
 
     batch: int
@@ -69,12 +69,12 @@ class Problem:
 
     @property
     def sizes(self) -> Sizes:
-        """What a mechanism may size its parameters by."""
+        """The sizes on which the shapes of a mechanism's parameters depend."""
         return Sizes(self.batch, self.heads, self.kv_heads, self.k_len)
 
     @property
     def lowered(self) -> Problem:
-        """The problem as backends meet it: what a score multiplies queries or keys with alone is done before."""
+        """The problem as backends get it: the projections of queries and keys that a score has are done before."""
         if not isinstance(self.mechanism, Softmax) or self.mechanism == _SOFTMAX:
             return self
         score, head_dim = self.mechanism.score, self.mechanism.score.projected_dim(self.head_dim)
@@ -105,23 +105,23 @@ class Problem:
 
     @property
     def looks(self) -> int | None:
-        """Row blocks that may be looked at, one by one, to tell what one thing costs; None for all there are."""
+        """How many row blocks may be evaluated to estimate a cost; None for all of them."""
         return LOOKS if self.outlined else None
 
     @property
     def kept(self) -> Count | None:
-        """Allowed pairs of all batch rows and heads where structure tells them without a look, else None."""
+        """Kept pairs of all batch rows and heads, like `counted`, if the heads are alike, else None."""
         return None if self.pattern.varies_by_head else self.counted
 
     @property
     def counted(self) -> Count | None:
-        """The same, also where heads differ."""
+        """Kept pairs of all batch rows and heads if the structure of the pattern gives them, else None."""
         pattern = self.pattern
         if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
-        found = counted(pattern, self.q_len, self.k_len, self.q_start, MOST_LOOKS if self.looks is None else self.looks)
+        count = counted(pattern, self.q_len, self.k_len, self.q_start, MOST_LOOKS if self.looks is None else self.looks)
         times = self.batch if pattern.varies_by_head else self.batch * self.heads
-        return Count(times * found.pairs, found.exact)
+        return Count(times * count.pairs, count.exact)
 
     @property
     def kept_pairs(self) -> int | None:
@@ -199,7 +199,7 @@ def checked_seed(dropout_seed: int) -> int:
 
 
 def carries_tangent(*given: object) -> bool:
-    """Does forward-mode automatic differentiation carry a tangent along with one of these?"""
+    """Does one of these have a tangent of forward-mode automatic differentiation?"""
     if forward_ad._current_level < 0:  # outside of every dual_level and jvp
         return False
     tensors: list[object] = []

@@ -62,7 +62,7 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
 
     Args:
         rows: which queries of the call, counted from 0.
-        heads: which query heads; all unless given.
+        heads: which query heads; all by default.
 
     >>> print(weights_of(rows=[0, 5], heads=[3]))
     weights_of(rows=[0, 5], heads=[3])
@@ -70,7 +70,7 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
     chosen = {"rows": _places("rows", rows), "heads": None if heads is None else _places("heads", heads)}
     for name, asked in chosen.items():
         if asked is not None and len(set(asked)) < len(asked):
-            raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; each is told once")
+            raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; name each once")
         if asked == ():
             raise ArgumentError(f"weights_of({name}=[]) asks for nothing; name at least one")
     return WeightsOf(chosen["rows"] or (), chosen["heads"])
@@ -79,15 +79,15 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
 def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
     if not isinstance(asked, Iterable):
         raise ArgumentError(f"weights_of({name}={shown(asked)}): name them as a list of whole numbers")
-    found = tuple(plain(f"one of weights_of's {name}", one) for one in asked)
-    for one in found:
+    places = tuple(plain(f"one of weights_of's {name}", one) for one in asked)
+    for one in places:
         if not is_whole(one) or one < 0:
             raise ArgumentError(f"weights_of({name}=...) holds {shown(one)}; each is a whole number from 0 on")
-    return tuple(map(int, found))
+    return tuple(map(int, places))
 
 
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
-    """The statistics asked for, each once, or a refusal that names those there are."""
+    """The statistics asked for, each once; an unknown one is refused with the names of all."""
     single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
     asked: tuple[Any, ...] = (want,) if single else tuple(want)
     for one in asked:
@@ -117,7 +117,7 @@ class TopKeysFound:
 
 @dataclass(frozen=True)
 class Result:
-    """What a backend hands back; statistics that were not asked for are None.
+    """What a backend returns; statistics that were not asked for are None.
 
     output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
     received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.
@@ -133,11 +133,11 @@ class Result:
     chosen_weights: torch.Tensor | None = None
 
     def on_all_keys(self, keys: range, k_len: int) -> Result:
-        """Statistics counted over `keys`, put back where those keys stand among all."""
+        """The result with statistics of the keys in `keys` widened to all keys, with zeros for the others."""
         if len(keys) == k_len:
             return self
         before, after = keys.start, k_len - keys.stop
-        pad = lambda found: None if found is None else torch.nn.functional.pad(found, (before, after))  # noqa: E731
+        pad = lambda x: None if x is None else torch.nn.functional.pad(x, (before, after))  # noqa: E731
         top = self.top_keys
         if top is not None:
             top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)

@@ -1,7 +1,7 @@
-"""Calls of tensors that hold no values (the meta device, FakeTensorMode): shapes and dtypes without computing.
+"""Calls of tensors without values (the meta device, FakeTensorMode): shapes and dtypes without computing.
 
-Nothing is planned for them, since what a pattern keeps may depend on values: one plan stands for all, and its
-backend is called "shapes". Gradients of any order have their shapes too.
+No backend is chosen for them, since what a pattern keeps may depend on values: their plan has the backend "shapes".
+Gradients of any order have the right shapes too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOTHING = Cost(0, 0, 0, 0, calls=0)
 
 
 def has_no_values(*tensors: Any) -> bool:
-    """Is one of these a tensor of shapes alone?"""
+    """Is one of these a tensor without values?"""
     for x in tensors:
         if type(x) is torch.Tensor:  # the usual case first: this is asked of every call
             if x.is_meta:
@@ -38,7 +38,7 @@ def _holds_none(x: Any) -> bool:
 
 
 def offer_of_shapes() -> Offer:
-    """What stands in a plan of tensors without values for a backend."""
+    """The offer in a plan of tensors without values."""
     return Offer(_NOTHING, _refuse_values)
 
 

@@ -1,6 +1,6 @@
-"""What may stand for q, k and v: dense tensors, vectors as a cache stores them, and outlines of calls never made.
+"""What may be given as q, k and v: dense tensors, vectors as a cache stores them, and outlines for estimates of cost.
 
-Their axes are named and checked once, here, so that everything behind may trust the sizes.
+Their axes are named and checked here, once, so that everything else may rely on the sizes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Outline:
-    """What stands for a tensor in a call that is never made: its sizes, which may be those of no memory there is."""
+    """A tensor of a call that is only planned: its sizes, which may be larger than any memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -212,7 +212,7 @@ def bind_attention(
     v: torch.Tensor | Stored | Outline,
     own_key_dim: bool = False,
 ) -> dict[str, int]:
-    """Sizes of one attention call, after everything about q, k and v that can be wrong was looked at.
+    """Sizes of one attention call, after every check of q, k and v.
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
 

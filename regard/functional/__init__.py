@@ -1,6 +1,6 @@
-"""The one call: attention, the plan behind it, its detail, and attention merged from several.
+"""Attention as one function, the plan it follows, its statistics, and attention merged from several.
 
-`api` holds the four functions, `kept` the plans that equal calls share. The others are what a call becomes inside
+`api` holds the four functions, `kept` the plans that equal calls share. The other modules compute a call inside
 torch.compile (`compiled`), inside torch.func (`transforms`) and with nested tensors (`jagged`).
 """
 

@@ -1,4 +1,4 @@
-"""The one call: attention, the plan behind it, and the detail that it can tell."""
+"""The public functions: attention, the plan it follows, its statistics, and attention merged from several."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def attention(
         q: queries (batch, heads, q_len, head_dim).
         k: keys (batch, kv_heads, k_len, head_dim); query head h reads key/value head h // (heads // kv_heads).
         v: values (batch, kv_heads, k_len, v_dim).
-        pattern: who may look at whom: a Pattern, its text, or None for everyone.
+        pattern: which query may look at which key: a Pattern, its text, or None for all.
         mechanism: how scores become weights; None for softmax.
         bias: added to the scores: a tensor broadcastable to (batch, heads, q_len, k_len), or one of `regard.bias`.
         softcap: scores become softcap · tanh(scores / softcap).
-        scale: multiplies the dot products; 1 / sqrt(head_dim) unless given.
+        scale: multiplies the dot products; 1 / sqrt(head_dim) by default.
         dropout: share of the weights dropped, always applied.
-        dropout_seed: which ones; drawn from torch's generator unless given.
+        dropout_seed: decides which ones; drawn from torch's generator by default.
         q_start: position of the first query, a number or int64 (batch,); by default the last query meets the last key.
-        backend: "auto" for the cheapest, or a name, which then computes it or raises.
+        backend: "auto" for the cheapest, or the name of one, which then computes the call or raises.
         strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
         parameters: the tensors that the mechanism learned, by name; `mechanism.new_parameters` makes them.
 
     Returns:
-        (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may see no key.
+        (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may look at no key.
 
     Raises:
         ShapeError: tensors that do not fit together.
@@ -97,7 +97,7 @@ def _attended(call: Call) -> torch.Tensor:
 
 
 def _answered(call: Call) -> tuple[Result, Plan]:
-    """The result of a call, as autocast and torch.func change it, and the plan of its first computation."""
+    """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
     call = call.in_numbers()
     if (cast := call.cast()) is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
@@ -105,8 +105,12 @@ def _answered(call: Call) -> tuple[Result, Plan]:
     plans: list[Plan] = []
 
     def compute(call: Call) -> Result:
-        plans.append(plan_of(call))
-        return plans[-1].result_of(call.as_planned())
+        if (kept := kept_plan(call)) is None:
+            plans.append(plan_of(call))
+            return plans[-1].result_of(call.as_planned())
+        plan, place = kept
+        plans.append(plan)
+        return plan.compute(call, place)
 
     result = transformed(call, compute) if transforming() else compute(call)
     return result, plans[0]
@@ -128,7 +132,7 @@ def plan_attention(
         q: queries (batch, heads, q_len, head_dim).
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
-        want: the statistics that `plan.detail` is to tell, as for `attention_detail`.
+        want: the statistics of `plan.detail`, as for `attention_detail`.
         backend: "auto" or a name.
         options: as for `attention`.
 
@@ -160,7 +164,7 @@ def attention_detail(
     parameters: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
 ) -> AttentionDetail:
-    """`attention` together with what one wants to know about it.
+    """`attention` together with the statistics asked for.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
@@ -213,16 +217,16 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
 def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if not isinstance(pieces, Iterable) or isinstance(pieces, str | torch.Tensor):
         raise ShapeError(f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)")
-    found = list(pieces)
-    if not found:
+    given = list(pieces)
+    if not given:
         raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
-    for piece in found:
+    for piece in given:
         if not isinstance(piece, tuple | list) or len(piece) != 2:
             raise ShapeError(f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)")
         for name, tensor in zip(("output", "log_sum_exp"), piece, strict=True):
             if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
                 raise ShapeError(f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor")
             refuse_layout(name, tensor)
-            if tensor.device != found[0][0].device:
-                raise ShapeError(f"a piece is on {tensor.device} and another on {found[0][0].device}; move one of them")
-    return found
+            if tensor.device != given[0][0].device:
+                raise ShapeError(f"a piece is on {tensor.device} and another on {given[0][0].device}; move one of them")
+    return given

@@ -1,8 +1,8 @@
-"""`attention` inside torch.compile and torch.export: one operation that a compiler keeps whole.
+"""`attention` inside torch.compile and torch.export: one operation, which the compiler does not look into.
 
-While a graph is traced there are no numbers and perhaps no sizes, so nothing can be planned yet. The graph holds the
-operation `regard::attention`, which is handed tensors and plain values: a pattern as its text, a bias by distance as
-its table. When it runs it plans and computes as outside, so every backend works in it and every length is right.
+While a graph is traced, values and perhaps sizes are unknown, so nothing can be planned. The graph holds the operation
+`regard::attention` with tensors and plain values: a pattern as its text, a bias by distance as its table. When it runs
+it plans and computes as outside a graph, so that every backend and every length works.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
-# None unless torch.compile would look into the next function that is called, as it does beside a graph.
+# Not None while torch.compile would compile the next function that is called, as it does between two graphs.
 compiler_beside: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _OUTSIDE = "call attention outside of torch.compile, where this works"
 
@@ -48,7 +48,7 @@ Found = TypeVar("Found")
 
 
 def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function into which no compiler looks: it is refused inside a graph and runs beside one as it is."""
+    """A function that is never compiled: it is refused inside a graph and runs as it is between graphs."""
     apart: list[Callable[Given, Found]] = []
 
     @wraps(function)
@@ -115,7 +115,7 @@ def _check_traceable(call: Call) -> None:
     if mechanism != _SOFTMAX:
         raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
     if named_parameters(call.parameters):
-        raise ArgumentError(f"{mechanism} learns nothing and was handed parameters; leave them out")
+        raise ArgumentError(f"{mechanism} learns nothing and was given parameters; leave them out")
     if isinstance(call.q_start, torch.Tensor) and not call.q_start.dim():
         raise UnsupportedError(
             f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
@@ -123,7 +123,7 @@ def _check_traceable(call: Call) -> None:
 
 
 def _number(name: str, value: Any) -> Any:
-    """A number as the graph keeps it; what the graph cannot keep is refused now, any other wrong number as it runs."""
+    """A number as the graph keeps it. What a graph cannot keep is refused now; a wrong number is refused as it runs."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, torch.Tensor):
@@ -166,7 +166,7 @@ def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | N
 
 
 def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
-    """The seed as a tensor: the graph draws one whenever it runs, and its backward pass meets the same one."""
+    """The seed as a tensor: the graph draws one each time it runs, and its backward pass gets the same one."""
     if seed is None:
         return torch.randint(2**62, (), device="cpu") if dropout > 0 else None
     seed = checked_seed(seed)
@@ -196,14 +196,14 @@ def _forward(*tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> tor
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
 def _backward(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> list[torch.Tensor]:
-    """Gradients of q, k, v and bias, of those that learn. The forward is done again, which any backend allows."""
+    """Gradients of those of q, k, v and bias that learn. The forward pass is computed again, so any backend will do."""
     leaves, learning = _leaves(tensors[:4], learns, bias_learns)
     output = _answer(*leaves, *tensors[4:], with_graph=True, **call)
     return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
 def _leaves(tensors: tuple[Any, ...], learns: bool, bias_learns: bool) -> tuple[list[Any], list[torch.Tensor]]:
-    """q, k, v and bias without their past, and those of them that learn."""
+    """q, k, v and bias cut from their graph, and those of them that learn."""
     needs = (learns, learns, learns, bias_learns)
     pairs = zip(tensors, needs, strict=True)
     leaves = [
@@ -240,8 +240,8 @@ def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pat
         parse(pattern)
     except ArgumentError as reason:
         raise UnsupportedError(
-            f"pattern {pattern!r} is not compiled, for its text says nothing ({reason}); a pattern of your own works "
-            f"outside of torch.compile"
+            f"pattern {pattern!r} is not compiled, since its text cannot be read ({reason}); a pattern of your own "
+            f"works outside of torch.compile"
         ) from reason
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -253,7 +253,7 @@ def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns
 
 
 def _laid_out(x: torch.Tensor) -> torch.Tensor:
-    """The vectors of a position side by side, as fused operations write gradients; the compiler was told so."""
+    """A gradient in the memory layout that fused operations give it, which the fake operation promises."""
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous()
 
 

@@ -36,7 +36,7 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
 
     Raises:
         ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
-        UnsupportedError: an option that says nothing about documents.
+        UnsupportedError: an option that has no meaning for documents.
     """
     tensors: tuple[Any, Any, Any] = call[:3]
     q, k, v = tensors
@@ -68,7 +68,7 @@ def _packed_pattern(
     q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
     summing = mechanism is not None and not isinstance(mechanism, Softmax)
     pattern = pattern.canonical()
-    if summing and alike and pattern.period == 1 and q.values().shape[1]:  # mechanisms that know documents by ids alone
+    if summing and alike and pattern.period == 1 and q.values().shape[1]:  # these mechanisms take documents by ids only
         return pattern & SameDocument(_ids(q))
     return PerDocument(pattern, q_edges, k_edges)
 
@@ -114,6 +114,6 @@ def _refuse_options(call: Call, alike: bool) -> None:
         )
     if call.q_start is not None:
         raise UnsupportedError(
-            "q_start beside nested tensors says nothing, for in each document the last query meets the last key; leave "
-            "it out, or call attention for each document"
+            "q_start beside nested tensors has no meaning, since in each document the last query meets the last key; "
+            "leave it out, or call attention for each document"
         )

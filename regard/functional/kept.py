@@ -1,7 +1,7 @@
-"""Plans that are kept: equal calls share one plan, and a call that was seen before is not checked again.
+"""Plans that are kept: equal calls share one plan, and an equal call is not checked again.
 
-A call is first looked up by its key. An unknown one is checked, posed as a problem and planned; two ways of posing one
-problem share its plan.
+A call is looked up by its key. A new one is checked, made a problem and planned; calls that make equal problems share
+a plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _calls: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # by t
 
 
 def kept_plan(call: Call) -> tuple[Plan, Place | None] | None:
-    """The plan that an equal call had, and where its tensors stand, as `Plan.compute` takes both."""
+    """The plan and the place of an equal call, as `Plan.compute` takes them, or None."""
     try:
         return _calls.get(call.key())
     except UNKNOWN:
@@ -48,14 +48,14 @@ def plan_of(call: Call) -> Plan:
     problem = call.problem()
     if has_no_values(call.q, call.k, call.v):
         return make_plan_of_shapes(problem, BACKENDS, call.backend)
-    if not problem.pattern.by_value:  # equal only to itself: its plan is not worth keeping
+    if not problem.pattern.by_value:  # equal only to itself, so that no other call would find the plan
         return make_plan(problem, BACKENDS, call.backend)
     check_backend(call.backend, BACKENDS)
     plan = _plans.get((problem, call.backend))
     if plan is None:
         plan = _keep(_plans, (problem, call.backend), make_plan(problem, BACKENDS, call.backend))
     if key is not None and not isinstance(call.q_start, torch.Tensor):
-        _keep(_calls, key, (plan, plan.place_for(call)))
+        _keep(_calls, key, (plan, plan.lasting_place(call.q.device)))
     return plan
 
 

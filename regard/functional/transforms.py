@@ -1,6 +1,6 @@
 """`attention` inside torch.func: grad, vjp, jacrev and vmap, and combinations such as per-sample gradients.
 
-The transforms see one operation, whose derivative is the same operation one order higher. Inside it the
+For a transform a call is one operation, whose derivative is the same operation one order higher. Inside it the
 tensors are plain, so every backend works. vmap's axis is merged with the batch axis where nothing differs by batch row;
 otherwise its members are computed one after the other.
 """
@@ -30,7 +30,7 @@ _FORWARD = torch._C._functorch.TransformType.Jvp
 def transforming() -> bool:
     """Is this call inside a transform of torch.func that has no forward-mode derivative in it?
 
-    Forward-mode derivatives are those of the reference's plain operations, which need nothing from here.
+    Forward-mode derivatives are those of the reference's plain operations and need no rule of their own.
     """
     stack = torch._C._functorch.get_interpreter_stack()
     return bool(stack) and all(one.key() != _FORWARD for one in stack)
@@ -40,7 +40,7 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
     """The result of `compute(call)`, as torch.func differentiates and batches it.
 
     Raises:
-        UnsupportedError: what cannot be handed through a transform.
+        UnsupportedError: a call that no transform can take.
     """
     pattern = _checked_pattern(call)
     bias, lowest = call.bias, None
@@ -70,7 +70,7 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
 def _checked_pattern(call: Call) -> Pattern:
     """The pattern of a call that a transform can be handed, or an UnsupportedError."""
     if isinstance(call.k, Stored) or isinstance(call.v, Stored):
-        raise UnsupportedError("keys and values of a cache have no transforms of torch.func; hand over plain tensors")
+        raise UnsupportedError("keys and values of a cache have no transforms of torch.func; give plain tensors")
     if call.dropout and call.dropout_seed is None:
         raise UnsupportedError(
             f"dropout={call.dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
@@ -78,14 +78,14 @@ def _checked_pattern(call: Call) -> Pattern:
     pattern = as_pattern(call.pattern)
     if _holds_wrapped(pattern):
         raise UnsupportedError(
-            f"{pattern} holds a tensor that torch.func batches; make the pattern outside of vmap, or hand over what "
-            f"it hides as bias=, 0 where a query may look and -inf elsewhere"
+            f"{pattern} holds a tensor that torch.func batches; make the pattern outside of vmap, or give "
+            f"bias= instead, 0 where a query may look and -inf elsewhere"
         )
     return pattern
 
 
 class _Run(torch.autograd.Function):
-    """A function of plain tensors as torch.func knows it."""
+    """A function of plain tensors with the rules that torch.func needs."""
 
     @staticmethod
     def forward(call: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None) -> Tensors:
@@ -147,7 +147,7 @@ def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor |
 
 
 def _fresh(x: torch.Tensor | None, again: bool) -> torch.Tensor | None:
-    """The same numbers as a tensor of its own, so that a tensor computed from another gets only its own gradient."""
+    """A tensor with the same numbers and a gradient of its own, even if it was computed from another of the call."""
     if x is None or not x.is_floating_point():
         return x
     return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()

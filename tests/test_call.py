@@ -1,0 +1,91 @@
+"""A call as an object: its key tells apart whatever may need another plan, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import regard as rg
+from regard.bias import ALiBi
+from regard.core.call import Call
+from regard.testing import make_qkv
+
+Q, K, V = make_qkv()
+CALL = Call(Q, K, V, pattern="causal", scale=1)
+
+
+def test_equal_calls_have_equal_keys_whatever_their_numbers_and_seed():
+    q, k, v = make_qkv(seed=1, layout="sliced")
+    assert Call(q, k, v, dropout_seed=7, pattern="causal", scale=1).key() == CALL.key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": 1.0},
+        {"scale": True},
+        {"pattern": None},
+        {"strict": True},
+        {"backend": "reference"},
+        {"want": ("entropy",)},
+        {"q_start": 4},
+        {"dropout": 0.5},
+        {"q": Q.double()},
+        {"q": Q.to("meta")},
+        {"q": Q.clone().requires_grad_()},
+        {"k": torch.nn.Parameter(K)},
+        {"k": K[:, :, 1:]},
+        {"v": V.to_sparse()},
+        {"bias": torch.zeros(11)},
+        {"parameters": {"w": torch.zeros(1)}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_call_that_differs_in_one_thing_has_another_key(change):
+    assert CALL._replace(**change).key() not in (None, CALL.key())
+
+
+def test_gradients_switched_off_make_another_key():
+    with torch.no_grad():
+        without = CALL.key()
+    assert without != CALL.key()
+
+
+def test_no_key_where_equal_properties_may_mean_another_call():
+    assert CALL._replace(bias=ALiBi()).key() is None
+    with torch.autocast("cpu"):
+        assert CALL.key() is None
+    with forward_ad.dual_level():
+        assert CALL.key() is None
+    keys = []
+    torch.func.vmap(lambda x: (keys.append(CALL._replace(q=x).key()), x)[1])(Q)
+    assert keys == [None]
+    assert CALL.key() is not None
+
+
+def test_a_call_is_not_changed_in_place():
+    with pytest.raises(AttributeError):
+        CALL.scale = 2.0  # type: ignore[misc]
+
+
+def test_numbers_of_tensors_become_pythons():
+    call = CALL._replace(scale=torch.tensor(0.5), q_start=torch.tensor(4)).in_numbers()
+    assert (type(call.scale), call.scale, type(call.q_start), call.q_start) == (float, 0.5, int, 4)
+    assert CALL.in_numbers() is CALL
+
+
+def test_autocast_casts_all_tensors_but_those_of_float64():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = CALL._replace(bias=torch.zeros(11)).cast()
+        assert {x.dtype for x in (cast.q, cast.k, cast.v, cast.bias)} == {torch.bfloat16}
+        wide = Call(Q.double(), K.double(), V.double(), torch.zeros(11)).cast()
+        assert (wide.q.dtype, wide.bias.dtype) == (torch.float64, torch.float32)
+    assert CALL.cast() is CALL
+
+
+def test_a_plan_that_has_seen_dense_tensors_refuses_sparse_ones_of_their_shape():
+    plan = rg.plan_attention(Q, K, V)
+    plan.run(Q, K, V)
+    with pytest.raises(rg.ShapeError, match="layout"):
+        plan.run(Q.to_sparse(), K, V)
