@@ -67,5 +67,5 @@ def test_measures_refuse_outputs_that_do_not_match():
     with pytest.raises(ArgumentError, match="100 sentence pairs came with 0 outputs"):
         contrast_accuracy(PAIRS, [])
     for nothing in (lambda: majority_baseline([]), lambda: pronoun_accuracy([], []), lambda: contrast_accuracy([], [])):
-        with pytest.raises(ArgumentError, match="0 sentences to measure"):
+        with pytest.raises(ArgumentError, match=r"0 sentence.* to measure"):
             nothing()

@@ -24,7 +24,7 @@ def test_a_users_file_is_split_by_its_sources_and_the_counts_are_said(tmp_path):
     assert len(data.train) + len(data.valid) + len(data.test) == 400
     assert len(data.valid) > 0
     assert len(data.test) > 0
-    assert f"{len(data.train):,} to learn from" in data.notes[1]
+    assert f"{len(data.train):,} for training" in data.notes[1]
     again = load_translation_data([str(tmp_path / "pairs.tsv")], seed=5)
     assert again.test == data.test
 
@@ -36,7 +36,7 @@ def test_given_validation_pairs_never_train(tmp_path):
     assert any(
         "10 training pairs left out, since their source is in the validation pairs" in note for note in data.notes
     )
-    with pytest.raises(DataError, match="nothing to learn"):
+    with pytest.raises(DataError, match="none is left for training"):
         load_translation_data([valid], [train])
 
 
