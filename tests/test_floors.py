@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("offer", "non_finite"),
     ("shaped",),
     ("plan",),
-    ("kernels.second_order",),
+    ("kernels.second_order", "kernels.schedule"),
     ("kernels.flash", "kernels.dropout"),
     ("kernels.scores",),
     ("kernels.statistics",),

@@ -12,7 +12,7 @@ from regard.kernels import flash
 from regard.kernels.tiled.places import Block, Gathered, Place, Residues, Windows
 from regard.kernels.tiled.program import Lattices, Look, Program, numbers
 from regard.operands import Relative
-from regard.patterns.narrowing import Blocks
+from regard.patterns.row_blocks import Answers as Blocks
 
 COPIED = 1 << 20  # numbers gathered, or gradients of windows held, at once
 

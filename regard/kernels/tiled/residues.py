@@ -11,7 +11,7 @@ from regard.kernels.tiled.program import Lattices, Program, Terms
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import alike_residues
-from regard.patterns.narrowing import Blocks
+from regard.patterns.row_blocks import Answers as Blocks
 
 RESIDUE_PAIRS = 1 << 20  # of a residue whose pairs are all computed, with a mask if need be
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from regard.kernels.tiled.program import Look, Strips, Terms
 from regard.patterns import Full, Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.narrowing import Blocks
+from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import common, size, without
 
 
