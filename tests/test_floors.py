@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("kernels.second_order", "kernels.schedule"),
     ("kernels.flash", "kernels.dropout"),
     ("kernels.scores",),
-    ("kernels.statistics",),
+    ("kernels.statistics", "kernels.composed"),
     KERNELS,
     ("kernels.table",),
     ("kernels",),

@@ -5,11 +5,11 @@
     run         neighbouring keys of a row block: WHOLE, every row may look at all of it; BOUNDED, row i at the keys
                 lo_i <= key < hi_i of it (causal edges, windows, prefixes, documents); BITS, only bits say
 
-The runs of a row block are disjoint and ascending, and together they hold every allowed pair of its rows. A schedule is made
-without looking at a tensor. It is iterated, not stored, and equal blocks that follow each other are one block with
-`times`, so that a window over a million rows is three row blocks. `flat` writes a schedule as int32 arrays, as a native
-kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is the one
-check behind `strict=True`.
+The runs of a row block are disjoint and ascending, and together they hold every allowed pair of its rows. A schedule is
+made without looking at a tensor. It is iterated, not stored, and equal blocks that follow each other are one block with
+`times`, so that a window over a million rows is a handful of row blocks. `flat` writes a schedule as int32 arrays, as a
+native kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is
+the one check behind `strict=True`.
 """
 
 from __future__ import annotations
@@ -189,13 +189,15 @@ class Schedule:
         first, last = self.starts[0] + block.rows.start, self.starts[0] + block.rows.stop - 1
         band = self.pattern.band()
         if band is not None:
-            assert band.left is not None and band.right is not None
+            assert band.left is not None
+            assert band.right is not None
             return block.hull == range(first - band.left, last + band.right + 1)
         period = self.pattern.period
         assert period is not None
         far = -(-(self.q_len + self.k_len) // period) * period
         k_len = self.k_len + 2 * far
-        away = row_block(self.pattern, block.rows, (self.starts[0] + far,) * 2, k_len, range(k_len))
+        start = self.starts[0] + far
+        away = row_block(self.pattern, block.rows, (start, start), k_len, range(k_len))
         here = row_block(self.pattern, block.rows, self.starts, self.k_len, self.keys)
         return [(run.keys.start - far, run.keys.stop - far, run.kind) for run in away.runs] == [
             (run.keys.start, run.keys.stop, run.kind) for run in here.runs

@@ -1,7 +1,7 @@
 """What a pattern says about neighbouring rows: row blocks with their runs of keys, and answers pair by pair.
 
-A row block is some neighbouring rows (queries) with the runs of keys that one of them may look at. Everything that cuts a
-pattern into blocks starts here: counts and tiles of patterns, and the schedules that backends compute.
+A row block is some neighbouring rows (queries) with the runs of keys that one of them may look at. Everything that cuts
+a pattern into blocks starts here: counts and tiles of patterns, and the schedules that backends compute.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ ROWS = 64  # of a row block, where a pattern is counted or its visible keys are 
 
 
 class Kind(IntEnum):
-    """What a row block may look at in a run: WHOLE, every row at every key; BOUNDED, row i at the keys lo_i <= j < hi_i;
-    BITS, whatever the pattern says pair by pair."""
+    """Which keys of a run the rows of a block may look at.
+
+    WHOLE: every row at every key. BOUNDED: row i at the keys lo_i <= j < hi_i. BITS: as the pattern says pair by pair.
+    """
 
     WHOLE = 0
     BOUNDED = 1

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 
 from regard.patterns import Grid, Pattern
 from regard.patterns.counts import Count
-from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import Ranges, covers, union
+from regard.patterns.row_blocks import Answers as Blocks
+from regard.patterns.row_blocks import RowBlock as Strip
+from regard.patterns.row_blocks import in_row_blocks as strips
+from regard.patterns.row_blocks import row_block_at as strip_at
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
-from regard.patterns.row_blocks import RowBlock as Strip, row_block_at as strip_at, in_row_blocks as strips
 
 TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte

@@ -149,7 +149,8 @@ class Round:
         for run in self.layout.runs():
             g, one, out = (x[:, run] for x in rows)
             extra = None if pull is None else pull[:, run]
-            sent = flash.backward(g, extra, one, k[:, run], v[:, run], out, sums[:, run], self.call(run, q.dtype))
+            here = flash.Saved(one, k[:, run], v[:, run], out, sums[:, run], g, extra)
+            sent = flash.backward(here, self.call(run, q.dtype))
             dq[:, run] = sent[0]
             self._fold(dk, sent[1], run)
             self._fold(dv, sent[2], run)

@@ -16,8 +16,8 @@ from regard.kernels.tiled.strips import goes_on, looked
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import alike_residues, simplified
-from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import Ranges, size
+from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
 
 FEW = 256  # looks for the program of one residue, before it is estimated too

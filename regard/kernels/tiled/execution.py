@@ -63,20 +63,7 @@ def _merge_inner(
     _merge(*rows, *_as_lattice(part, there.output, there.log_sum_exp))
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What a backward pass needs: inputs, results, and the gradients that arrived."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    output: torch.Tensor
-    log_sum_exp: torch.Tensor
-    grad: torch.Tensor
-    grad_log_sum_exp: torch.Tensor | None
-
-
-def backward(program: Program, saved: Saved, setting: Setting) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(program: Program, saved: flash.Saved, setting: Setting) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v."""
     wide = saved.log_sum_exp.dtype  # many small parts are added
     grads = (
@@ -112,24 +99,27 @@ def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, 
     log_sum_exp.copy_(total)
 
 
-def _add(place: Place, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], saved: Saved, call: flash.Call) -> None:
+def _add(
+    place: Place, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], saved: flash.Saved, call: flash.Call
+) -> None:
     rows, keys = place.rows, place.keys
     grad_lse = None if saved.grad_log_sum_exp is None else rows(saved.grad_log_sum_exp)
-    dq, dk, dv = flash.backward(
-        rows(saved.grad), grad_lse, rows(saved.q), keys(saved.k), keys(saved.v), rows(saved.output),
-        rows(saved.log_sum_exp), call,
+    here = flash.Saved(
+        rows(saved.q), keys(saved.k), keys(saved.v), rows(saved.output), rows(saved.log_sum_exp), rows(saved.grad),
+        grad_lse,
     )  # fmt: skip
+    dq, dk, dv = flash.backward(here, call)
     place.put(grads[0], rows(grads[0]) + dq)
     place.add_keys(grads[1], dk.to(grads[1].dtype))
     place.add_keys(grads[2], dv.to(grads[2].dtype))
 
 
 def _add_inner(
-    part: Lattices, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], saved: Saved, setting: Setting
+    part: Lattices, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], saved: flash.Saved, setting: Setting
 ) -> None:
     rows = {name: _dense_rows(part, getattr(saved, name)) for name in ("q", "output", "log_sum_exp", "grad")}
     grad_lse = None if saved.grad_log_sum_exp is None else _dense_rows(part, saved.grad_log_sum_exp)
-    inner = Saved(**rows, k=_dense_keys(part, saved.k), v=_dense_keys(part, saved.v), grad_log_sum_exp=grad_lse)
+    inner = flash.Saved(**rows, k=_dense_keys(part, saved.k), v=_dense_keys(part, saved.v), grad_log_sum_exp=grad_lse)
     dq, dk, dv = backward(part.inner, inner, setting.within(part))
     _lattice_rows(part, grads[0]).add_(_as_lattice(part, dq)[0])
     for whole, found in ((grads[1], dk), (grads[2], dv)):

@@ -17,8 +17,8 @@ from regard.kernels.tiled.strips import in_strips
 from regard.patterns import Grid, Pattern, QuerySet
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import off_lattices, replaced, simplified
-from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import Ranges
+from regard.patterns.row_blocks import Answers as Blocks
 
 
 def lower(pattern: Pattern, grid: Grid, terms: Terms) -> Program:

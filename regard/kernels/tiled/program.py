@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 
 from regard.patterns import Grid
-from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import Ranges, size
+from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.survey import Budget
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from regard.kernels import flash
 from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
 from regard.kernels.tiled.calls import Setting
-from regard.kernels.tiled.execution import Found, Saved, backward, forward
+from regard.kernels.tiled.execution import Found, backward, forward
 from regard.kernels.tiled.program import Program
 from regard.operands import Operands, Relative
 from regard.problem import Problem
@@ -89,7 +90,7 @@ def _backward(
     grads = torch.empty_like(q), *(torch.zeros_like(x, dtype=log_sum_exp.dtype) for x in (k, v))
     for share in shares:
         queries = partial(_queries, share, kv_heads=k.shape[1])
-        saved = Saved(
+        saved = flash.Saved(
             queries(q), _keys(share, k, q), _keys(share, v, q), queries(output), queries(log_sum_exp),
             queries(grad), None if arrived[1] is None else queries(arrived[1]),
         )  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from regard.kernels.tiled.program import Look, Strips, Terms
 from regard.patterns import Full, Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.row_blocks import Answers as Blocks
 from regard.patterns.ranges import common, size, without
+from regard.patterns.row_blocks import Answers as Blocks
 
 
 def in_strips(blocks: Blocks, terms: Terms) -> tuple[Strips, ...]:
