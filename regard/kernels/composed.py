@@ -6,6 +6,7 @@ function of this file gives them first and second derivatives.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +24,10 @@ KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 class Calls(Protocol):
     """Fused calls that together compute a problem."""
 
-    problem: Problem
+    @property
+    def problem(self) -> Problem:
+        """The call."""
+        ...
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
@@ -74,23 +78,28 @@ class _Composed(torch.autograd.Function):
 
 
 class KeptMasks:
-    """The masks of a plan's calls by name, device and dtype, as long as they have no more than `KEPT` numbers together.
+    """The masks of a plan's calls by name, device and dtype, as long as they have at most `KEPT` numbers together.
 
-    Only what depends on no value of the tensors may be kept.
+    Only a mask that depends on no value of the tensors may be kept.
     """
 
     def __init__(self) -> None:
         self._masks: dict[Any, torch.Tensor] = {}
         self._left = KEPT
 
-    def get(self, name: Any, like: torch.Tensor) -> torch.Tensor | None:
-        """The mask of this name for tensors such as `like`; None where none was kept."""
-        return self._masks.get((name, like.device, like.dtype))
+    def reserve(self, numbers: int) -> bool:
+        """Set room aside for a mask that its owner keeps; False if there is not enough."""
+        fits = numbers <= self._left
+        self._left -= numbers if fits else 0
+        return fits
 
-    def keep(self, name: Any, like: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Keep a mask if it still fits and can serve any later call; the mask itself either way."""
-        key, size = (name, like.device, like.dtype), mask.numel()
-        if size <= self._left and key not in self._masks and type(mask) is torch.Tensor and not mask.is_inference():
-            self._left -= size
+    def get(self, name: Any, like: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The mask of this name for tensors such as `like`, made unless it was kept."""
+        key = name, like.device, like.dtype
+        if (kept := self._masks.get(key)) is not None:
+            return kept
+        with torch.inference_mode(False):  # what is kept may be needed where gradients are
+            mask = make()
+        if self.reserve(mask.numel()):
             self._masks[key] = mask
         return mask

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -225,8 +226,7 @@ class FusedCalls:
             return flash.Call(None, run.kind == Kind.BOUNDED, self.problem.scale)
         if operands.bias is not None or operands.grid.per_batch or self.blocks is None:
             return flash.Call(self._mask(operands, block), False, self.problem.scale)
-        mask = self.masks.get(block.rows.start, operands.q)
-        mask = self.masks.keep(block.rows.start, operands.q, self._mask(operands, block)) if mask is None else mask
+        mask = self.masks.get(block.rows.start, operands.q, partial(self._mask, operands, block))
         return flash.Call(mask, False, self.problem.scale)
 
     def _mask(self, operands: Operands, block: RowBlock) -> torch.Tensor:

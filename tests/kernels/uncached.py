@@ -9,7 +9,7 @@ import torch
 from regard.detail import AttentionDetail
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
-from regard.kernels.scores import layout
+from regard.kernels.scores import blocking
 from regard.kernels.streamed import Streamed
 from regard.plan import Plan, make_plan
 from regard.problem import make_problem
@@ -43,4 +43,4 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options) -> torc
 def cut(monkeypatch, rows: int, pairs: int, aligned: int) -> None:
     """Strips of so many rows, parts of so many pairs, tiles that begin at multiples of `aligned`."""
     for name, value in {"ROWS": rows, "PAIRS": pairs, "ALIGNED": aligned}.items():
-        monkeypatch.setattr(layout, name, value)
+        monkeypatch.setattr(blocking, name, value)

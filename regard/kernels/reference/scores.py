@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.kernels.scores.centres import live_keys
-from regard.kernels.scores.formulas import sums_tanh
+from regard.kernels.scores.formulas import live_keys, sums_tanh
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores.pairs import AroundCentre
 from regard.operands import Operands

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from regard.detail import Result
 from regard.kernels import flash
-from regard.kernels.statistics.second_pass import tell, with_statistics
+from regard.kernels.schedule import strict_refusal
+from regard.kernels.statistics.second_pass import with_statistics
 from regard.kernels.tiled.estimate import about
-from regard.kernels.tiled.lowering import lower
-from regard.kernels.tiled.program import Program, Terms, Work
-from regard.kernels.tiled.shares import Share, run_shares
+from regard.kernels.tiled.grouping import Program, Terms, Work, lower
+from regard.kernels.tiled.shares import Share, TiledCalls
 from regard.offer import Cost, Offer, Refusal
 from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid, Pattern
 from regard.patterns.survey import Budget, SpentError
 from regard.problem import PER_ROW, RELATIVE, Problem
 
-# Rows of a strip, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
+# Rows of a row block, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}
 BACKWARD_ROWS = {64: 1.56, 128: 1.32, 256: 1.0}
 ROW_PATTERNS = 1 << 16  # pairs of one batch row and head below which programs for every batch row cost too much
@@ -44,24 +43,21 @@ class Tiled:
         except SpentError:
             shares, costs = None, _estimates(problem)
         cost = replace(_cost(problem, costs), estimated=shares is None)
-        if problem.strict and cost.pairs > 2 * (kept := _kept(problem)):
-            return Refusal(
-                f"strict=True, and it computes {cost.pairs} pairs where {kept} are kept, more than twice as many"
-            )
-        return Offer(with_statistics(cost, problem), partial(self.run, problem, shares))
+        if problem.strict and (refusal := strict_refusal(problem, cost.pairs, _kept(problem))) is not None:
+            return refusal
+        run = partial(_run_large, problem) if shares is None else _calls(problem, shares).run
+        return Offer(with_statistics(cost, problem), run)
 
-    def run(self, problem: Problem, shares: list[Share] | None, operands: Operands) -> Result:
-        shares = _shares(problem, Budget()) if shares is None else shares
-        dtype = operands.q.dtype
-        merged = any(share.ahead.lattices for share in shares)  # each merge rounds, so half types are not for them
-        computing = torch.promote_types(dtype, torch.float32) if merged else flash.computing(dtype, problem.device)
-        if computing != dtype:
-            q, k, v = (x.to(computing) for x in (operands.q, operands.k, operands.v))
-            operands = replace(operands, q=q, k=k, v=v)
-        output, log_sum_exp = run_shares(problem, operands, shares)
-        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        wanted |= tell(problem, operands, log_sum_exp)
-        return Result(output.to(dtype), **wanted)
+
+def _run_large(problem: Problem, operands: Operands) -> Result:
+    """A problem that was only estimated, lowered now that it is to be computed."""
+    return _calls(problem, _shares(problem, Budget())).run(operands)
+
+
+def _calls(problem: Problem, shares: list[Share]) -> TiledCalls:
+    merged = any(share.ahead.residues for share in shares)  # each merge rounds, so half types are not for them
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    return TiledCalls(problem, tuple(shares), wide if merged else flash.computing(problem.dtype, problem.device))
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -126,7 +122,7 @@ def _shares(problem: Problem, budget: Budget) -> list[Share]:
 
 
 def _cheapest(pattern: Pattern, grid: Grid, choices: dict[int, float], by_distance: bool, budget: Budget) -> Program:
-    """The program whose strips cost least."""
+    """The program whose row blocks cost least."""
     programs = {rows: lower(pattern, grid, Terms(rows, by_distance, budget=budget)) for rows in choices}
     best = min(choices, key=lambda rows: programs[rows].pairs * choices[rows])
     return programs[best]
@@ -167,7 +163,7 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
         pairs += rows * heads * share.ahead.pairs
         flops += 2 * rows * heads * size * share.ahead.pairs
         calls += share.ahead.calls
-        moved += rows * heads * size * (problem.q_len * (1 + share.ahead.lattices) + share.ahead.gathered)
+        moved += rows * heads * size * (problem.q_len * (1 + share.ahead.merges) + share.ahead.gathered)
         if share.back is not None:
             flops += 2 * rows * heads * size * 2.5 * share.back.pairs
             calls += share.back.calls

@@ -1,6 +1,7 @@
-"""What a program would cost where there is too much of it to lower: from a sample of its strips and residues.
+"""What a program would cost where there is too much of it to lower: from a sample of its row blocks and
+residues.
 
-It follows `lowering` step by step, and makes nothing that could be run.
+It follows `grouping.lower` step by step, and makes nothing that could be run.
 """
 
 from __future__ import annotations
@@ -8,27 +9,37 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from regard.kernels.tiled.apart import APART_ROWS, look_apart
-from regard.kernels.tiled.lowering import lower, taken_apart
-from regard.kernels.tiled.program import Look, Terms, Work
-from regard.kernels.tiled.residues import residue_at, whole_kind, worth_a_mask
-from regard.kernels.tiled.strips import goes_on, looked
+from regard.kernels.tiled.grouping import (
+    APART_ROWS,
+    GATHERED,
+    Terms,
+    Work,
+    goes_on,
+    group_apart,
+    lower,
+    name_of,
+    one_run,
+    residue_at,
+    schedule_of,
+    taken_apart,
+    whole_kind,
+    worth_a_mask,
+)
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import alike_residues, simplified
-from regard.patterns.ranges import Ranges, size
-from regard.patterns.row_blocks import Answers as Blocks
-from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
+from regard.patterns.ranges import Ranges
+from regard.patterns.row_blocks import Answers, RowBlock
+from regard.patterns.survey import Budget, SpentError, estimated, look_cost
 
 FEW = 256  # looks for the program of one residue, before it is estimated too
-STRIPS_A_CALL = 16  # gathered ones, as `Program.calls` counts them
 
 
 def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
     """About what the program of a pattern costs."""
     pattern = simplified(pattern)
     apart, rest, on = taken_apart(pattern, grid)
-    work = _strips(rest, grid, terms) if rest != NOTHING else Work(0, 0, 0, 0)
+    work = _groups(rest, grid, terms) if rest != NOTHING else Work(0, 0, 0, 0)
     for stride, there in on:
         work += _on_lattice(there, stride, grid, terms)
     for rows in apart:
@@ -36,32 +47,26 @@ def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
     return work
 
 
-def _strips(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
-    """Of strips: a steady run is one call, others are gathered and counted by their name."""
-    assert isinstance(grid.q_start, int)
-    blocks, rows = Blocks(pattern, grid), terms.rows
+def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
+    """Of groups: row blocks that go on alike are one call, others are gathered and counted by their name."""
+    answers, schedule = Answers(pattern, grid), schedule_of(pattern, grid, terms.rows)
     alike: set[tuple[Hashable, ...]] = set()
 
-    def at(strip: int) -> tuple[Look, tuple[Hashable, ...]]:
-        first = strip * rows
-        return looked(blocks, range(first, min(first + rows, grid.q_len)), terms.by_distance)
-
-    def look(strip: int) -> tuple[float, ...]:
-        here, name = at(strip)
-        if len(here.keys) == 1 and (strip + 1) * rows < grid.q_len:
-            behind, next_name = at(strip + 1)
-            if next_name == name and len(behind.keys) == 1 and goes_on(here, behind):
+    def measure(block: RowBlock) -> tuple[float, ...]:
+        name = name_of(answers, block, terms.by_distance)
+        if one_run(block) and block.rows.stop < grid.q_len:
+            following = schedule.block_at(block.rows.stop)
+            steady = one_run(following) and goes_on(block, following)
+            if steady and name_of(answers, following, terms.by_distance) == name:
                 alike.add(name)
-                return here.pairs, 0, 0
-        own = any(type(part) is object for part in name)  # like no other strip
+                return block.pairs, 0, 0
+        own = any(type(part) is object for part in name)  # like no other row block
         if not own:
             alike.add(name)
-        return here.pairs, 1 if own else 1 / STRIPS_A_CALL, size(here.keys)
+        return block.pairs, 1 if own else 1 / GATHERED, block.width
 
-    strips = -(-grid.q_len // rows)
-    cost = look_cost(2 * len(at(strips // 2)[0].keys))
-    turns = turning_rows(pattern, grid.q_start, grid.q_len, grid.k_len)
-    pairs, calls, gathered = estimated(strips, look, (row // rows for row in turns), cost)
+    cost = look_cost(2 * len(schedule.block_at(-(-grid.q_len // terms.rows) // 2 * terms.rows).runs))
+    pairs, calls, gathered = schedule.estimated(measure, cost)
     return Work(pairs, calls + len(alike), gathered, 0)
 
 
@@ -98,7 +103,7 @@ def _apart(pattern: Pattern, grid: Grid, rows: range) -> Work:
 
     def look(at: int) -> tuple[int, int]:
         here: Ranges = (rows[at * APART_ROWS : (at + 1) * APART_ROWS],)
-        return look_apart(pattern, grid, here).pairs, 1
+        return group_apart(pattern, grid, here).pairs, 1
 
     pairs, calls = estimated(-(-len(rows) // APART_ROWS), look, (), cost=16)
     return Work(pairs, calls, 0, 0)
