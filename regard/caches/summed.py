@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 from regard.errors import CheckpointError
-from regard.kernels.linear.chunk import Sums
 from regard.kernels.linear.sight import Sight, shown
-from regard.kernels.linear.walk import Walk, shares
+from regard.kernels.linear.walk import Sums, Walk, shares
 from regard.mechanisms.features import Kernelised
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
@@ -62,7 +61,7 @@ def add(
     length, batch, live = new.q.shape[2], new.q.shape[0], new.live
     met = None if live is None else _met(before, live)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
-    lonely = sight.lonely()
+    lonely = sight.empty_rows()
     q, k, v = new.q, new.k, new.v
     if live is not None and lonely is not None:  # what nobody sees, and who sees nobody, may be NaN
         q = q.masked_fill(lonely[..., None], 0)

@@ -11,9 +11,8 @@ import torch
 
 from regard import plan, problem
 from regard.bias import alibi
-from regard.kernels import dropout
+from regard.kernels import dropout, streamed
 from regard.kernels.statistics import observe
-from regard.kernels.streamed import streaming as streamed
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
 from regard.planned import _calls, _plans

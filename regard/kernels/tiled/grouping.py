@@ -12,7 +12,8 @@ These share no pair, so their results are merged by their log-sum-exp.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 
 import torch
 
@@ -31,13 +32,10 @@ GATHERED = 16  # gathered row blocks that cost as much as one call more
 
 @dataclass(frozen=True)
 class Terms:
-    """How to cut.
+    """How to cut: `rows` of a row block, and a `budget` of looks.
 
-    Args:
-        rows: of a row block.
-        by_distance: a bias depends on the distance, so row blocks are only alike where their keys stand alike too.
-        distance: how far neighbours on a grid stand apart in the whole call.
-        budget: of looks.
+    `by_distance`: a bias depends on the distance, so row blocks are only alike where their keys stand alike too.
+    `distance`: how far neighbours on a grid stand apart in the whole call.
     """
 
     rows: int
@@ -110,25 +108,13 @@ class Work:
     merges: int
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.pairs + other.pairs, self.calls + other.calls, self.gathered + other.gathered,
-            self.merges + other.merges,
-        )  # fmt: skip
+        return Work(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What to compute over one grid.
-
-    Args:
-        answers: of the pattern that the groups compute.
-        grid: rows and keys.
-        groups: row blocks that share masks.
-        residues: of each stride.
-        apart: rows that are computed alone.
-        whole: answers for the rows apart.
-        distance: how far neighbours on the grid stand apart in the whole call.
-    """
+    """What to compute over one grid: groups with the answers of their pattern, residues of each stride, and rows apart
+    with the answers of the `whole` pattern. `distance`: how far neighbours on the grid stand apart in the call."""
 
     answers: Answers
     grid: Grid
@@ -156,7 +142,7 @@ class Program:
         """What computing it costs."""
         return Work(self.pairs, self.calls, self.gathered, len(self.residues))
 
-    @property
+    @cached_property
     def covers_rows(self) -> bool:
         """Does a group compute each row of the grid?"""
         return sum(size(group.rows) * group.count for group in self.groups) == self.grid.q_len

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Share:
     ahead: Program
     back: Program | None
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Does it hold every batch row and head?"""
         return self.heads is None and self.rows == slice(None)
@@ -61,9 +62,13 @@ class TiledCalls:
         for share in self.shares:
             setting = self._setting(share, operands)
             if share.is_whole:  # results are written in place
-                heads = q.shape[1] // k.shape[1]
-                own = (x.unflatten(1, (-1, heads)).flatten(0, 1) for x in (output, log_sum_exp, q))
-                forward(share.ahead, *own, k.flatten(0, 1), v.flatten(0, 1), setting)
+                heads = (k.shape[1], q.shape[1] // k.shape[1])
+                own_output, own_sums = (
+                    output.unflatten(1, heads).flatten(0, 1),
+                    log_sum_exp.unflatten(1, heads).flatten(0, 1),
+                )
+                own_q = q.unflatten(1, heads).flatten(0, 1)
+                forward(share.ahead, own_output, own_sums, own_q, k.flatten(0, 1), v.flatten(0, 1), setting)
                 continue
             own = tuple(_queries(share, x, k.shape[1]) for x in (output, log_sum_exp, q))
             forward(share.ahead, *own, _keys(share, k, q), _keys(share, v, q), setting)
