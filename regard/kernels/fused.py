@@ -175,7 +175,11 @@ class FusedCalls:
             operands = replace(operands, **{name: getattr(operands, name).to(computing) for name in "qkv"})
         blocks = self.blocks
         if blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs:
-            output, log_sum_exp = flash.attend(operands.q, operands.k, operands.v, self._call(operands, blocks[0]))
+            k, v, keys, here = operands.k, operands.v, blocks[0].runs[0].keys, operands.grid.keys
+            if keys != here:  # the keys between the first and the last allowed one, which may be fewer
+                own = slice(keys.start - here.start, keys.stop - here.start)
+                k, v = k[:, :, own], v[:, :, own]
+            output, log_sum_exp = flash.attend(operands.q, k, v, self._call(operands, blocks[0]))
         else:
             output, log_sum_exp = compose(self, operands)
         output = output if output.dtype == dtype else output.to(dtype)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import regard as rg
 from regard import patterns as p
 from regard.kernels.schedule import Flat, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
 from regard.patterns.survey import Budget, SpentError
@@ -188,3 +189,10 @@ def test_the_one_strict_check_compares_with_the_pairs_kept() -> None:
     unknown = make_problem(q, k, v, pattern=p.Where(lambda i, j: i > j), strict=True)
     assert "not known without looking" in str(strict_refusal(unknown, 1))
     assert strict_refusal(make_problem(q, k, v, pattern=p.CausalWindow(8)), 10**9) is None
+
+
+def test_one_row_that_looks_at_fewer_keys_than_the_pattern_reaches() -> None:
+    pattern = ~(p.Strided(2, local=False) | p.KeySpan(0, 2))  # key 3 of 5 alone; the pattern says 0 to 5 may be reached
+    qkv = make_qkv(q_len=1, k_len=5)
+    found, expected = (rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference"))
+    torch.testing.assert_close(found, expected)
