@@ -4,6 +4,7 @@ They share `schedule` (a pattern as row blocks and runs), `flash` (the one owner
 operations), `composed`, `scores`, `statistics`, `dropout` and `second_order`.
 """
 
+from regard.core.backend import Backend
 from regard.kernels.decode import Decode
 from regard.kernels.flex import Flex
 from regard.kernels.fused import Fused
@@ -13,7 +14,6 @@ from regard.kernels.lsh import Hashed
 from regard.kernels.reference import Reference
 from regard.kernels.streamed import Streamed
 from regard.kernels.tiled import Tiled
-from regard.offer import Backend
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend

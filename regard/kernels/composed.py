@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import torch
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
 from regard.kernels import flash
 from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
-from regard.operands import Operands, Relative
-from regard.problem import Problem
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 

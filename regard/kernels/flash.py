@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from regard.core.problem import Problem
 from regard.kernels.second_order import Piece, gradients
 from regard.mechanisms import ScaledDot, Softmax
-from regard.problem import Problem
 
 _aten: Any = torch.ops.aten
 # Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.

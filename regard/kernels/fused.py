@@ -15,17 +15,16 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import PER_ROW, RELATIVE, Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.composed import KeptMasks, compose
 from regard.kernels.schedule import Schedule, strict_refusal
 from regard.kernels.statistics.second_pass import tell, with_statistics
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands
 from regard.patterns import Full
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 from regard.patterns.survey import PARTS, Budget, SpentError
-from regard.problem import PER_ROW, RELATIVE, Problem
 
 ROWS = 256  # of a row block in a band: fewer waste calls, more waste pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block

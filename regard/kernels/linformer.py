@@ -12,12 +12,11 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.mechanisms import Linformer
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
-from regard.problem import Problem
 
 
 class Projected:

@@ -20,14 +20,13 @@ from itertools import pairwise
 
 import torch
 
-from regard.offer import Refusal
-from regard.operands import reachable_keys
+from regard.core.backend import Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Grid, Pattern
 from regard.patterns.counts import counted
 from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
 from regard.patterns.survey import LOOKS, Budget, estimated, look_cost, turning_rows
-from regard.problem import PER_ROW, Problem
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
 SHOWN = 12  # row blocks in the text of a schedule

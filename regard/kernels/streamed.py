@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import RELATIVE, Problem
+from regard.core.result import Result
 from regard.kernels import dropout, flash
 from regard.kernels.dropout import row_states, write_kept
 from regard.kernels.schedule import strict_refusal
@@ -24,9 +26,6 @@ from regard.kernels.scores.plain import softmax_pieces
 from regard.kernels.second_order import gradients
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import Softmax
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands
-from regard.problem import RELATIVE, Problem
 
 # Measured on CPU in float32, as the floating-point operations that take as long:
 PAIR = 70  # for each pair forward: its maximum, difference, exponential and sum

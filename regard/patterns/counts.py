@@ -9,14 +9,11 @@ from regard.patterns.algebra import NOTHING, Not
 from regard.patterns.base import CHUNK, Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.narrowing import Blocks
 from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import size
-from regard.patterns.row_blocks import ROWS
-from regard.patterns.row_blocks import Answers as Blocks
-from regard.patterns.row_blocks import RowBlock as Strip
-from regard.patterns.row_blocks import in_row_blocks as strips
-from regard.patterns.row_blocks import row_block_at as strip_at
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
+from regard.patterns.tiles import ROWS, Strip, strip_at, strips
 
 LOOK = 13  # pairs, as a power of two, that take as long as a look
 PIECES = 16  # of a long run of keys, looked at for an estimate

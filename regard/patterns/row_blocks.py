@@ -12,9 +12,8 @@ from enum import IntEnum
 
 import torch
 
-from regard.patterns.algebra import NOTHING, Many, Not
+from regard.patterns.algebra import NOTHING, Full, Many, Not
 from regard.patterns.base import Pattern
-from regard.patterns.full import Full
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, common, covers, meets, without
 

@@ -11,8 +11,9 @@ import torch
 
 from regard import plan, problem
 from regard.bias import alibi
-from regard.kernels import dropout, streamed
+from regard.kernels import dropout
 from regard.kernels.statistics import observe
+from regard.kernels.streamed import function as streamed
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
 from regard.planned import _calls, _plans

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from regard.core.backend import Offer, Operands, reachable_keys
+from regard.core.call import make_problem
 
 from regard import patterns as p
 from regard.kernels import BACKENDS
-from regard.offer import Offer
-from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid
-from regard.problem import make_problem
 
 
 def frames(call: Callable[[], Any]) -> list[str]:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regard.core.call import make_problem
 
 import regard as rg
 from regard import patterns as p
 from regard.kernels.schedule import Flat, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
 from regard.patterns.survey import Budget, SpentError
-from regard.problem import make_problem
 from regard.testing import make_qkv
 
 IDS = torch.arange(200) ** 2 // 900

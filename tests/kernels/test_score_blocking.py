@@ -6,12 +6,12 @@ import time
 
 import pytest
 import torch
+from regard.core.call import make_problem
 
 from regard import patterns as p
 from regard.kernels.scores import blocking
 from regard.kernels.scores.blocking import blocking_of
 from regard.patterns.row_blocks import Kind
-from regard.problem import make_problem
 
 PATTERNS = (
     "full", "causal", "causal_window(5)", "sliding_window(9)", "key_span(3, 31)", "~causal", "~sliding_window(6)",

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from regard.core.call import make_problem
+from regard.core.plan import AttentionDetail, Plan, make_plan
+from regard.core.result import checked_wants
 
-from regard.detail import AttentionDetail
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
 from regard.kernels.scores import blocking
 from regard.kernels.streamed import Streamed
-from regard.plan import Plan, make_plan
-from regard.problem import make_problem
-from regard.statistics import checked_wants
 
 BACKENDS = {backend.name: backend for backend in (Fused(), Streamed(), Reference())}
 

@@ -7,17 +7,16 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.decode import fold, weigh
 from regard.kernels.decode.runs import Runs, lower
 from regard.kernels.schedule import strict_refusal
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms import ScaledDot, Softmax
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands
 from regard.patterns.row_blocks import Kind, Run
-from regard.problem import Problem
 
 QUERIES = 16  # more are worth blocks of their own
 

@@ -7,13 +7,13 @@ import math
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.core.tensors import Stored
 from regard.kernels import flash
 from regard.kernels.decode.runs import Runs, allowed
-from regard.operands import Operands
 from regard.patterns.row_blocks import Run
-from regard.problem import Problem
-from regard.stored import Stored
 
 SPLIT = 512  # keys at least that one worker gets
 ROWS = 32  # that one worker takes anyway

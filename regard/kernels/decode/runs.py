@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import PER_ROW, Problem
 from regard.kernels.schedule import Schedule
-from regard.operands import Operands
 from regard.patterns.row_blocks import Kind, Run
-from regard.problem import PER_ROW, Problem
 
 MOST = 4  # runs; more are computed as one with a mask
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.core.tensors import Stored
 from regard.kernels.decode.runs import Runs, allowed, with_columns
 from regard.kernels.dropout import drop
 from regard.kernels.statistics.observe import observe
-from regard.operands import Operands
-from regard.problem import Problem
-from regard.stored import Stored
 
 WORKSPACE = 1 << 17  # numbers: half a MiB, where a quarter and four times as many were slower
 FEWEST = 256  # keys in a chunk, however many heads there are

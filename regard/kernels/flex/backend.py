@@ -9,16 +9,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
 from regard.kernels.schedule import strict_refusal
 from regard.kernels.second_order import first_order_only
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import ScaledDot, Softmax
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid
-from regard.problem import PER_ROW, Problem
 
 LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones get zeros behind them
 KERNELS = 256  # kept side by side: one for each dtype, head size, kind of bias, ..., never one for each pattern

@@ -12,9 +12,9 @@ from functools import lru_cache
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
 from regard.kernels.flex.tile_map import FULL, TILE, TileMap
-from regard.operands import Operands, Relative
-from regard.problem import Problem
 
 Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

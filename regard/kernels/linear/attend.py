@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
 from regard.kernels.linear.function import follow, follow_on
 from regard.kernels.linear.sight import Sight, live_keys, shown
 from regard.kernels.linear.walk import Tensors, Walk
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
-from regard.operands import Operands
 from regard.patterns import Causal, SameDocument
-from regard.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.lsh.rounds import BLOCK, Layout, Rounds, meets, sort_keys
 from regard.mechanisms import LSH
 from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
 from regard.patterns import Causal
-from regard.problem import Problem
 
 # Measured on CPU in float32, as the floating-point operations that take as long:
 PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products: masks, sorting, small products

@@ -12,11 +12,11 @@ import math
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms.features import Features, Kernelised
-from regard.operands import Operands
-from regard.problem import Problem
 
 
 def kernelised_attention(problem: Problem, operands: Operands) -> Result:

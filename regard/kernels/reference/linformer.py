@@ -11,10 +11,10 @@ import math
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.mechanisms import Linformer
-from regard.operands import Operands
-from regard.problem import Problem
 
 
 def linformer_attention(problem: Problem, operands: Operands) -> Result:

@@ -13,14 +13,14 @@ import math
 import torch
 import torch.nn.functional as F
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms import LSH
 from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
-from regard.operands import Operands
 from regard.patterns import Causal
-from regard.problem import Problem
 
 
 def lsh_attention(problem: Problem, operands: Operands) -> Result:

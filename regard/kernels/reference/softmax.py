@@ -16,14 +16,14 @@ import math
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels.dropout import drop
 from regard.kernels.scores.formulas import live_keys, sums_tanh
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre
-from regard.operands import Operands
-from regard.problem import Problem
+from regard.mechanisms.scores.base import AroundCentre
 
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from regard.core.problem import PER_ROW, Problem
 from regard.kernels.schedule import Schedule
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 from regard.patterns.survey import look_cost
-from regard.problem import PER_ROW, Problem
 
 ROWS = 256  # of a row block, the query heads of a group together
 PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32; there are two or three such workspaces

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from regard.core.backend import Operands, Relative
 from regard.kernels.scores.blocking import Blocking, RowBlock, ScoreBlock, Workspace, is_whole
 from regard.kernels.scores.formulas import Dots, Formula, TanhSums, centres
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre, TanhSum
-from regard.operands import Operands, Relative
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
 
 LOG2E = 1 / math.log(2)
 

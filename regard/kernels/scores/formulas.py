@@ -13,11 +13,11 @@ from typing import Protocol
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
 from regard.kernels.scores.blocking import ScoreBlock, Workspace
-from regard.mechanisms.scores.pairs import AroundCentre, TanhSum
-from regard.operands import Operands
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
 from regard.patterns import Grid
-from regard.problem import Problem
 
 SLAB = 1 << 17  # terms of tanh sums at once on CPU: 512 KiB in float32, beside the scores in a core's cache
 SLAB_ELSEWHERE = 1 << 22

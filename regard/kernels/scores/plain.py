@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
 from regard.kernels import dropout
 from regard.kernels.flash import weigh
 from regard.kernels.schedule import Schedule, joined
 from regard.kernels.scores.formulas import live_keys, sums_tanh
 from regard.kernels.second_order import Index, Piece
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.pairs import AroundCentre
-from regard.operands import Operands, Relative
+from regard.mechanisms.scores.base import AroundCentre
 from regard.patterns import Grid
 from regard.patterns.ranges import Ranges
-from regard.problem import Problem
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import TopKeys, WeightsOf, asked_for
 from regard.kernels.scores.blocks import ScoreBlock, Scores
 from regard.kernels.scores.plain import Rows, rows_of
 from regard.kernels.second_order import Index, Piece
-from regard.operands import Operands
-from regard.problem import Problem
-from regard.statistics import TopKeys, WeightsOf, asked_for
 
 FLOOR = -2000.0  # log2 of a weight that is 0 in every dtype, yet finite
 CANDIDATES = 8  # groups into which keys are dealt out before the largest are looked for

@@ -14,16 +14,14 @@ from typing import Any
 
 import torch
 
-from regard.detail import TopKeysFound
+from regard.core.backend import Cost, Operands
+from regard.core.problem import Problem
+from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
 from regard.kernels.scores.blocking import Blocking, RowBlock, blocking_of
 from regard.kernels.scores.blocks import LOG2E, ScoreGradients, Scores, score_inputs
 from regard.kernels.scores.formulas import score_flops, score_flops_backward
 from regard.kernels.second_order import gradients
 from regard.kernels.statistics.collectors import KINDS, Collector, Top, statistics_pieces
-from regard.offer import Cost
-from regard.operands import Operands
-from regard.problem import Problem
-from regard.statistics import TopKeys, WeightsOf, asked_for
 
 PAIR = 80  # floating-point operations that take as long as what the pass does with a score, beside computing it
 

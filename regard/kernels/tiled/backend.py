@@ -8,7 +8,9 @@ from functools import partial
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, RELATIVE, Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.schedule import strict_refusal
 from regard.kernels.statistics.second_pass import with_statistics
@@ -30,15 +32,12 @@ from regard.kernels.tiled.grouping import (
     worth_a_mask,
 )
 from regard.kernels.tiled.shares import Share, TiledCalls
-from regard.offer import Cost, Offer, Refusal
-from regard.operands import Operands, reachable_keys
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import alike_residues, simplified
 from regard.patterns.ranges import Ranges
 from regard.patterns.row_blocks import Answers, RowBlock
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost
-from regard.problem import PER_ROW, RELATIVE, Problem
 
 # Rows of a row block, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from regard.core.backend import Relative
 from regard.kernels import flash
 from regard.kernels.composed import KeptMasks
 from regard.kernels.tiled.grouping import Group, Program, Residues
 from regard.kernels.tiled.views import GatherView, SliceView, StrideView, View, WindowView, every
-from regard.operands import Relative
 from regard.patterns.ranges import Ranges, size
 from regard.patterns.row_blocks import Answers, shifted
 

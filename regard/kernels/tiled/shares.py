@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from regard.detail import Result
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
+from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.composed import KeptMasks, compose
 from regard.kernels.statistics.second_pass import tell
 from regard.kernels.tiled.execution import Setting, backward, forward
 from regard.kernels.tiled.grouping import Program
-from regard.operands import Operands, Relative
-from regard.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
