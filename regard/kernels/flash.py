@@ -1,10 +1,10 @@
 """The one owner of PyTorch's private fused attention operations.
 
-They differ by device, forget the log-sum-exp of empty rows, want equal head sizes, and die on sizes of zero; here
-they get one face. `forward` and `backward` know nothing of autograd; `attend` is what autograd may pass through.
+They differ by device, forget the log-sum-exp of empty rows, want equal head sizes, and fail on sizes of zero.
+Here they have one interface. `forward` and `backward` know nothing of autograd; `attend` is differentiable.
 
 In this file: q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len,
-v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or 1, q_len, k_len), -inf = hidden.
+v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or 1, q_len, k_len), -inf = masked.
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ class Call:
     scale: float
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    grad: torch.Tensor
+    grad_log_sum_exp: torch.Tensor | None
+
+
 def refusal(dtype: torch.dtype, device: str) -> str | None:
     """Why no fused operation takes this dtype on this device, or None."""
     if device == "cpu":
@@ -52,7 +65,7 @@ def reason_against(problem: Problem) -> str | None:
     if not isinstance(problem.mechanism.score, ScaledDot):
         return f"it computes dot products, not {problem.mechanism.score}"
     if problem.empty:
-        return "there is nothing to compute, and the fused operations do not survive sizes of 0"
+        return "there is nothing to compute, and the fused operations fail on sizes of 0"
     if problem.softcap is not None:
         return "the fused operations have no softcap"
     if problem.dropout > 0:
@@ -79,48 +92,50 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
     v_dim = v.shape[-1]
-    if call.scale <= 0:  # the operation would multiply what it hides, -inf, by it
+    if call.scale <= 0:  # the operation would multiply masked scores, -inf, by it
         q, call = q * _sign(call), replace(call, scale=abs(call.scale) or 1.0)
-    q, k, v = _equal_head_sizes(q, k, v)
-    run = _forward_cpu if q.device.type == "cpu" else _forward_cuda
-    output, log_sum_exp = run(q, k, v, call)
+    on_cpu = q.device.type == "cpu"
+    if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
+        q, k, v = _equal_head_sizes(q, k, v)
+    if not on_cpu:
+        output, log_sum_exp = _forward_cuda(q, k, v, call)
+        return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
+    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(  # one of `_aten`, with less on the way
+        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+    )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
+    if math.isfinite((log_sum_exp + log_sum_exp.reciprocal()).sum().item()):
+        return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0: nothing to repair
     return _repaired(q, k, output, log_sum_exp, call)
 
 
-def backward(
-    grad: torch.Tensor,
-    grad_log_sum_exp: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    call: Call,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
 
     With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation knows the first two terms;
     the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
     """
+    q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
+    grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
     head_dim, v_dim = q.shape[-1], v.shape[-1]
     if call.scale <= 0:
         positive = replace(call, scale=abs(call.scale) or 1.0)
-        dq, dk, dv = backward(grad, grad_log_sum_exp, q * _sign(call), k, v, output, log_sum_exp, positive)
+        dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
-    if call.mask is not None:  # rows without a key: exp(-inf - 0) = 0, and nothing that they hold gets through
-        lonely = log_sum_exp == -math.inf
-        log_sum_exp, q = log_sum_exp.masked_fill(lonely, 0), q.masked_fill(lonely[..., None], 0)
-        grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(lonely, 0)
+    if call.mask is not None:  # empty rows: exp(-inf - 0) = 0, and nothing that they hold gets through
+        empty_rows = log_sum_exp == -math.inf
+        log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
+        grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
     if grad_log_sum_exp is not None:
         column = grad_log_sum_exp.to(grad.dtype)[..., None]
         grad = torch.cat([grad, torch.ones_like(column)], -1)
         output = torch.cat([output, -column], -1)
         v = F.pad(v, (0, 1))
     q, k, v = _equal_head_sizes(q, k, v)
-    grad, output = _widened(grad, v.shape[-1]), _widened(output, v.shape[-1])
+    wide = v.shape[-1]
+    padded = Saved(q, k, v, _widened(output, wide), log_sum_exp, _widened(grad, wide), None)
     run = _backward_cpu if q.device.type == "cpu" else _backward_cuda
-    dq, dk, dv = run(grad, q, k, v, output, log_sum_exp, call)
+    dq, dk, dv = run(padded, call)
     return dq[..., :head_dim], dk[..., :head_dim], dv[..., :v_dim]
 
 
@@ -131,12 +146,12 @@ def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
     """
     outputs = torch.stack([output for output, _ in pieces])
     sums = torch.stack([log_sum_exp for _, log_sum_exp in pieces])
-    lonely = (sums == -math.inf).all(0)
-    safe = sums.masked_fill(lonely, 0)
+    empty_rows = (sums == -math.inf).all(0)
+    safe = sums.masked_fill(empty_rows, 0)
     total = safe.logsumexp(0)
-    shares = safe.softmax(0).masked_fill(lonely, 0)[..., None]  # they add up to 1 however large the sums are
+    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 however large the sums are
     output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
-    return output, total.masked_fill(lonely, -math.inf)
+    return output, total.masked_fill(empty_rows, -math.inf)
 
 
 class _Attend(torch.autograd.Function):
@@ -155,7 +170,7 @@ class _Attend(torch.autograd.Function):
 
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-            return backward(grad, grads[1], *inputs, output, log_sum_exp, call)
+            return backward(Saved(*inputs, output, log_sum_exp, grad, grads[1]), call)
 
         return *gradients(first, lambda: _pieces(*inputs, call), inputs, grads), None
 
@@ -199,24 +214,11 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> It
         yield Piece(compute, (here, there, there), (here, here))
 
 
-def _forward_cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch._scaled_dot_product_flash_attention_for_cpu(  # one of `_aten`, with less on the way to it
-        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
-    )
-
-
-def _backward_cpu(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    call: Call,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, q, k, v, output, log_sum_exp, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
-    )
+        saved.grad, saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp, 0.0, call.causal,
+        attn_mask=call.mask, scale=call.scale,
+    )  # fmt: skip
 
 
 def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -228,22 +230,14 @@ def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call)
     return output, log_sum_exp[..., : q.shape[2]]  # the operation rounds the rows up
 
 
-def _backward_cuda(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    call: Call,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    kv_heads = k.shape[1]
-    k, v = _repeated(q, k), _repeated(q, v)
+def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, kv_heads = saved.q, saved.k.shape[1]
+    k, v = _repeated(q, saved.k), _repeated(q, saved.v)
     rows = -(-q.shape[2] // 32) * 32
     state = torch.zeros((), dtype=torch.int64, device="cpu")
     dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
-        grad, q, k, v, _aligned_mask(call.mask, q, k), output,
-        F.pad(log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
+        saved.grad, q, k, v, _aligned_mask(call.mask, q, k), saved.output,
+        F.pad(saved.log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
         state, state, 0.0, (True, True, True, False), call.causal, scale=call.scale,
     )  # fmt: skip
     return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
@@ -287,16 +281,14 @@ def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
 def _repaired(
     q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that saw no key get log-sum-exp -inf and zeros; rows with no number to compare, which the operation on CPU
-    answers with zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
-    if q.device.type == "cpu" and math.isfinite((log_sum_exp + log_sum_exp.reciprocal()).sum().item()):
-        return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0
+    """Empty rows get log-sum-exp -inf and zeros. Rows with no number to compare, for which the operation on CPU returns
+    zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
     if call.mask is not None:
-        lonely = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
-        output = output.masked_fill(lonely[..., None], 0)
-        log_sum_exp = log_sum_exp.masked_fill(lonely, -math.inf)
-        suspects = suspects & ~lonely
+        empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
+        output = output.masked_fill(empty_rows[..., None], 0)
+        log_sum_exp = log_sum_exp.masked_fill(empty_rows, -math.inf)
+        suspects = suspects & ~empty_rows
         if q.device.type == "cpu" and not suspects.any():
             return output, log_sum_exp
     sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)

@@ -40,11 +40,11 @@ def _run(problem: Problem, operands: Operands) -> Result:
     E, F = (matrix.to(wide) for matrix in problem.mechanism.projections(operands.parameters))
     k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
     v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
-    q, lonely = operands.q.to(wide), _lonely(problem, operands)
+    q, empty_rows = operands.q.to(wide), _empty_rows(problem, operands)
     call = flash.Call(mask=None, causal=False, scale=problem.scale)
-    output, log_sum_exp = flash.attend(q if lonely is None else q.masked_fill(lonely, 0), k, v, call)
-    if lonely is not None:
-        output, log_sum_exp = output.masked_fill(lonely, 0), log_sum_exp.masked_fill(lonely[..., 0], -math.inf)
+    output, log_sum_exp = flash.attend(q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call)
+    if empty_rows is not None:
+        output, log_sum_exp = output.masked_fill(empty_rows, 0), log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
     return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
@@ -53,13 +53,13 @@ def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.einsum("hrn,bhnd->bhrd", projection, x)
 
 
-def _lonely(problem: Problem, operands: Operands) -> torch.Tensor | None:
+def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
     """Batch rows without any live key, (batch or 1, 1, 1, 1); None where every row has one."""
     seen = problem.pattern.visible_keys(operands.grid)  # (batch or 1, 1, keys), or None for all
     if seen is None:
         seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
-    lonely = ~seen.any(-1)[..., None, None]
-    return lonely if lonely.any() else None
+    empty_rows = ~seen.any(-1)[..., None, None]
+    return empty_rows if empty_rows.any() else None
 
 
 def _cost(problem: Problem, rank: int) -> Cost:

@@ -9,11 +9,10 @@ from regard.patterns.algebra import NOTHING, Not
 from regard.patterns.base import Pattern
 from regard.patterns.grid import CHUNK, Grid
 from regard.patterns.lattices import alike_residues, off_lattices, simplified
-from regard.patterns.narrowing import Blocks
 from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import size
+from regard.patterns.row_blocks import ROWS, Answers, RowBlock, in_row_blocks, row_block_at
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
-from regard.patterns.tiles import ROWS, Strip, strip_at, strips
 
 LOOK = 13  # evaluating 2**LOOK pairs takes as long as one look
 PIECES = 16  # of a long run of keys, evaluated for an estimate
@@ -77,15 +76,15 @@ def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
     total = sum(_count_on(there, stride, grid, budget) for stride, there in on_lattices)
     if (closed := _closed(rest, grid)) is not None:
         return total + closed
-    blocks = Blocks(rest, grid)
+    blocks = Answers(rest, grid)
     budget.need(grid.q_len // ROWS if rest != NOTHING else 0)
-    for strip in strips(rest, grid) if rest != NOTHING else ():
+    for strip in in_row_blocks(rest, grid) if rest != NOTHING else ():
         budget.spend(len(strip.full) + len(strip.partial))
         total += len(strip.rows) * size(strip.full) + _looked(blocks, strip, budget)
     return total
 
 
-def _looked(blocks: Blocks, strip: Strip, budget: Budget) -> int:
+def _looked(blocks: Answers, strip: RowBlock, budget: Budget) -> int:
     """Allowed pairs among the keys that must be checked pair by pair."""
     pairs = 0
     for keys in strip.partial:
@@ -127,10 +126,10 @@ def _estimate(pattern: Pattern, grid: Grid) -> int:
         return total + (closed or 0)
     assert isinstance(grid.q_start, int)
     turns = turning_rows(rest, grid.q_start, grid.q_len, grid.k_len)
-    blocks, cost = Blocks(rest, grid), _cost(rest, grid)
+    blocks, cost = Answers(rest, grid), _cost(rest, grid)
 
     def look(at: int) -> tuple[float]:
-        strip = strip_at(rest, grid, at * ROWS)
+        strip = row_block_at(rest, grid, at * ROWS)
         looked = sum(_about(blocks, strip.rows, keys) for keys in strip.partial)
         return (len(strip.rows) * size(strip.full) + looked,)
 
@@ -139,11 +138,11 @@ def _estimate(pattern: Pattern, grid: Grid) -> int:
 
 def _cost(pattern: Pattern, grid: Grid) -> int:
     """The cost of looking at the middle block."""
-    strip = strip_at(pattern, grid, grid.q_len // 2)
+    strip = row_block_at(pattern, grid, grid.q_len // 2)
     return look_cost(len(strip.full) + len(strip.partial))
 
 
-def _about(blocks: Blocks, rows: range, keys: range) -> int:
+def _about(blocks: Answers, rows: range, keys: range) -> int:
     """Allowed pairs of a run of keys; an estimate for a long run."""
     if len(keys) <= PIECE * PIECES:
         return int(blocks.allowed(rows, keys).sum())

@@ -1,12 +1,11 @@
-"""What a structured pattern tells about blocks of pairs: tiles, and rows and keys without a partner.
+"""Square tiles of a pattern, its empty rows and its visible keys, without a dense mask.
 
-Queries are taken in strips of neighbours. Their segments say what is certain; only the rest is looked at, and
-blocks that a pattern cannot tell apart are looked at once.
+Row blocks say what is certain. Only the other keys are looked at pair by pair, and blocks that a pattern cannot tell
+apart are looked at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,34 +15,10 @@ from regard.errors import UnsupportedError
 from regard.patterns.arguments import whole
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.narrowing import Blocks
 from regard.patterns.ranges import Ranges, covers, size, union, without
+from regard.patterns.row_blocks import Answers, in_row_blocks
 
-ROWS = 64  # of a strip
 EMPTY, PARTIAL, FULL = range(3)
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Neighbouring rows, the keys that all of them see, and the keys about which one has to look."""
-
-    rows: range
-    full: Ranges
-    partial: Ranges
-
-
-def strips(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[Strip]:
-    """The rows of a grid in strips of `rows`, the last one perhaps shorter."""
-    return (strip_at(pattern, grid, at, rows) for at in range(grid.rows.start, grid.rows.stop, rows))
-
-
-def strip_at(pattern: Pattern, grid: Grid, at: int, rows: int = ROWS) -> Strip:
-    """The strip whose first row is `at`."""
-    assert isinstance(grid.q_start, int)
-    part = range(at, min(at + rows, grid.rows.stop))
-    first = grid.q_start + at
-    seen = pattern.segments(first, first + len(part) - 1, grid.k_len)
-    return Strip(part, seen.full, without(seen.some, seen.full))
 
 
 @dataclass(frozen=True)
@@ -85,17 +60,17 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
     if pattern.varies_by_head or pattern.varies_by_row:
         raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles")
     grid = Grid.whole(q_len, k_len, q_start)
-    blocks = Blocks(pattern, grid)
+    answers = Answers(pattern, grid)
     columns = -(-k_len // tile)
     full, partial = [], []
-    for strip in strips(pattern, grid, tile):
-        certain = union(_inner(keys, tile, k_len) for keys in strip.full)
-        unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*strip.full, *strip.partial))
+    for block in in_row_blocks(pattern, grid, tile):
+        certain = union(_inner(keys, tile, k_len) for keys in block.full)
+        unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*block.full, *block.partial))
         found: dict[int, list[range]] = {PARTIAL: [], FULL: list(certain)}
         for run in without(unsure, certain):
             for column in run:
                 keys = range(column * tile, min(k_len, (column + 1) * tile))
-                state = _state(blocks.allowed(strip.rows, keys))
+                state = _state(answers.allowed(block.rows, keys))
                 if state != EMPTY:
                     found[state].append(range(column, column + 1))
         full.append(union(found[FULL]))
@@ -104,7 +79,7 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
 
 
 def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> Ranges:
-    """Rows that see no key.
+    """Rows that may look at no key.
 
     Raises:
         UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
@@ -112,20 +87,20 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
     if pattern.varies_by_head or pattern.varies_by_row:
         raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows")
     grid = Grid.whole(q_len, k_len, q_start)
-    blocks = Blocks(pattern, grid)
+    answers = Answers(pattern, grid)
     found: list[range] = []
-    for strip in strips(pattern, grid):
-        if strip.full:
+    for block in in_row_blocks(pattern, grid):
+        if block.full:
             continue
-        lonely = torch.ones(len(strip.rows), dtype=torch.bool, device="cpu")
-        for keys in strip.partial:
-            lonely &= ~blocks.allowed(strip.rows, keys).any(-1)
-        found += [range(strip.rows[row], strip.rows[row] + 1) for row in lonely.nonzero().flatten().tolist()]
+        empty = torch.ones(len(block.rows), dtype=torch.bool, device="cpu")
+        for keys in block.partial:
+            empty &= ~answers.allowed(block.rows, keys).any(-1)
+        found += [range(block.rows[row], block.rows[row] + 1) for row in empty.nonzero().flatten().tolist()]
     return union(found)
 
 
 def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
-    """Keys of the grid that some query of it sees; remembered for patterns that compare by value."""
+    """Keys of the grid that some query of it may look at; remembered for patterns that compare by value."""
     assert isinstance(grid.q_start, int)
     look = _remembered if pattern.by_value else _seen_keys
     return look(pattern, grid.q_start, grid.q_len, grid.k_len, grid.rows, grid.keys)
@@ -133,12 +108,12 @@ def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
 
 def _seen_keys(pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range) -> Ranges:
     grid = Grid(q_len, k_len, q_start, rows, keys, torch.device("cpu"))
-    blocks = Blocks(pattern, grid)
+    answers = Answers(pattern, grid)
     seen: Ranges = ()
-    for strip in strips(pattern, grid):
-        seen = union([*seen, *strip.full])
-        for some in without(strip.partial, seen):
-            found = blocks.allowed(strip.rows, some).any(0).nonzero().flatten().tolist()
+    for block in in_row_blocks(pattern, grid):
+        seen = union([*seen, *block.full])
+        for some in without(block.partial, seen):
+            found = answers.allowed(block.rows, some).any(0).nonzero().flatten().tolist()
             seen = union([*seen, *(range(some[key], some[key] + 1) for key in found)])
         if covers(seen, keys):
             break

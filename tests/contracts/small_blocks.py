@@ -6,8 +6,8 @@ import pytest
 
 from regard.kernels import dropout, fused
 from regard.kernels.decode import fold, weigh
-from regard.kernels.scores import layout
-from regard.kernels.tiled import apart, backend, calls, execution, residues
+from regard.kernels.scores import blocking
+from regard.kernels.tiled import backend, execution, grouping
 
 
 def any_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,11 +20,9 @@ def cut(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
     any_rows(monkeypatch)
     smaller = {
         backend: {"FORWARD_ROWS": {2: 1.0}, "BACKWARD_ROWS": {3: 1.0}},
-        apart: {"APART_ROWS": 2},
-        calls: {"COPIED": 64},
         execution: {"COPIED": 64},
-        residues: {"RESIDUE_PAIRS": 0} if nested else {},
-        layout: {"ROWS": 6, "PAIRS": 96, "ALIGNED": 4},
+        grouping: {"APART_ROWS": 2} | ({"RESIDUE_PAIRS": 0} if nested else {}),
+        blocking: {"ROWS": 6, "PAIRS": 96, "ALIGNED": 4},
         fused: {"ROWS": 3, "MASK_LIMIT": 64},
         dropout: {"_CHUNK": 24},
         weigh: {"WORKSPACE": 16, "FEWEST": 3},

@@ -18,7 +18,7 @@ from small_blocks import cut
 import regard as rg
 from regard import mechanisms as m
 from regard.kernels import flash
-from regard.kernels.linear import running
+from regard.kernels.linear import sight as running
 from regard.kernels.scores import plain
 from regard.kernels.second_order import first_order_only
 from regard.testing import make_qkv

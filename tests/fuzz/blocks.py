@@ -8,16 +8,16 @@ from typing import Any
 
 from regard.kernels import dropout, fused
 from regard.kernels.decode import fold, weigh
-from regard.kernels.scores import layout
-from regard.kernels.tiled import apart, backend, calls, execution, residues
+from regard.kernels.scores import blocking
+from regard.kernels.tiled import backend, execution, grouping
 
 SMALL: tuple[tuple[Any, str, Any], ...] = (
     (backend, "ROW_PATTERNS", 0), (backend, "FORWARD_ROWS", {2: 1.0}), (backend, "BACKWARD_ROWS", {3: 1.0}),
-    (apart, "APART_ROWS", 2), (calls, "COPIED", 64), (execution, "COPIED", 64), (layout, "ROWS", 6),
-    (layout, "PAIRS", 96), (layout, "ALIGNED", 4), (fused, "ROWS", 3), (fused, "MASK_LIMIT", 64),
+    (grouping, "APART_ROWS", 2), (execution, "COPIED", 64), (blocking, "ROWS", 6),
+    (blocking, "PAIRS", 96), (blocking, "ALIGNED", 4), (fused, "ROWS", 3), (fused, "MASK_LIMIT", 64),
     (dropout, "_CHUNK", 24), (weigh, "WORKSPACE", 16), (weigh, "FEWEST", 3), (fold, "SPLIT", 2), (fold, "ROWS", 1),
 )  # fmt: skip
-NESTED = (*SMALL, (residues, "RESIDUE_PAIRS", 0))  # and residues of a stride in programs of their own
+NESTED = (*SMALL, (grouping, "RESIDUE_PAIRS", 0))  # and residues of a stride in programs of their own
 SIZES = {"shipped": (), "small": SMALL, "nested": NESTED}
 
 

@@ -13,8 +13,8 @@ from regard import bias
 from regard.core import call, plan
 from regard.functional.kept import _calls, _plans
 from regard.kernels import dropout
+from regard.kernels import streamed as streamed
 from regard.kernels.statistics import observe
-from regard.kernels.streamed import function as streamed
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
 

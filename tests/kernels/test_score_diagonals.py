@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.kernels.scores.diagonals import spread, summed
+from regard.kernels.scores.blocks import spread, summed
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (1, 5), (5, 1), (3, 7), (7, 3)])

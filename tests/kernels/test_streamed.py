@@ -14,7 +14,7 @@ from uncached import attend, cut, detail, plan
 import regard as rg
 from regard import patterns as p
 from regard.bias import ALiBi, T5Relative
-from regard.kernels.scores import layout
+from regard.kernels.scores import blocking
 from regard.testing import Budget, answer, kept_weights, make_qkv
 
 HEADS = ((6, 6), (6, 3), (6, 1))
@@ -255,7 +255,7 @@ def held(length, **options):
 
 
 def test_no_tensor_is_larger_than_a_block_or_the_inputs():
-    limit = max(layout.PAIRS + 1024, 2 * 2048 * 8)
+    limit = max(blocking.PAIRS + 1024, 2 * 2048 * 8)
     assert held(2048) <= limit
     assert held(2048, bias=T5Relative(2)) <= 2 * limit  # the padded copy of one block's gradient
     assert limit * 2 < 2 * 2048 * 2048 / 8

@@ -11,9 +11,8 @@ import regard as rg
 from regard import patterns as p
 from regard.bias import Bias
 from regard.kernels.tiled import backend as tiled_backend
-from regard.kernels.tiled import residues as residues_room
-from regard.kernels.tiled.lowering import lower
-from regard.kernels.tiled.program import Program, Terms
+from regard.kernels.tiled import grouping
+from regard.kernels.tiled.grouping import Program, Terms, lower
 from regard.patterns import Grid
 from regard.testing import make_qkv
 
@@ -81,7 +80,7 @@ def test_every_pattern_equals_the_reference_with_its_gradients(
     name: str, lengths: str, residues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if residues == "nested":
-        monkeypatch.setattr(residues_room, "RESIDUE_PAIRS", 0)
+        monkeypatch.setattr(grouping, "RESIDUE_PAIRS", 0)
     q_len, k_len, q_start = LENGTHS[lengths]
     qkv = make_qkv(q_len=q_len, k_len=k_len, dtype=torch.float64)
     options = {"pattern": PATTERNS[name], "q_start": q_start}
@@ -99,7 +98,7 @@ def test_a_bias_by_distance_reaches_every_call(name: str, heads: tuple[int, int]
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_strips_whose_masks_cannot_be_compared_never_share_one() -> None:
+def test_row_blocks_whose_masks_cannot_be_compared_never_share_one() -> None:
     changing = p.SameDocument(torch.arange(400) ** 2 // 900)  # documents that get shorter and shorter
     qkv = make_qkv(q_len=400, k_len=400, dtype=torch.float64)
     pattern = changing & p.SlidingWindow(64)
@@ -122,7 +121,7 @@ def test_a_window_is_one_call_and_its_edges() -> None:
 
 def test_a_strided_pattern_is_a_window_and_one_call_for_all_residues() -> None:
     found = program(p.Causal() & p.Strided(64), 4096)
-    (residues,) = found.lattices
+    (residues,) = found.residues
     assert (residues.count, residues.kind, residues.size) == (64, "causal", 63)
     assert found.calls <= 6
     assert found.gathered == 0
@@ -132,21 +131,29 @@ def test_global_rows_are_computed_alone_and_without_a_mask() -> None:
     found = program(p.SlidingWindow(64) | p.GlobalTokens([0, 1, 1000]), 4096)
     (rows,) = found.apart
     assert rows.rows == (range(2), range(1000, 1001))
-    assert rows.sure
+    assert rows.whole
     assert rows.keys == (range(4096),)
 
 
-def test_strips_of_bigbird_share_their_masks_and_calls() -> None:
+def test_row_blocks_of_bigbird_share_their_masks_and_calls() -> None:
     pattern = p.SlidingWindow(192) | p.GlobalTokens(range(128)) | p.RandomBlocks(3, block=64, seed=0)
     found = program(pattern, 16_384)
     assert found.pairs <= 1.15 * pattern.count(16_384, 16_384)
-    assert len(found.strips) <= 40
+    assert len(found.groups) <= 40
 
 
 @pytest.mark.parametrize("name", ["window and global", "bigbird", "fixed causal", "strided", "dilated"])
 def test_no_program_computes_what_a_dense_mask_would(name: str) -> None:
     length = 2048
     assert program(PATTERNS[name], length).pairs < length * length / 3
+
+
+@pytest.mark.parametrize("backend", ["tiled", "fused"])
+def test_a_far_window_that_comes_into_sight_is_computed(backend: str) -> None:
+    pattern = p.CausalWindow(8) | p.Diagonals(back=900, ahead=-896)
+    q, k, v = make_qkv(q_len=2048, k_len=2048)
+    found, expected = (rg.attention(q, k, v, pattern=pattern, backend=name) for name in (backend, "reference"))
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_plan_of_a_long_window_names_tiled_and_its_share() -> None:
@@ -176,7 +183,7 @@ def test_what_it_does_not_compute_it_says(options: dict[str, Any], words: str) -
         rg.attention(q, k, v, backend="tiled", **options)
 
 
-def test_strict_refuses_strips_that_compute_too_much() -> None:
+def test_strict_refuses_row_blocks_that_compute_too_much() -> None:
     q, k, v = make_qkv(q_len=256, k_len=256)
     with pytest.raises(rg.UnsupportedError, match="more than twice as many"):
         rg.attention(q, k, v, pattern=p.CausalWindow(2), backend="tiled", strict=True)

@@ -11,7 +11,7 @@ from regard.core.plan import AttentionDetail, Plan, make_plan
 from regard.core.result import checked_wants
 from regard.kernels.fused import Fused
 from regard.kernels.reference import Reference
-from regard.kernels.scores import layout
+from regard.kernels.scores import blocking
 from regard.kernels.streamed import Streamed
 
 BACKENDS = {backend.name: backend for backend in (Fused(), Streamed(), Reference())}
@@ -42,4 +42,4 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options) -> torc
 def cut(monkeypatch, rows: int, pairs: int, aligned: int) -> None:
     """Strips of so many rows, parts of so many pairs, tiles that begin at multiples of `aligned`."""
     for name, value in {"ROWS": rows, "PAIRS": pairs, "ALIGNED": aligned}.items():
-        monkeypatch.setattr(layout, name, value)
+        monkeypatch.setattr(blocking, name, value)

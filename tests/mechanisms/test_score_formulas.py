@@ -13,7 +13,7 @@ from score_oracle import attend
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.kernels.scores import formulas, layout
+from regard.kernels.scores import blocking, formulas
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))
@@ -62,9 +62,9 @@ def test_it_is_the_formula_of_its_paper(name, backend, shared):
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize(("pairs", "slab"), [(1 << 17, 1 << 17), (16, 90), (64, 1)])
 def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, option, pairs, slab, monkeypatch):
-    monkeypatch.setattr(layout, "PAIRS", pairs)
-    monkeypatch.setattr(layout, "ROWS", 6 if pairs < 100 else 256)
-    monkeypatch.setattr(layout, "ALIGNED", 4)
+    monkeypatch.setattr(blocking, "PAIRS", pairs)
+    monkeypatch.setattr(blocking, "ROWS", 6 if pairs < 100 else 256)
+    monkeypatch.setattr(blocking, "ALIGNED", 4)
     monkeypatch.setattr(formulas, "SLAB", slab)
     for heads, shared in ((HEADS[0], True), (HEADS[1], False), (HEADS[2], False)):
         call = make_call(name, heads, learns=True, shared=shared)
@@ -95,8 +95,8 @@ def test_gradients_are_those_of_small_differences(name):
 
 @every
 def test_statistics_and_their_gradients_equal_those_of_the_formula(name, monkeypatch):
-    monkeypatch.setattr(layout, "PAIRS", 16)
-    monkeypatch.setattr(layout, "ALIGNED", 4)
+    monkeypatch.setattr(blocking, "PAIRS", 16)
+    monkeypatch.setattr(blocking, "ALIGNED", 4)
     monkeypatch.setattr(formulas, "SLAB", 60)
     want = ("log_sum_exp", "entropy", "received", "distance", rg.top_keys(3), rg.weights_of([1, 4], [5, 2]))
     for option in ("softcap", "start by row"):

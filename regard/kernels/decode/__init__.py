@@ -1,7 +1,8 @@
 """Few queries against many keys, as when a text is continued token by token.
 
-Query heads that share a key/value head become rows of one matrix, so that each key is read once; keys that a cache
-keeps narrow are widened piece by piece, never all at once. `fold` asks the fused operation, `weigh` holds the weights.
+Query heads that share a key/value head become rows of one matrix, so that each key is read once. Keys that a cache
+stores in a narrow dtype are widened chunk by chunk. `fold` calls the fused operation, `weigh` holds
+the weights.
 """
 
 from regard.kernels.decode.backend import Decode

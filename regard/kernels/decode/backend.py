@@ -12,9 +12,11 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.kernels import flash
 from regard.kernels.decode import fold, weigh
-from regard.kernels.decode.pieces import Piece, lower
+from regard.kernels.decode.runs import Runs, lower
+from regard.kernels.schedule import strict_refusal
 from regard.kernels.statistics.observe import observe
 from regard.mechanisms import ScaledDot, Softmax
+from regard.patterns.row_blocks import Kind, Run
 
 QUERIES = 16  # more are worth blocks of their own
 
@@ -27,17 +29,17 @@ class Decode:
     def assess(self, problem: Problem) -> Offer | Refusal:
         if (reason := _reason_against(problem)) is not None:
             return Refusal(reason)
-        pieces = lower(problem)
-        if problem.strict and (reason := _reason_against_strict(problem, pieces)) is not None:
-            return Refusal(reason)
+        runs = lower(problem)
+        if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
+            return refusal
         folds = _folds(problem)
-        return Offer(_cost(problem, pieces, folds), partial(self.run, problem, pieces, folds), takes_stored=True)
+        return Offer(_cost(problem, runs, folds), partial(self.run, problem, runs, folds), takes_stored=True)
 
-    def run(self, problem: Problem, pieces: tuple[Piece, ...], folds: bool, operands: Operands) -> Result:
+    def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
         with torch.no_grad():
-            if folds and pieces:
-                return fold.run(problem, pieces, operands)
-            return weigh.run(problem, pieces, operands) if pieces else _nothing(problem, operands)
+            if folds and runs:
+                return fold.run(problem, runs, operands)
+            return weigh.run(problem, runs, operands) if runs else _nothing(problem, operands)
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -54,15 +56,6 @@ def _reason_against(problem: Problem) -> str | None:
     return None
 
 
-def _reason_against_strict(problem: Problem, pieces: tuple[Piece, ...]) -> str | None:
-    pairs, kept = _pairs(problem, pieces), problem.kept_pairs
-    if kept is None:
-        return f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
-    if pairs <= 2 * kept:
-        return None
-    return f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many"
-
-
 def _folds(problem: Problem) -> bool:
     """Can the fused operation compute it, reading keys as they are?"""
     plain = problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
@@ -70,36 +63,36 @@ def _folds(problem: Problem) -> bool:
     return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
 
 
-def _pairs(problem: Problem, pieces: tuple[Piece, ...]) -> int:
-    return problem.batch * problem.heads * problem.q_len * sum(len(piece.keys) for piece in pieces)
+def _pairs(problem: Problem, runs: Runs) -> int:
+    return problem.batch * problem.heads * problem.q_len * sum(len(run.keys) for run in runs)
 
 
-def _cost(problem: Problem, pieces: tuple[Piece, ...], folds: bool) -> Cost:
+def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     """Each key and value is read once from memory, as it is stored; a chunk that was widened stays near the core."""
     width = 8 if problem.dtype == torch.float64 else 4
-    pairs = _pairs(problem, pieces)
-    keys = sum(len(piece.keys) for piece in pieces)
+    pairs = _pairs(problem, runs)
+    keys = sum(len(run.keys) for run in runs)
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    masks = width * max((_mask_size(problem, piece) for piece in pieces if piece.masked), default=0)
+    masks = width * max((_mask_size(problem, run) for run in runs if run.kind == Kind.BITS), default=0)
     flops = 2 * pairs * dims
     if folds:
-        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(pieces))
+        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(runs))
     size = weigh.chunk_size(problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device)
     chunks = -(-keys // size)
     scores = width * pairs
     return Cost(flops, stored + rows + 4 * scores + 2 * masks, 3 * scores + masks, pairs, calls=5 + 2 * chunks)
 
 
-def _mask_size(problem: Problem, piece: Piece) -> int:
+def _mask_size(problem: Problem, run: Run) -> int:
     rows = problem.batch if problem.q_start is None or problem.pattern.varies_by_row else 1
     heads = problem.heads if problem.bias is not None or problem.pattern.varies_by_head else problem.group
-    return rows * heads * problem.q_len * len(piece.keys)
+    return rows * heads * problem.q_len * len(run.keys)
 
 
 def _nothing(problem: Problem, operands: Operands) -> Result:
-    """No query of this problem sees a key."""
+    """The result where every row is empty."""
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
     none = operands.q.new_zeros(*shape, 0, dtype=wide)

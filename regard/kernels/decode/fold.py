@@ -1,4 +1,5 @@
-"""Few queries through the fused operation: a group of heads is one matrix of rows, a long cache several pieces."""
+"""Few queries through the fused operation: a group of heads is one matrix of rows, and the keys of a long cache are
+shared out among the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.kernels import flash
-from regard.kernels.decode.pieces import Piece, allowed
+from regard.kernels.decode.runs import Runs, allowed
+from regard.patterns.row_blocks import Run
 
 SPLIT = 512  # keys at least that one worker gets
 ROWS = 32  # that one worker takes anyway
@@ -19,38 +21,38 @@ ROWS = 32  # that one worker takes anyway
 Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-sum-exp (.., rows)
 
 
-def run(problem: Problem, pieces: tuple[Piece, ...], operands: Operands) -> Result:
+def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and log-sum-exp; keys and values need the dtype in which queries are computed."""
     k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
     q = operands.q.to(k.dtype).reshape(problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim)
     here = operands.grid.keys.start
     found: list[Merged] = []
-    for piece in pieces:
-        keys = slice(piece.keys.start - here, piece.keys.stop - here)
-        own = (k, v) if len(piece.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
-        found += _computed(q, *own, _mask(problem, operands, piece, k.dtype), problem.scale)
+    for one in runs:
+        keys = slice(one.keys.start - here, one.keys.stop - here)
+        own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
+        found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
     output, log_sum_exp = found[0] if len(found) == 1 else flash.merge(found)
     shape = operands.q.shape[:3]
     wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
     return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
 
 
-def _mask(problem: Problem, operands: Operands, piece: Piece, dtype: torch.dtype) -> torch.Tensor | None:
-    """Scores to add to the rows of a piece, (batch or 1, kv_heads or 1, group * q_len, keys)."""
-    seen, bias = allowed(problem, operands, piece)
+def _mask(problem: Problem, operands: Operands, run: Run, dtype: torch.dtype) -> torch.Tensor | None:
+    """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
+    seen, bias = allowed(problem, operands, run)
     if seen is None:
         return None
     mask = seen.new_zeros(seen.shape, dtype=dtype) if bias is None else bias.to(dtype).expand(seen.shape)
     mask = mask.masked_fill(~seen, -math.inf)
     heads = problem.heads if mask.shape[1] > 1 else problem.group
-    mask = mask.expand(mask.shape[0], heads, problem.q_len, len(piece.keys))
-    return mask.reshape(mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(piece.keys))
+    mask = mask.expand(mask.shape[0], heads, problem.q_len, len(run.keys))
+    return mask.reshape(mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys))
 
 
 def _computed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> list[Merged]:
-    """Attention over one piece, cut along the keys where that gives idle workers something to do."""
+    """Attention over one run, cut along the keys where that gives idle workers something to do."""
     parts = _parts(q, k.shape[2])
     if parts == 1:
         return [flash.forward(q, k, v, flash.Call(mask, False, scale))]
@@ -80,7 +82,7 @@ def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
 
 
 def _parts(q: torch.Tensor, keys: int) -> int:
-    """Into how many parts the keys of a piece are cut."""
+    """Into how many parts the keys of a run are cut."""
     if q.device.type == "cpu":
         workers = torch.get_num_threads()
     else:

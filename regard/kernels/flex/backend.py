@@ -1,4 +1,4 @@
-"""What the planner asks: does FlexAttention compute this, and what does it cost?"""
+"""When FlexAttention computes a problem, and what that costs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.kernels.flex.tile_map import TILE, most_pairs, tile_map
+from regard.kernels.schedule import strict_refusal
 from regard.kernels.second_order import first_order_only
 from regard.kernels.statistics.second_pass import tell, with_statistics
 from regard.mechanisms import ScaledDot, Softmax
@@ -46,19 +47,12 @@ class Flex:
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
         if problem.strict and problem.outlined:
-            most, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks), problem.counted
-            if kept is None or most.pairs > 2 * kept.pairs:
-                known = "an unknown number is" if kept is None else f"{kept.pairs} are"
-                return Refusal(
-                    f"strict=True, and it computes {most.pairs} pairs where {known} kept, more than twice as many"
-                )
+            pairs, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks).pairs, None
         elif problem.strict:
             tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
-            if tiles.pairs > 2 * tiles.kept:
-                return Refusal(
-                    f"strict=True, and it computes {tiles.pairs} pairs where {tiles.kept} are kept, "
-                    f"more than twice as many"
-                )
+            pairs, kept = tiles.pairs, tiles.kept
+        if problem.strict and (refusal := strict_refusal(problem, pairs, kept)) is not None:
+            return refusal
         return Offer(with_statistics(_cost(problem, grid), problem), partial(self.run, problem, grid))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
@@ -72,13 +66,12 @@ class Flex:
         """The output, and the log-sum-exp if a statistic needs it."""
         from torch.nn.attention.flex_attention import AuxRequest  # here, as these modules load the compiler
 
-        from regard.kernels.flex.changes import change_of
-        from regard.kernels.flex.tables import block_mask
+        from regard.kernels.flex.tables import block_mask, change_of
 
         tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
         q, k, v = operands.q, operands.k, operands.v
-        if tiles.lonely is not None:  # what stands in a query that sees no key reaches no gradient
-            q = q.masked_fill(tiles.lonely.to(q.device), 0)
+        if tiles.empty_rows is not None:  # what stands in an empty row reaches no gradient
+            q = q.masked_fill(tiles.empty_rows.to(q.device), 0)
         with torch._dynamo.config.patch(recompile_limit=KERNELS):
             output, aux = _kernel(self.compiled)(
                 _fitted(q), _fitted(k), _fitted(v),

@@ -1,4 +1,4 @@
-"""A pattern as tiles: which are seen whole, and bit by bit those that are seen in part; equal ones are kept once.
+"""A schedule in square tiles: full ones, and the bits of partial ones, each kept once.
 
 A kernel that reads bits is the same for every pattern, so that another window or stride compiles nothing.
 """
@@ -12,16 +12,16 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 
+from regard.kernels.schedule import Schedule, joined
 from regard.patterns import Grid, Pattern
 from regard.patterns.counts import Count
-from regard.patterns.narrowing import Blocks
-from regard.patterns.ranges import Ranges, covers, union
-from regard.patterns.survey import Budget, SpentError, estimated, look_cost, turning_rows
-from regard.patterns.tiles import Strip, strip_at, strips
+from regard.patterns.ranges import covers
+from regard.patterns.row_blocks import Answers, RowBlock
+from regard.patterns.survey import Budget, SpentError
 
 TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
-EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; those seen in part are numbered from 2
+EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +30,13 @@ class TileMap:
 
     kinds: (batch or 1, heads or 1, rows of tiles, columns of tiles) int32.
     bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
-    lonely: (batch or 1, heads or 1, q_len, 1), True = this query sees no key; None where every query sees one.
+    empty_rows: (batch or 1, heads or 1, q_len, 1); None where there is none.
     pairs, kept: of all batch rows and heads, the pairs in tiles that are not empty and the allowed ones among them.
     """
 
     kinds: torch.Tensor
     bits: torch.Tensor
-    lonely: torch.Tensor | None
+    empty_rows: torch.Tensor | None
     pairs: int
     kept: int
 
@@ -60,19 +60,19 @@ def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
     sheets: dict[Pattern, _Sheet] = {}
     found: list[list[_Sheet]] = []
-    for line in _plain(pattern, batch, heads):
-        for one in line:
+    for row in _plain(pattern, batch, heads):
+        for one in row:
             if one not in sheets:
                 sheets[one] = _sheet(one, grid, kinds)
-        found.append([sheets[one] for one in line])
-    lonely = torch.stack([torch.stack([~sheet.alive for sheet in line]) for line in found])[..., None]
+        found.append([sheets[one] for one in row])
+    empty_rows = torch.stack([torch.stack([sheet.empty_rows for sheet in row]) for row in found])[..., None]
     times = batch * heads // (len(found) * len(found[0]))
     return TileMap(
-        kinds=torch.stack([torch.stack([sheet.kinds for sheet in line]) for line in found]),
+        kinds=torch.stack([torch.stack([sheet.kinds for sheet in row]) for row in found]),
         bits=torch.stack(kinds.bits),
-        lonely=lonely if lonely.any() else None,
-        pairs=times * sum(sheet.pairs for line in found for sheet in line),
-        kept=times * sum(sheet.kept for line in found for sheet in line),
+        empty_rows=empty_rows if empty_rows.any() else None,
+        pairs=times * sum(sheet.pairs for row in found for sheet in row),
+        kept=times * sum(sheet.kept for row in found for sheet in row),
     )
 
 
@@ -87,30 +87,36 @@ def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int 
     """
     known: dict[Pattern, Count] = {}
     plain = _plain(pattern, batch, heads)
-    for one in {one for line in plain for one in line}:
+    for one in {one for row in plain for one in row}:
         known[one] = _most_pairs(one, grid, Budget(looks))
-    found = [known[one] for line in plain for one in line]
+    found = [known[one] for row in plain for one in row]
     times = batch * heads // (len(plain) * len(plain[0]))
     return Count(times * sum(one.pairs for one in found), all(one.exact for one in found))
 
 
 def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
-    def pairs(strip: Strip) -> int:
-        return len(strip.rows) * sum(map(len, _touched((*strip.full, *strip.partial), grid.keys)))
+    schedule = schedule_of(pattern, grid)
 
-    total = 0
+    def pairs(block: RowBlock) -> int:
+        columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
+        return len(block.rows) * sum(len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns)
+
     try:
-        for strip in strips(pattern, grid, TILE):
-            budget.spend(len(strip.full) + len(strip.partial))
-            total += pairs(strip)
+        blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
     except SpentError:
-        assert isinstance(grid.q_start, int)
-        turns = (row // TILE for row in turning_rows(pattern, grid.q_start, grid.q_len, grid.k_len))
-        middle = strip_at(pattern, grid, grid.q_len // 2, TILE)
-        cost = look_cost(len(middle.full) + len(middle.partial))
-        look = lambda at: (pairs(strip_at(pattern, grid, at * TILE, TILE)),)  # noqa: E731
-        return Count(sum(estimated(-(-grid.q_len // TILE), look, turns, cost)), exact=False)
-    return Count(total)
+        return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
+    return Count(sum(pairs(one) for block in blocks for one in block.each()))
+
+
+def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
+    """The schedule of a grid in rows of tiles."""
+    assert isinstance(grid.q_start, int)
+    return Schedule(pattern, grid.q_len, grid.k_len, (grid.q_start, grid.q_start), grid.keys, TILE)
+
+
+def tiles_of(some: range, keys: range) -> range:
+    """The columns of tiles that hold a key of a run, where tiles begin at the first of `keys`."""
+    return range((some.start - keys.start) // TILE, (some[-1] - keys.start) // TILE + 1)
 
 
 def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
@@ -121,10 +127,10 @@ def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
 
 @dataclass
 class _Kinds:
-    """Every kind of tile met so far: its bits, the rows that see a key in it, and how many pairs it allows."""
+    """Every kind of tile met so far: its bits, the rows that may look at a key of it, and how many pairs it allows."""
 
     bits: list[torch.Tensor] = field(default_factory=list)
-    alive: list[torch.Tensor] = field(default_factory=list)
+    looking: list[torch.Tensor] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     _numbers: dict[bytes, int] = field(default_factory=dict)
 
@@ -133,67 +139,52 @@ class _Kinds:
             self.number(torch.full((TILE, TILE), whole, device="cpu"))
 
     def number(self, allowed: torch.Tensor) -> int:
-        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); beyond an end nobody sees anybody."""
+        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); pairs beyond an end are masked."""
         allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
         bits = (allowed.unflatten(-1, (-1, 8)) * BIT).sum(-1).to(torch.uint8)
         name = bits.numpy().tobytes()
         if name not in self._numbers:
             self._numbers[name] = len(self.bits)
             self.bits.append(bits)
-            self.alive.append(allowed.any(-1))
+            self.looking.append(allowed.any(-1))
             self.kept.append(int(allowed.sum()))
         return self._numbers[name]
 
 
 @dataclass(frozen=True)
 class _Sheet:
-    """The tiles of one pattern: kinds (rows of tiles, columns), which queries see a key, and pairs as in TileMap."""
+    """The tiles of one pattern: kinds (rows of tiles, columns), which rows are empty, and pairs as in TileMap."""
 
     kinds: torch.Tensor
-    alive: torch.Tensor
+    empty_rows: torch.Tensor
     pairs: int
     kept: int
 
 
 def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
-    blocks = Blocks(pattern, grid)
+    answers = Answers(pattern, grid)
     numbers: dict[Hashable, int] = {}  # of blocks that the pattern cannot tell apart
-    lines, alive = [], []
+    table, empty_rows = [], []
     pairs = kept = 0
-    for strip in strips(pattern, grid, TILE):
-        line = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
-        seeing = torch.zeros(TILE, dtype=torch.bool, device="cpu")
-        for column in _columns((*strip.full, *strip.partial), grid.keys):
+    for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):
+        row = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
+        looking = torch.zeros(TILE, dtype=torch.bool, device="cpu")
+        for column in dict.fromkeys(column for run in block.runs for column in tiles_of(run.keys, grid.keys)):
             keys = grid.keys[column * TILE : (column + 1) * TILE]
-            place = strip.rows, keys
-            if len(strip.rows) == len(keys) == TILE and covers(strip.full, keys):
+            place = block.rows, keys
+            if len(block.rows) == len(keys) == TILE and covers(block.full, keys):
                 kind = FULL
             else:
-                allowed = blocks.allowed(*place)
-                name = blocks.names[place]
+                allowed = answers.allowed(*place)
+                name = answers.names[place]
                 kind = numbers[name] if name in numbers else kinds.number(allowed)
                 if name is not None:
                     numbers[name] = kind
             if kind != EMPTY:
-                line[column] = kind
-                seeing |= kinds.alive[kind]
-                pairs += len(strip.rows) * len(keys)
+                row[column] = kind
+                looking |= kinds.looking[kind]
+                pairs += len(block.rows) * len(keys)
                 kept += kinds.kept[kind]
-        lines.append(line)
-        alive.append(seeing[: len(strip.rows)])
-    return _Sheet(torch.stack(lines), torch.cat(alive), pairs, kept)
-
-
-def _columns(some: Ranges, keys: range) -> list[int]:
-    """Columns of tiles in which a key of these ranges lies."""
-    return [column for run in _tile_runs(some, keys) for column in run]
-
-
-def _touched(some: Ranges, keys: range) -> Ranges:
-    """The keys of these tiles."""
-    return tuple(keys[run.start * TILE : run.stop * TILE] for run in _tile_runs(some, keys))
-
-
-def _tile_runs(some: Ranges, keys: range) -> Ranges:
-    inside = (range(max(one.start, keys.start), min(one.stop, keys.stop)) for one in some)
-    return union(range((one.start - keys.start) // TILE, (one[-1] - keys.start) // TILE + 1) for one in inside if one)
+        table.append(row)
+        empty_rows.append(~looking[: len(block.rows)])
+    return _Sheet(torch.stack(table), torch.cat(empty_rows), pairs, kept)

@@ -1,23 +1,77 @@
-"""How a call is laid out for its walks: the whole text in one, or documents of like length side by side."""
+"""How a call is arranged for its walks: the whole text in one, or documents of similar length side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional
 
 from regard.core.backend import Operands
 from regard.core.problem import Problem
-from regard.kernels.linear.documents import Pack, pack_documents, put_back
 from regard.kernels.linear.function import follow, follow_on
 from regard.kernels.linear.sight import Sight, live_keys, shown
 from regard.kernels.linear.walk import Tensors, Walk
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal, SameDocument
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Documents at most twice as long as each other.
+
+    places: (documents, longest), where among the positions of all batch rows each stands; a shorter document's last
+    place is repeated. real: likewise, False for the repetitions.
+    """
+
+    places: torch.Tensor
+    real: torch.Tensor
+
+    def take(self, x: torch.Tensor) -> torch.Tensor:
+        """From (batch, heads, positions, ...) to (documents, heads, longest, ...)."""
+        found = x.transpose(1, 2).flatten(0, 1).index_select(0, self.places.flatten())
+        return found.unflatten(0, self.places.shape).transpose(1, 2)
+
+
+def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
+    """The documents of a call: positions of one batch row with equal ids, in all of several ids.
+
+    Args:
+        ids: each (length or more,) or (batch, length or more).
+        batch: rows.
+        length: positions.
+        device: where.
+    """
+    names = torch.arange(batch, device=device)[:, None].expand(batch, length)
+    for one in ids:
+        _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)
+        _, names = torch.unique(names * length * batch + here, return_inverse=True)
+    names = names.flatten()
+    places = names.argsort(stable=True)  # document by document, each in the order of its text
+    lengths = torch.bincount(names)
+    return list(_by_length(places, lengths, lengths.cumsum(0) - lengths))
+
+
+def _by_length(places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor) -> Iterator[Pack]:
+    classes = lengths.double().log2().ceil().long()  # 1, 2, 3 to 4, 5 to 8, ...
+    for one in classes.unique().tolist():
+        mine = classes == one
+        steps = torch.arange(int(lengths[mine].max()), device=places.device)
+        last = lengths[mine, None] - 1
+        yield Pack(places[starts[mine, None] + steps.minimum(last)], steps <= last)
+
+
+def put_back(packs: Sequence[Pack], parts: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
+    """From each pack's (documents, heads, longest, ...) to (batch, heads, positions, ...)."""
+    real = torch.cat([pack.real.flatten() for pack in packs]).nonzero()[:, 0]
+    places = torch.cat([pack.places.flatten() for pack in packs])[real]
+    source = torch.empty_like(places).index_copy_(0, places, real)
+    rows = torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])
+    return rows.index_select(0, source).unflatten(0, (batch, -1)).transpose(1, 2)
+
 
 Told = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)
 
@@ -48,7 +102,7 @@ def _whole(problem: Problem, operands: Operands) -> Told:
     if sight.live is None and sight.walk.rows and not _learning(operands):
         output, log = _in_blocks(problem, operands, sight.walk)
     else:
-        output, log = _walked(sight, _features(problem, operands, sight.live, sight.lonely()), operands.v)
+        output, log = _walked(sight, _features(problem, operands, sight.live, sight.empty_rows()), operands.v)
     if not alone:
         return output, log
     return functional.pad(output, (0, 0, alone, 0)), functional.pad(log, (alone, 0), value=-math.inf)
@@ -92,9 +146,9 @@ def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) 
     seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
     seen = _on_all(seen if live is None else live, problem, operands).expand(batch, 1, length)
     sights = [_sight(pack, seen, is_causal(problem)) for pack in packs]
-    hidden = [rows for one in sights if (rows := one.lonely()) is not None]
-    lonely = put_back(packs, hidden, batch) if cut or live is not None else None
-    found = _features(problem, operands, live, lonely)
+    hidden = [rows for one in sights if (rows := one.empty_rows()) is not None]
+    empty_rows = put_back(packs, hidden, batch) if cut or live is not None else None
+    found = _features(problem, operands, live, empty_rows)
     k, k_log, decay_log = (
         None if x is None else _on_all(x, problem, operands) for x in (found.k, found.k_log, found.decay_log)
     )
@@ -122,9 +176,11 @@ def _on_all(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tens
     return functional.pad(x, (0, 0) * (x.dim() - 3) + (keys.start, problem.k_len - keys.stop))
 
 
-def _features(problem: Problem, operands: Operands, live: torch.Tensor | None, lonely: torch.Tensor | None) -> Features:
+def _features(
+    problem: Problem, operands: Operands, live: torch.Tensor | None, empty_rows: torch.Tensor | None
+) -> Features:
     assert isinstance(problem.mechanism, Kernelised)
-    q = operands.q if lonely is None else operands.q.masked_fill(lonely[..., None], 0)
+    q = operands.q if empty_rows is None else operands.q.masked_fill(empty_rows[..., None], 0)
     handed = shown(problem.mechanism, operands.parameters, live)
     return problem.mechanism.lift(q, operands.k, problem.scale, handed)
 

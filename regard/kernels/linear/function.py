@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.kernels.linear.chunk import Sums
-from regard.kernels.linear.walk import Step, Tensors, Walk, shares, vanishing
+from regard.kernels.linear.walk import Step, Sums, Tensors, Walk, shares, vanishing
 from regard.kernels.second_order import Piece, gradients
 
 

@@ -1,14 +1,145 @@
-"""Over a text, chunk by chunk: which rows are answered when, from which tensors."""
+"""Over a text, chunk by chunk: a sum over keys, what one more chunk adds to it, and which rows it answers when.
+
+    answer_i = Σ_j e_ij (q_i · k_j) [v_j, 1],  e_ij = exp(k_log_j + Σ decay_log_t over j < t <= i)
+
+whose last number is the denominator. With c_i the sum of decay_log up to i, ℓ_j = k_log_j - c_j: e_ij is
+exp(c_i + ℓ_j), and answers are returned divided by exp(c_i + M_i), where M_i is the largest ℓ_j so far. So nothing
+overflows, and no later key changes an earlier answer.
+
+Source: Transformers are RNNs, Katharopoulos et al. 2020, equations 16 to 20, a chunk at a time.
+
+Letters: u units (batch row and key/value head), g query heads of each, n positions of the chunk, f features.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from regard.kernels.linear.chunk import Chunk, Sums
+FAINTEST = -1e30  # in place of the logarithm of 0, from which nothing can be subtracted
+
+
+@dataclass(frozen=True)
+class Sums:
+    """`exp(log) · total` is Σ_j e_ij k_j [v_j, 1]ᵀ over the keys so far, for the last position i.
+
+    total: (u, f, v_dim + 1). log: (u, 1), -inf before the first key; None where no key has a logarithm.
+    """
+
+    total: torch.Tensor
+    log: torch.Tensor | None
+
+    @classmethod
+    def none(cls, like: torch.Tensor, features: int, v_dim: int, scaled: bool) -> Sums:
+        """The sum of no keys, for units like those of `like` (u, ...)."""
+        log = like.new_full((len(like), 1), -torch.inf) if scaled else None
+        return cls(like.new_zeros(len(like), features, v_dim + 1), log)
+
+    def answer(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What queries (u, g, n, f) after all these keys are told: (u, g, n, v_dim + 1), divided by exp of (u, 1)."""
+        return torch.bmm(q.flatten(1, 2), self.total).view(*q.shape[:3], self.total.shape[-1]), self.log
+
+    def send(self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """From the gradient by these answers (u, g, n, v_dim + 1): that of q, and `later` with that of the sum."""
+        q, grad, shape = q.flatten(1, 2), grad.flatten(1, 2), q.shape
+        return torch.bmm(grad, self.total.mT).view(shape), torch.baddbmm(later, q.mT, grad)
+
+
+class Chunk:
+    """Keys that follow on `before`: k (u, n, f), v with a column of ones (u, n, v_dim + 1), k_log and decay_log (u, n).
+
+    Both logarithms are given if `before` has one, and neither otherwise, which is computed with less.
+    """
+
+    def __init__(
+        self,
+        before: Sums,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        k_log: torch.Tensor | None = None,
+        decay_log: torch.Tensor | None = None,
+    ) -> None:
+        self.before, self.k, self.v = before, k, v
+        self.scaled = before.log is not None
+        if before.log is None or k_log is None or decay_log is None:
+            return
+        self.decayed = decay_log.cumsum(-1)  # c_i, (u, n)
+        self.log = k_log - self.decayed  # ℓ_j, (u, n)
+        highest = torch.maximum(before.log, self.log).detach().cummax(-1).values
+        self.highest = highest.clamp_min(FAINTEST)  # M_i, (u, n); it cancels, so it needs no gradient
+
+    @cached_property
+    def carried(self) -> torch.Tensor:
+        """How much of the sum before each position hears of, (u, 1, n, 1)."""
+        assert self.before.log is not None
+        return (self.before.log - self.highest).exp()[:, None, :, None]
+
+    @cached_property
+    def pairs(self) -> torch.Tensor:
+        """exp(ℓ_j - M_i) where j <= i, (u, 1, n, n); above the diagonal finite, and to be ignored."""
+        return (self.log[:, None] - self.highest[..., None]).clamp_max(0).exp()[:, None]
+
+    @cached_property
+    def kept(self) -> torch.Tensor:
+        """How much of the sum before stays in the sum after, (u, 1, 1)."""
+        return self.carried[:, 0, -1:]
+
+    @cached_property
+    def added(self) -> torch.Tensor:
+        """With what each key enters the sum after, (u, n, 1)."""
+        return (self.log - self.highest[:, -1:]).exp()[..., None]
+
+    def after(self) -> Sums:
+        """The sum that holds these keys too."""
+        if not self.scaled:
+            return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
+        total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
+        return Sums(total, self.highest[:, -1:] + self.decayed[:, -1:])
+
+    def answer(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What queries (u, g, n, f) at these positions are told: (u, g, n, v_dim + 1), divided by exp of (u, n)."""
+        found, _ = self.before.answer(q)
+        if not self.scaled:
+            weights, log = _products(q, self.k).tril_(), None
+        else:
+            found, weights, log = (
+                found * self.carried,
+                (_products(q, self.k) * self.pairs).tril_(),
+                self.highest + self.decayed,
+            )
+        return found.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(found.shape), log
+
+    def send_keys(self, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """From the gradient by the sum after, (u, f, v_dim + 1): those of k, of v, and of the sum before."""
+        if not self.scaled:
+            return self.v @ later.mT, self.k @ later, later
+        return self.added * (self.v @ later.mT), (self.k * self.added) @ later, self.kept * later
+
+    def send(
+        self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """From the gradients by answers (u, g, n, v_dim + 1) and the sum after: those of q, k, v and the sum before."""
+        dk, dv, later = self.send_keys(later)
+        from_before = grad * self.carried if self.scaled else grad
+        weights, pull = _products(q, self.k), _products(grad, self.v)  # (u, g, n, n)
+        if self.scaled:
+            weights, pull = weights.mul_(self.pairs), pull.mul_(self.pairs)
+        weights, pull = weights.tril_().flatten(1, 2), pull.tril_().flatten(1, 2)
+        dq, later = self.before.send(q, from_before, later)
+        dq.flatten(1, 2).baddbmm_(pull, self.k)
+        dk.baddbmm_(pull.mT, q.flatten(1, 2))
+        dv.baddbmm_(weights.mT, grad.flatten(1, 2))
+        return dq, dk, dv, later
+
+
+def _products(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """The dot product of each (u, g, n, ·) with each (u, n, ·): (u, g, n, n)."""
+    return torch.bmm(rows.flatten(1, 2), keys.mT).view(*rows.shape[:3], keys.shape[1])
+
 
 CHUNK = 64  # positions whose pairs are weighed; measured on CPU, 64 to 128 are best
 BLOCK = 1024  # positions that enter a sum, or are answered from it, at once

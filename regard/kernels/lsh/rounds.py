@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.kernels import flash
-from regard.kernels.lsh.order import meets
 from regard.kernels.second_order import Piece, gradients
+from regard.mechanisms import LSH
 
 BLOCK = 1 << 19  # pairs computed at once, at most (but one tile)
 
@@ -149,7 +149,8 @@ class Round:
         for run in self.layout.runs():
             g, one, out = (x[:, run] for x in rows)
             extra = None if pull is None else pull[:, run]
-            sent = flash.backward(g, extra, one, k[:, run], v[:, run], out, sums[:, run], self.call(run, q.dtype))
+            here = flash.Saved(one, k[:, run], v[:, run], out, sums[:, run], g, extra)
+            sent = flash.backward(here, self.call(run, q.dtype))
             dq[:, run] = sent[0]
             self._fold(dk, sent[1], run)
             self._fold(dv, sent[2], run)
@@ -216,3 +217,38 @@ def _over_rounds(
 
 def _rounds(layout: Layout, order: torch.Tensor, codes: torch.Tensor) -> Iterator[Round]:
     return (Round(layout, order, codes, number) for number in range(order.shape[1]))
+
+
+def sort_keys(
+    mechanism: LSH, k: torch.Tensor, live: torch.Tensor | None, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys by (bucket, position), hidden ones last, and a code for each: i and j see each other's chunk if `meets`.
+
+    Args:
+        mechanism: the declaration.
+        k: (batch, heads, keys, head_dim).
+        live: None, or which keys are not hidden, (batch or 1, keys).
+        causal: count chunks inside each bucket.
+
+    Returns:
+        order: the keys in each round's order, (batch, heads, rounds, keys).
+        codes: by position, (batch, heads, rounds, keys).
+    """
+    bucket, keys = mechanism.bucket(k), k.shape[2]
+    if live is not None:
+        bucket = bucket.masked_fill(~live[:, None, None], mechanism.bucket_count)
+    bucket, order = bucket.sort(stable=True)
+    place = torch.arange(keys, device=k.device).expand_as(bucket)
+    rank = place - torch.searchsorted(bucket, bucket) if causal else place
+    stride = -(-keys // mechanism.chunk) + 1  # more than the chunks there are: no two buckets have neighbouring codes
+    codes = bucket * stride + rank // mechanism.chunk
+    codes = codes.where(bucket < mechanism.bucket_count, -2 - 2 * place)  # hidden keys are two apart from everyone
+    codes = torch.empty_like(codes).scatter_(-1, order, codes)
+    most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
+    small = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max)
+    return order, codes.to(small)
+
+
+def meets(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Is the key in the query's own chunk of its bucket, or in the one before? (..., queries, keys) of their codes."""
+    return (query[..., None] - key[..., None, :]).bitwise_and_(-2).logical_not()  # the difference is 0 or 1

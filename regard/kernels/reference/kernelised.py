@@ -25,28 +25,28 @@ def kernelised_attention(problem: Problem, operands: Operands) -> Result:
     assert isinstance(mechanism, Kernelised)
     wide = torch.promote_types(operands.q.dtype, torch.float32)
     allowed = problem.pattern.evaluate(operands.grid)  # (q_len, keys), or (batch or 1, 1, q_len, keys)
-    lonely = ~allowed.any(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+    empty_rows = ~allowed.any(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
 
-    q = operands.q.to(wide).masked_fill(lonely, 0)
+    q = operands.q.to(wide).masked_fill(empty_rows, 0)
     features = mechanism.lift(q, operands.k.to(wide), problem.scale, operands.parameters)
 
     each = lambda x: x.repeat_interleave(problem.group, dim=1)  # noqa: E731 - from kv_heads to heads
     alike = features.q @ each(features.k).mT  # (batch, heads, q_len, keys)
-    e = each(_logarithms(features, allowed)).where(allowed, -math.inf).masked_fill(lonely, 0)
+    e = each(_logarithms(features, allowed)).where(allowed, -math.inf).masked_fill(empty_rows, 0)
     shares = e.softmax(-1)  # e_ij over their sum, so that none overflows
     total = (alike * shares).sum(-1, keepdim=True)  # (batch, heads, q_len, 1)
     if features.floor is not None:
         total = total.clamp_min(features.floor)
-    blind = lonely | (total == 0)  # features of 0 see nobody
-    total = total.masked_fill(blind, 1)
-    weights = (alike * shares / total).masked_fill(blind, 0)
+    no_weight = empty_rows | (total == 0)  # all features of the row are 0
+    total = total.masked_fill(no_weight, 1)
+    weights = (alike * shares / total).masked_fill(no_weight, 0)
     output = (weights @ each(operands.v.to(wide))).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
 
     log_sum_exp = None
     if "log_sum_exp" in problem.want:
         log_sum_exp = total.squeeze(-1).log() + e.logsumexp(-1)
         log_sum_exp = log_sum_exp if features.q_log is None else log_sum_exp + features.q_log
-        log_sum_exp = log_sum_exp.masked_fill(blind[..., 0], -math.inf)
+        log_sum_exp = log_sum_exp.masked_fill(no_weight[..., 0], -math.inf)
     return Result(output, log_sum_exp, **observe(problem, operands.grid, weights, allowed.expand(weights.shape)))
 
 

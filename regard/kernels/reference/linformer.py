@@ -21,15 +21,15 @@ def linformer_attention(problem: Problem, operands: Operands) -> Result:
     """The formula above; hidden keys and values arrive as zeros, and rows without any key answer with zeros."""
     assert isinstance(problem.mechanism, Linformer)
     wide = torch.promote_types(operands.q.dtype, torch.float32)
-    lonely = ~problem.pattern.evaluate(operands.grid).any(-1, keepdim=True)
+    empty_rows = ~problem.pattern.evaluate(operands.grid).any(-1, keepdim=True)
     E, F = (matrix.to(wide) for matrix in problem.mechanism.projections(operands.parameters))
 
-    q = operands.q.to(wide).masked_fill(lonely, 0)
+    q = operands.q.to(wide).masked_fill(empty_rows, 0)
     k = (E @ operands.k.to(wide)).repeat_interleave(problem.group, dim=1)  # (batch, heads, rank, head_dim)
     v = (F @ operands.v.to(wide)).repeat_interleave(problem.group, dim=1)  # (batch, heads, rank, v_dim)
 
     scores = q @ k.mT * problem.scale  # (batch, heads, q_len, rank)
-    output = (scores.softmax(-1) @ v).masked_fill(lonely, 0).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
+    output = (scores.softmax(-1) @ v).masked_fill(empty_rows, 0).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
     if "log_sum_exp" not in problem.want:
         return Result(output)
-    return Result(output, scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf))
+    return Result(output, scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf))

@@ -36,16 +36,16 @@ def lsh_attention(problem: Problem, operands: Operands) -> Result:
     causal = any(isinstance(part, Causal) for part in joined(problem.pattern))
 
     allowed = _allowed(mechanism, operands.k, own, live, causal)  # (batch, heads, q_len, keys)
-    lonely = ~allowed.any(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+    empty_rows = ~allowed.any(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
 
-    q, k = operands.q.to(wide).masked_fill(lonely, 0), mechanism.unit(operands.k.to(wide))
-    scores = (q @ k.mT * problem.scale).masked_fill(~allowed, -math.inf).masked_fill(lonely, 0)
-    weights = scores.softmax(-1).masked_fill(lonely, 0)
+    q, k = operands.q.to(wide).masked_fill(empty_rows, 0), mechanism.unit(operands.k.to(wide))
+    scores = (q @ k.mT * problem.scale).masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
+    weights = scores.softmax(-1).masked_fill(empty_rows, 0)
     output = (weights @ operands.v.to(wide)).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
 
     log_sum_exp = None
     if "log_sum_exp" in problem.want:
-        log_sum_exp = scores.logsumexp(-1).masked_fill(lonely[..., 0], -math.inf)
+        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
     return Result(output, log_sum_exp, **observe(problem, grid, weights, allowed))
 
 

@@ -1,5 +1,5 @@
-"""Scores block by block, in workspaces that stay in a core's cache: what fused operations cannot do or do not tell.
+"""Scores block by block, in workspaces that stay in a core's cache: for what fused operations do not compute.
 
-`layout` says where a problem has scores, `blocks` computes them, `gradients` sends back what arrives at them,
-`diagonals` reads and sums a bias by distance.
+`blocking` cuts the row blocks of a schedule along keys and heads, `formulas` computes the score of a pair, `blocks`
+computes the scores of a block and sends gradients back, `plain` is the same as plain operations for second derivatives.
 """

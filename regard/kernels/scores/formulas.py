@@ -1,22 +1,23 @@
-"""What is computed of each pair of a block: a dot product, or a sum of tanh without all of its terms in memory.
+"""The score of each pair of a score block: a dot product, a sum of tanh, or the distance from a predicted centre.
 
-Queries are (units, lines, head_dim), keys (units, keys, head_dim), scores (units, lines, keys), as in `blocks`.
+Queries are (units, lines, head_dim), keys (units, keys, head_dim), scores (units, lines, keys), as in `blocks`. A sum
+of tanh is computed without all of its terms in memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
+from regard.core.backend import Operands
 from regard.core.problem import Problem
-from regard.kernels.scores.workspace import Workspace
+from regard.kernels.scores.blocking import ScoreBlock, Workspace
 from regard.mechanisms.scores.base import AroundCentre, TanhSum
-
-if TYPE_CHECKING:
-    from regard.kernels.scores.blocks import Block
+from regard.patterns import Grid
 
 SLAB = 1 << 17  # terms of tanh sums at once on CPU: 512 KiB in float32, beside the scores in a core's cache
 SLAB_ELSEWHERE = 1 << 22
@@ -51,13 +52,13 @@ class Formula(Protocol):
         """Queries as `compute` and `send` take them."""
         ...
 
-    def compute(self, block: Block, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
         """Write the scores times the factor."""
         ...
 
     def send(
         self,
-        block: Block,
+        block: ScoreBlock,
         gradient: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -78,12 +79,12 @@ class Dots:
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q * self.factor
 
-    def compute(self, block: Block, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
         torch.bmm(q, k.mT, out=out)
 
     def send(
         self,
-        block: Block,
+        block: ScoreBlock,
         gradient: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -115,7 +116,7 @@ class TanhSums:
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q
 
-    def compute(self, block: Block, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
         shape = self._shape(block)
         q, k, out = q.view(*shape[:3], 1, -1), k[:, None, None], out.view(shape)
         energy = (self._energies(block) * self.factor)[..., None]  # (units, heads, terms, 1)
@@ -126,7 +127,7 @@ class TanhSums:
 
     def send(
         self,
-        block: Block,
+        block: ScoreBlock,
         gradient: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -158,7 +159,7 @@ class TanhSums:
         shape = (*q.shape[:3], k.shape[3], self._terms)
         return torch.add(q, k, out=self._room.shaped(shape)).tanh_()
 
-    def _shape(self, block: Block) -> tuple[int, int, int, int]:
+    def _shape(self, block: ScoreBlock) -> tuple[int, int, int, int]:
         """(units, heads of a group, rows, keys)."""
         batch, heads, rows, keys = block.shape
         return batch * block.kv_heads, heads // block.kv_heads, rows, keys
@@ -172,13 +173,13 @@ class TanhSums:
             cuts.append([slice(at, min(at + step, size)) for at in range(0, size, step)])
         yield from product(*reversed(cuts))
 
-    def _energies(self, block: Block) -> torch.Tensor:
+    def _energies(self, block: ScoreBlock) -> torch.Tensor:
         """v of a block's heads, (units, heads of a group, terms)."""
         own = self.energy if self.energy.shape[0] == 1 else self.energy[block.heads]
         own = own.expand(block.shape[1], -1).unflatten(0, (block.kv_heads, -1))
         return own.expand(block.shape[0], *own.shape).flatten(0, 1)
 
-    def _learn(self, block: Block, gradient: torch.Tensor) -> None:
+    def _learn(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         """Add the gradient of a block's v, (units, heads of a group, 1, terms)."""
         assert self.to_energy is not None
         by_head = gradient.view(block.shape[0], block.shape[1], -1).sum(0) * self.scale
@@ -186,3 +187,59 @@ class TanhSums:
             self.to_energy += by_head.sum(0, keepdim=True)
         else:
             self.to_energy[block.heads] += by_head
+
+
+class Centres:
+    """`- (j - p)² / (2 σ²)`, and -inf where a key is farther from p than the window; its gradient goes to `to_share`.
+
+    Args:
+        score: the window.
+        share: which share of the live keys lies before p, (batch, heads, q_len), in the dtype of the scores.
+        first: position of the first live key, (batch or 1, heads or 1, 1).
+        count: how many live keys there are, likewise.
+        grid: where the keys stand.
+    """
+
+    def __init__(
+        self, score: AroundCentre, share: torch.Tensor, first: torch.Tensor, count: torch.Tensor, grid: Grid
+    ) -> None:
+        self._score, self._count = score, count.to(share.dtype)
+        self._places = first + share * self._count  # p, (batch, heads, q_len)
+        self._k_pos = grid.k_pos.to(share.dtype)
+        self._sums = torch.zeros_like(share)
+
+    def add_to(self, block: ScoreBlock, by_head: torch.Tensor, unit: float) -> None:
+        """Add the term, in this unit, to the scores of a block, (batch, heads, rows, keys)."""
+        apart = self._apart(block)
+        by_head.addcmul_(apart, apart, value=-unit * self._score.precision / 2)
+        by_head.masked_fill_(apart.abs_() > self._score.window, -math.inf)
+
+    def send(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+        """Take what the gradient of a block's scores, (batch, heads, rows, keys), sends to p."""
+        self._sums[block.lines] += (gradient * self._apart(block)).sum(-1)
+
+    @property
+    def to_share(self) -> torch.Tensor:
+        """The gradient of the share, (batch, heads, q_len)."""
+        return self._sums * self._score.precision * self._count
+
+    def _apart(self, block: ScoreBlock) -> torch.Tensor:
+        return self._k_pos[block.columns] - self._places[block.lines][..., None]
+
+
+def live_keys(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first key that a query of a call sees, and how many there are from it to the last one, (batch or 1, heads
+    or 1, 1) each."""
+    seen = problem.pattern.visible_keys(grid)
+    if seen is None or not len(grid.keys):
+        whole = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device).view(2, 1, 1, 1)
+        return whole[0], whole[1]
+    places = torch.arange(len(grid.keys), device=grid.device)
+    first = places.where(seen, len(grid.keys)).amin(-1, keepdim=True)
+    stop = (places + 1).where(seen, 0).amax(-1, keepdim=True)
+    return first + grid.keys.start, (stop - first).clamp_min(0)
+
+
+def centres(score: AroundCentre, problem: Problem, operands: Operands, share: torch.Tensor) -> Centres:
+    """The term of a call."""
+    return Centres(score, share, *live_keys(problem, operands.grid), operands.grid)

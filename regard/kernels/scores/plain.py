@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from regard.core.backend import Operands, Relative
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import Problem
 from regard.kernels import dropout
 from regard.kernels.flash import weigh
-from regard.kernels.scores.centres import live_keys
-from regard.kernels.scores.formulas import sums_tanh
+from regard.kernels.schedule import Schedule, joined
+from regard.kernels.scores.formulas import live_keys, sums_tanh
 from regard.kernels.second_order import Index, Piece
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores.base import AroundCentre
@@ -27,7 +27,7 @@ from regard.patterns.ranges import Ranges
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums
 
-Part = torch.Tensor | None
+Maybe = torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Rows:
         rows = slice(None) if bias.shape[2] == 1 else self.lines[2]
         return slice(None), slice(None), rows, slice(None) if bias.shape[3] == 1 else self.columns
 
-    def scores(self, q: torch.Tensor, k: torch.Tensor, bias: Part, energy: Part, centre: Part) -> Scored:
+    def scores(self, q: torch.Tensor, k: torch.Tensor, bias: Maybe, energy: Maybe, centre: Maybe) -> Scored:
         """The scores (batch, heads, rows, keys), and which of them are hidden."""
         problem = self.problem
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -119,7 +119,7 @@ class Rows:
         places = first + centre * count
         return self._by_run(lambda grid: grid.k_pos.to(centre.dtype)) - places[..., None]
 
-    def _alike(self, q: torch.Tensor, k: torch.Tensor, energy: Part) -> torch.Tensor:
+    def _alike(self, q: torch.Tensor, k: torch.Tensor, energy: Maybe) -> torch.Tensor:
         """The score of each pair before the scale, (batch, heads, rows, keys)."""
         if energy is None:
             q = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
@@ -144,30 +144,25 @@ class Scored:
 
 def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[Rows]:
     """The rows of a problem, or those wanted, in blocks of as many as fit."""
-    keys = operands.grid.keys
+    schedule = Schedule.of_problem(problem, problem.q_len)
     width = problem.batch * problem.heads * (problem.head_dim if sums_tanh(problem) else 1)
-    for run in [range(problem.q_len)] if wanted is None else wanted:
-        at = run.start
-        while at < run.stop:
-            count, runs = 1, _runs(problem, range(at, at + 1), keys)
-            while at + count < run.stop:  # twice as many rows, as long as their scores fit
-                more = range(at, min(run.stop, at + 2 * count))
-                wider = _runs(problem, more, keys)
+
+    def runs(rows: range) -> Ranges:
+        return joined(tuple(run.keys for run in schedule.block_of(rows).runs))
+
+    for some in [range(problem.q_len)] if wanted is None else wanted:
+        at = some.start
+        while at < some.stop:
+            count, here = 1, runs(range(at, at + 1))
+            while at + count < some.stop:  # twice as many rows, as long as their scores fit
+                more = range(at, min(some.stop, at + 2 * count))
+                wider = runs(more)
                 if len(more) * sum(map(len, wider)) * width > NUMBERS:
                     break
-                count, runs = len(more), wider
-            if runs:
-                yield Rows(problem, operands, range(at, at + count), runs)
+                count, here = len(more), wider
+            if here:
+                yield Rows(problem, operands, range(at, at + count), here)
             at += count
-
-
-def _runs(problem: Problem, rows: range, keys: range) -> Ranges:
-    if problem.q_start is PER_ROW:
-        return (keys,) if keys else ()
-    first, last = problem.q_start + rows.start, problem.q_start + rows.stop - 1
-    seen = problem.pattern.segments(first, last, problem.k_len).some
-    cut = (range(max(run.start, keys.start), min(run.stop, keys.stop)) for run in seen)
-    return tuple(run for run in cut if run)
 
 
 def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:

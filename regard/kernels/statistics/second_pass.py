@@ -17,13 +17,11 @@ import torch
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
-from regard.kernels.scores.blocks import LOG2E, Scores
+from regard.kernels.scores.blocking import Blocking, RowBlock, blocking_of
+from regard.kernels.scores.blocks import LOG2E, ScoreGradients, Scores, score_inputs
 from regard.kernels.scores.formulas import score_flops, score_flops_backward
-from regard.kernels.scores.gradients import ScoreGradients, score_inputs
-from regard.kernels.scores.layout import Layout, Strip, lay_out
 from regard.kernels.second_order import gradients
-from regard.kernels.statistics.collectors import KINDS, Collector, Top
-from regard.kernels.statistics.plain import statistics_pieces
+from regard.kernels.statistics.collectors import KINDS, Collector, Top, statistics_pieces
 
 PAIR = 80  # floating-point operations that take as long as what the pass does with a score, beside computing it
 
@@ -36,14 +34,14 @@ def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dic
         operands: its tensors.
         log_sum_exp: of every row over the keys it sees, (batch, heads, q_len), -inf where there is none.
     """
-    layout = _layout(problem)
-    if layout is None:
+    blocking = _blocking(problem)
+    if blocking is None:
         return {}
     chosen = asked_for(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
     names = [kind.name for kind in KINDS if kind.wanted(problem)]
-    *found, indices = _Pass.apply(layout, operands, log_sum_exp, *score_inputs(operands))
+    *found, indices = _Pass.apply(blocking, operands, log_sum_exp, *score_inputs(operands))
     told: dict[str, Any] = dict(zip(names, found, strict=True))
     if indices is not None:
         told["top_keys"] = TopKeysFound(indices, told["top_keys"])
@@ -52,16 +50,16 @@ def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dic
 
 def with_statistics(cost: Cost, problem: Problem) -> Cost:
     """The cost of a backend that tells its statistics by this pass, from that of the output alone."""
-    layout = _layout(problem)
-    if layout is None:
+    blocking = _blocking(problem)
+    if blocking is None:
         return cost
-    size = layout.size()
+    size = blocking.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
     by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
     return replace(
         cost,
         flops=cost.flops + size.pairs * by_pair,
-        peak_bytes=cost.peak_bytes + 16 * layout.largest + _asked_bytes(problem),
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _asked_bytes(problem),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
@@ -71,24 +69,24 @@ def _asked_bytes(problem: Problem) -> int:
     return 4 * problem.pairs if "weights" in problem.want else 0
 
 
-def _layout(problem: Problem) -> Layout | None:
+def _blocking(problem: Problem) -> Blocking | None:
     """How the pass cuts a problem; None if there is nothing to tell."""
     if problem.empty or not set(problem.want) - {"log_sum_exp"}:
         return None
-    return lay_out(problem, wide=asked_for(TopKeys, problem.want) is not None)
+    return blocking_of(problem, wide=asked_for(TopKeys, problem.want) is not None)
 
 
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, layout: Layout, operands: Operands, log_sum_exp: torch.Tensor, *inputs: torch.Tensor | None
+        ctx: Any, blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor, *inputs: torch.Tensor | None
     ) -> Any:
-        scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf)
-        collectors = [kind(scores) for kind in KINDS if kind.wanted(layout.problem)]
+        scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
+        collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
         _collect(scores, log_sum_exp, collectors)
         indices = next((one.indices for one in collectors if isinstance(one, Top)), None)
         ctx.save_for_backward(log_sum_exp, indices, *inputs)
-        ctx.lowered = layout, operands
+        ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         if indices is not None:
             ctx.mark_non_differentiable(indices)
@@ -97,16 +95,16 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         log_sum_exp, indices, *inputs = ctx.saved_tensors
-        layout, operands = ctx.lowered
+        blocking, operands = ctx.lowered
         bias_learns = ctx.needs_input_grad[5]
 
         def first(grads: Any) -> Any:
-            scores = Scores(layout, operands, lonely=log_sum_exp == -math.inf, learns=True)
+            scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
             sent = ScoreGradients(scores, bias_learns, every_block=False)
             to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
-        pieces = partial(statistics_pieces, layout.problem, operands, _rows_asked(layout.problem), indices)
+        pieces = partial(statistics_pieces, blocking.problem, operands, _rows_asked(blocking.problem), indices)
         return None, None, *gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
 
 
@@ -125,9 +123,9 @@ def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collect
     for collector in collectors:
         collector.begin()
     room, other = scores.workspace(), scores.workspace()
-    for strip, whole, highest in _strips(scores, log_sum_exp):
+    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
         queries = scores.split(whole)
-        for block in scores.blocks(strip):
+        for block in scores.blocks(row_block):
             looking = [one for one in collectors if one.looks_at(block)]
             if looking:
                 logs = scores.compute(block, queries, room).sub_(highest[block.number]).view(block.shape)
@@ -154,10 +152,10 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
     to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
     room, other, third = scores.workspace(), scores.workspace(), scores.workspace()
     slope = scores.workspace() if scores.problem.softcap is not None else None
-    for strip, whole, highest in _strips(scores, log_sum_exp):
-        sent.open(strip, whole)
+    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
+        sent.open(row_block, whole)
         queries = scores.split(whole)
-        for block in scores.blocks(strip):
+        for block in scores.blocks(row_block):
             looking = [(one, grad) for one, grad in used if one.looks_at(block)]
             if looking:
                 logs = scores.compute(block, queries, room, slope).sub_(highest[block.number]).view(block.shape)
@@ -167,18 +165,20 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
                     one.send(block, logs, grad, gradient)
                 to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
                 sent.send(block, gradient.view(block.units), None if slope is None else slope.shaped(block.units))
-        sent.close(strip.rows)
+        sent.close(row_block.rows)
     return to_log_sum_exp
 
 
-def _strips(scores: Scores, log_sum_exp: torch.Tensor) -> Iterator[tuple[Strip, torch.Tensor, list[torch.Tensor]]]:
+def _row_blocks(
+    scores: Scores, log_sum_exp: torch.Tensor
+) -> Iterator[tuple[RowBlock, torch.Tensor, list[torch.Tensor]]]:
     """Strips with their queries and what their scores are compared with: +inf where a row sees no key."""
-    assert scores.lonely is not None
-    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.lonely, math.inf)
-    for strip in scores.strips(_rows_asked(scores.problem)):
-        rows = slice(strip.rows.start, strip.rows.stop)
-        queries = scores.queries(strip.rows)
-        yield strip, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
+    assert scores.empty_rows is not None
+    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.empty_rows, math.inf)
+    for row_block in scores.row_blocks(_rows_asked(scores.problem)):
+        rows = slice(row_block.rows.start, row_block.rows.stop)
+        queries = scores.queries(row_block.rows)
+        yield row_block, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
 
 
 def _rows_asked(problem: Problem) -> list[range] | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -12,15 +12,34 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 from regard.kernels import flash
-from regard.kernels.statistics.second_pass import tell, with_statistics
-from regard.kernels.tiled.estimate import about
-from regard.kernels.tiled.lowering import lower
-from regard.kernels.tiled.program import Program, Terms, Work
-from regard.kernels.tiled.shares import Share, run_shares
+from regard.kernels.schedule import strict_refusal
+from regard.kernels.statistics.second_pass import with_statistics
+from regard.kernels.tiled.grouping import (
+    APART_ROWS,
+    GATHERED,
+    Program,
+    Terms,
+    Work,
+    goes_on,
+    group_apart,
+    lower,
+    name_of,
+    one_run,
+    residue_at,
+    schedule_of,
+    taken_apart,
+    whole_kind,
+    worth_a_mask,
+)
+from regard.kernels.tiled.shares import Share, TiledCalls
 from regard.patterns import Grid, Pattern
-from regard.patterns.survey import Budget, SpentError
+from regard.patterns.algebra import NOTHING
+from regard.patterns.lattices import alike_residues, simplified
+from regard.patterns.ranges import Ranges
+from regard.patterns.row_blocks import Answers, RowBlock
+from regard.patterns.survey import Budget, SpentError, estimated, look_cost
 
-# Rows of a strip, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
+# Rows of a row block, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}
 BACKWARD_ROWS = {64: 1.56, 128: 1.32, 256: 1.0}
 ROW_PATTERNS = 1 << 16  # pairs of one batch row and head below which programs for every batch row cost too much
@@ -43,24 +62,21 @@ class Tiled:
         except SpentError:
             shares, costs = None, _estimates(problem)
         cost = replace(_cost(problem, costs), estimated=shares is None)
-        if problem.strict and cost.pairs > 2 * (kept := _kept(problem)):
-            return Refusal(
-                f"strict=True, and it computes {cost.pairs} pairs where {kept} are kept, more than twice as many"
-            )
-        return Offer(with_statistics(cost, problem), partial(self.run, problem, shares))
+        if problem.strict and (refusal := strict_refusal(problem, cost.pairs, _kept(problem))) is not None:
+            return refusal
+        run = partial(_run_large, problem) if shares is None else _calls(problem, shares).run
+        return Offer(with_statistics(cost, problem), run)
 
-    def run(self, problem: Problem, shares: list[Share] | None, operands: Operands) -> Result:
-        shares = _shares(problem, Budget()) if shares is None else shares
-        dtype = operands.q.dtype
-        merged = any(share.ahead.lattices for share in shares)  # each merge rounds, so half types are not for them
-        computing = torch.promote_types(dtype, torch.float32) if merged else flash.computing(dtype, problem.device)
-        if computing != dtype:
-            q, k, v = (x.to(computing) for x in (operands.q, operands.k, operands.v))
-            operands = replace(operands, q=q, k=k, v=v)
-        output, log_sum_exp = run_shares(problem, operands, shares)
-        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        wanted |= tell(problem, operands, log_sum_exp)
-        return Result(output.to(dtype), **wanted)
+
+def _run_large(problem: Problem, operands: Operands) -> Result:
+    """A problem that was only estimated, lowered now that it is to be computed."""
+    return _calls(problem, _shares(problem, Budget())).run(operands)
+
+
+def _calls(problem: Problem, shares: list[Share]) -> TiledCalls:
+    merged = any(share.ahead.residues for share in shares)  # each merge rounds, so half types are not for them
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    return TiledCalls(problem, tuple(shares), wide if merged else flash.computing(problem.dtype, problem.device))
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -125,7 +141,7 @@ def _shares(problem: Problem, budget: Budget) -> list[Share]:
 
 
 def _cheapest(pattern: Pattern, grid: Grid, choices: dict[int, float], by_distance: bool, budget: Budget) -> Program:
-    """The program whose strips cost least."""
+    """The program whose row blocks cost least."""
     programs = {rows: lower(pattern, grid, Terms(rows, by_distance, budget=budget)) for rows in choices}
     best = min(choices, key=lambda rows: programs[rows].pairs * choices[rows])
     return programs[best]
@@ -166,7 +182,7 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
         pairs += rows * heads * share.ahead.pairs
         flops += 2 * rows * heads * size * share.ahead.pairs
         calls += share.ahead.calls
-        moved += rows * heads * size * (problem.q_len * (1 + share.ahead.lattices) + share.ahead.gathered)
+        moved += rows * heads * size * (problem.q_len * (1 + share.ahead.merges) + share.ahead.gathered)
         if share.back is not None:
             flops += 2 * rows * heads * size * 2.5 * share.back.pairs
             calls += share.back.calls
@@ -175,3 +191,80 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
     held = problem.batch * problem.heads * problem.q_len * problem.v_dim + (1 << 22)  # results on their way, gathers
     peak = width * held * (3 if problem.needs_grad else 1)
     return Cost(flops, width * (vectors + moved), peak_bytes=peak, pairs=pairs, calls=calls)
+
+
+FEW = 256  # looks for the program of one residue, before it is estimated too
+
+
+def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
+    """About what the program of a pattern costs."""
+    pattern = simplified(pattern)
+    apart, rest, on = taken_apart(pattern, grid)
+    work = _groups(rest, grid, terms) if rest != NOTHING else Work(0, 0, 0, 0)
+    for stride, there in on:
+        work += _on_lattice(there, stride, grid, terms)
+    for rows in apart:
+        work += _apart(pattern, grid, rows)
+    return work
+
+
+def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
+    """Of groups: row blocks that go on alike are one call, others are gathered and counted by their name."""
+    answers, schedule = Answers(pattern, grid), schedule_of(pattern, grid, terms.rows)
+    alike: set[tuple[Hashable, ...]] = set()
+
+    def measure(block: RowBlock) -> tuple[float, ...]:
+        name = name_of(answers, block, terms.by_distance)
+        if one_run(block) and block.rows.stop < grid.q_len:
+            following = schedule.block_at(block.rows.stop)
+            steady = one_run(following) and goes_on(block, following)
+            if steady and name_of(answers, following, terms.by_distance) == name:
+                alike.add(name)
+                return block.pairs, 0, 0
+        own = any(type(part) is object for part in name)  # like no other row block
+        if not own:
+            alike.add(name)
+        return block.pairs, 1 if own else 1 / GATHERED, block.width
+
+    cost = look_cost(2 * len(schedule.block_at(-(-grid.q_len // terms.rows) // 2 * terms.rows).runs))
+    pairs, calls, gathered = schedule.estimated(measure, cost)
+    return Work(pairs, calls + len(alike), gathered, 0)
+
+
+def _on_lattice(pattern: Pattern, stride: int, grid: Grid, terms: Terms) -> Work:
+    spans = alike_residues(pattern, stride, grid)
+    farther = terms.farther(stride)
+    if isinstance(spans, list):
+        found = [(_residue(pattern, stride, grid, rows.start, farther), len(rows)) for rows in spans]
+        sums = [sum(counts[at] * rows for counts, rows in found) for at in (0, 2)]
+        return Work(sums[0], sum(counts[1] for counts, _ in found), sums[1], len(spans))
+    rows = min(stride, grid.q_len)
+    pairs, calls, gathered = estimated(rows, lambda row: _residue(pattern, stride, grid, row, farther), (), cost=8)
+    return Work(pairs, calls, gathered, rows)
+
+
+def _residue(pattern: Pattern, stride: int, grid: Grid, row: int, terms: Terms) -> tuple[int, int, int]:
+    """Pairs, calls and gathered keys of one residue."""
+    residue = residue_at(pattern, stride, grid, row)
+    if residue is None:
+        return 0, 0, 0
+    if whole_kind(residue) is not None:
+        return residue.size * residue.width, 1, 0
+    try:
+        work = lower(residue.pattern, residue.grid, replace(terms, budget=Budget(FEW))).work
+    except SpentError:
+        work = about(residue.pattern, residue.grid, terms)
+    if worth_a_mask(residue, work.pairs):
+        return residue.size * residue.width, 1, 0
+    return work.pairs, work.calls, work.gathered
+
+
+def _apart(pattern: Pattern, grid: Grid, rows: range) -> Work:
+    """Of one run of rows apart."""
+
+    def look(at: int) -> tuple[int, int]:
+        here: Ranges = (rows[at * APART_ROWS : (at + 1) * APART_ROWS],)
+        return group_apart(pattern, grid, here).pairs, 1
+
+    pairs, calls = estimated(-(-len(rows) // APART_ROWS), look, (), cost=16)
+    return Work(pairs, calls, 0, 0)

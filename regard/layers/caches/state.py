@@ -13,10 +13,9 @@ from regard.arguments import shown, whole
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.kernels.linear.chunk import Sums
 from regard.kernels.linear.sight import Sight, live_keys
 from regard.kernels.linear.sight import shown as live_parameters
-from regard.kernels.linear.walk import Walk, shares
+from regard.kernels.linear.walk import Sums, Walk, shares
 from regard.layers.caches.base import check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined
@@ -75,7 +74,7 @@ def add(
     length, batch, live = new.q.shape[2], new.q.shape[0], new.live
     met = None if live is None else _met(before, live)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
-    empty_rows = sight.lonely()
+    empty_rows = sight.empty_rows()
     q, k, v = new.q, new.k, new.v
     if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
         q = q.masked_fill(empty_rows[..., None], 0)

@@ -1,0 +1,361 @@
+"""What a pattern becomes for a backend: a schedule, in three words.
+
+    schedule    the row blocks of one pattern, for a size of blocks and an alignment of keys that a backend asks for
+    row block   neighbouring rows (queries), with the runs of keys that one of them may look at
+    run         neighbouring keys of a row block: WHOLE, every row may look at all of it; BOUNDED, row i at the keys
+                lo_i <= key < hi_i of it (causal edges, windows, prefixes, documents); BITS, only bits say
+
+The runs of a row block are disjoint and ascending, and together they hold every allowed pair of its rows. A schedule is
+made without looking at a tensor. It is iterated, not stored, and equal blocks that follow each other are one block with
+`times`, so that a window over a million rows is a handful of row blocks. `flat` writes a schedule as int32 arrays, as a
+native kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is
+the one check behind `strict=True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import torch
+
+from regard.core.backend import Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.patterns import Grid, Pattern
+from regard.patterns.counts import counted
+from regard.patterns.ranges import Ranges, without
+from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
+from regard.patterns.survey import LOOKS, Budget, estimated, look_cost, turning_rows
+
+LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
+SHOWN = 12  # row blocks in the text of a schedule
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The row blocks of a pattern that is alike for all batch rows and heads, or is only bits where it is not.
+
+    Args:
+        pattern: which pairs are allowed.
+        q_len: rows.
+        k_len: keys of the whole call.
+        starts: the least and the largest position of row 0 over the batch rows; None where they are not known, so that
+            every row block has one run of BITS.
+        keys: those that some row may look at, which runs are cut to.
+        rows: of a row block; the last one may be shorter.
+        align: WHOLE runs begin and end at multiples of it where another run follows, and narrower gaps are closed.
+        most: pairs between the first and the last key of a row block, beyond which it gets fewer rows, but at least 16.
+
+    >>> from regard.patterns import CausalWindow
+    >>> print(Schedule.of(CausalWindow(100), 1000, 1000, rows=64))
+    schedule of causal_window(100): 1000 rows by 1000 keys, 16 row blocks
+      rows 0-63: keys 0-0 whole, 1-63 bounded
+      rows 64-127: keys 0-27 bounded, 28-64 whole, 65-127 bounded
+      rows 128-191 and 12 more, each 64 further: keys 29-91 bounded, 92-128 whole, 129-191 bounded
+      rows 960-999: keys 861-899 bounded, 900-960 whole, 961-999 bounded
+      153464 pairs computed, 95050 kept
+    """
+
+    pattern: Pattern
+    q_len: int
+    k_len: int
+    starts: tuple[int, int] | None
+    keys: range
+    rows: int
+    align: int = 1
+    most: int | None = None
+
+    @classmethod
+    def of(
+        cls, pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None, *, rows: int, align: int = 1
+    ) -> Schedule:
+        """The schedule of a pattern; by default the last query meets the last key."""
+        start = k_len - q_len if q_start is None else q_start
+        return cls(pattern, q_len, k_len, (start, start), range(k_len), rows, align)
+
+    @classmethod
+    def of_problem(cls, problem: Problem, rows: int, align: int = 1, most: int | None = None) -> Schedule:
+        """The schedule of a problem."""
+        starts = None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
+        return cls(problem.pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), rows, align, most)
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        """The row blocks in the order of their rows, equal ones as one with `times`."""
+        at = 0
+        while at < self.q_len:
+            block = self.block_at(at)
+            block = replace(block, times=self._times(block))
+            yield block
+            at += block.times * len(block.rows)
+
+    def block_at(self, at: int) -> RowBlock:
+        """The row block whose first row is `at`, once."""
+        block = self.block_of(range(at, min(self.q_len, at + self.rows)))
+        if self.most is None or len(block.rows) * len(block.hull) <= self.most:
+            return block
+        return self.block_of(block.rows[: max(LEAST_ROWS, self.most // len(block.hull))])
+
+    def block_of(self, rows: range) -> RowBlock:
+        """The row block of these rows, however many."""
+        if self.starts is None:
+            return RowBlock(rows, (Run(self.keys, Kind.BITS),) if self.keys else ())
+        block = row_block(self.pattern, rows, self.starts, self.k_len, self.keys)
+        return block if self.align == 1 else aligned(block, self.align)
+
+    @property
+    def whole(self) -> RowBlock:
+        """All rows as one row block."""
+        return self.block_of(range(self.q_len))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs in the runs of all row blocks, allowed or not."""
+        return sum(block.pairs for block in self)
+
+    @property
+    def kept(self) -> int:
+        """Pairs that the pattern allows; the structure of the pattern says so, or an estimate where it is too long."""
+        assert self.starts is not None
+        return counted(self.pattern, self.q_len, self.k_len, self.starts[0], LOOKS).pairs
+
+    def blocks(self, budget: Budget | None = None, cost: Callable[[RowBlock], int] = lambda _: 1) -> list[RowBlock]:
+        """All row blocks.
+
+        Args:
+            budget: of looks; None for any number.
+            cost: how many runs a look at a row block counts as.
+
+        Raises:
+            SpentError: they need more looks than the budget has.
+        """
+        found = []
+        for block in self:
+            if budget is not None:
+                budget.spend(cost(block))
+            found.append(block)
+        return found
+
+    def estimated(self, measure: Callable[[RowBlock], tuple[float, ...]], cost: int | None = None) -> tuple[int, ...]:
+        """About the sum of `measure` over row blocks of `rows`, each of its numbers apart, from a sample of the blocks.
+
+        Args:
+            measure: what one row block adds.
+            cost: looks that a block counts as; those of the middle one by default.
+        """
+        assert self.starts is not None
+        turns = turning_rows(self.pattern, self.starts[0], self.q_len, self.k_len)
+        cost = look_cost(len(self.block_at(self.q_len // 2).runs)) if cost is None else cost
+        count = -(-self.q_len // self.rows)
+        return estimated(
+            count, lambda at: measure(self.block_at(at * self.rows)), (t // self.rows for t in turns), cost
+        )
+
+    def flat(self) -> Flat:
+        """The schedule as int32 arrays."""
+        return _Flattening(self).result()
+
+    def _times(self, block: RowBlock) -> int:
+        """How often a row block repeats, itself included, where the pattern's structure says so."""
+        size = len(block.rows)
+        left = (self.q_len - block.rows.stop) // size
+        if left < 1 or not block.runs or self.starts is None or self.starts[0] != self.starts[1]:
+            return 1
+        if size % self.align or not self._shifts(size) or not self._is_interior(block):
+            return 1
+        return 1 + min(left, (self._end - block.hull.stop) // size)
+
+    @property
+    def _end(self) -> int:
+        band = self.pattern.band()
+        return self.keys.stop if band is None or band.stop is None else min(band.stop, self.keys.stop)
+
+    def _shifts(self, by: int) -> bool:
+        """Does moving queries and keys together change nothing, the ends of the keys aside?"""
+        band = self.pattern.band()
+        if band is not None:
+            return band.left is not None and band.right is not None
+        period = self.pattern.period
+        return period is not None and by % period == 0 and not self.pattern.by_length
+
+    def _is_interior(self, block: RowBlock) -> bool:
+        """Are no keys of a row block cut off at an end? Then no other ones come into sight further down.
+
+        A band says so itself. Another pattern is asked again where no end is near: a run that lies beyond the first key
+        here would come into sight as the block is moved on.
+        """
+        assert self.starts is not None
+        first, last = self.starts[0] + block.rows.start, self.starts[0] + block.rows.stop - 1
+        band = self.pattern.band()
+        if band is not None:
+            assert band.left is not None
+            assert band.right is not None
+            return block.hull == range(first - band.left, last + band.right + 1)
+        period = self.pattern.period
+        assert period is not None
+        far = -(-(self.q_len + self.k_len) // period) * period
+        k_len = self.k_len + 2 * far
+        start = self.starts[0] + far
+        away = row_block(self.pattern, block.rows, (start, start), k_len, range(k_len))
+        here = row_block(self.pattern, block.rows, self.starts, self.k_len, self.keys)
+        return [(run.keys.start - far, run.keys.stop - far, run.kind) for run in away.runs] == [
+            (run.keys.start, run.keys.stop, run.kind) for run in here.runs
+        ]
+
+    def __str__(self) -> str:
+        blocks = list(self)
+        number = sum(block.times for block in blocks)
+        lines = [f"schedule of {self.pattern}: {self.q_len} rows by {self.k_len} keys, {number} row blocks"]
+        for block in blocks[:SHOWN]:
+            runs = ", ".join(f"{run.keys.start}-{run.keys.stop - 1} {run.kind.name.lower()}" for run in block.runs)
+            more = f" and {block.times - 1} more, each {len(block.rows)} further" if block.times > 1 else ""
+            keys = f"keys {runs}" if runs else "no key"
+            lines.append(f"  rows {block.rows.start}-{block.rows.stop - 1}{more}: {keys}")
+        if len(blocks) > SHOWN:
+            lines.append(f"  and row blocks from row {blocks[SHOWN].rows.start} on")
+        lines.append(f"  {self.pairs} pairs computed" + ("" if self.starts is None else f", {self.kept} kept"))
+        return "\n".join(lines)
+
+
+def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Refusal | None:
+    """Why computing this many pairs is more than `strict=True` allows, or None.
+
+    Args:
+        problem: the call.
+        pairs: those computed, of all batch rows and heads.
+        kept: those allowed, where a backend knows them; by default those that the pattern's structure tells.
+    """
+    if not problem.strict:
+        return None
+    if kept is None:
+        if problem.counted is None:
+            return Refusal(
+                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
+            )
+        kept = problem.counted.pairs
+    if pairs <= 2 * kept:
+        return None
+    return Refusal(f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many")
+
+
+def aligned(block: RowBlock, align: int) -> RowBlock:
+    """The row block with WHOLE runs cut to multiples of `align`, and other runs joined over narrower gaps.
+
+    An end of a WHOLE run stays where no other run follows.
+    """
+    ends = {end for run in joined(tuple(run.keys for run in block.runs)) for end in (run.start, run.stop)}
+    inner = (
+        range(
+            one.start if one.start in ends else -(-one.start // align) * align,
+            one.stop if one.stop in ends else one.stop // align * align,
+        )
+        for one in block.full
+    )
+    full = tuple(one for one in inner if one)
+    some = joined(without(joined(tuple(run.keys for run in block.runs)), full), align)
+    kind = next((run.kind for run in block.runs if run.kind != Kind.WHOLE), Kind.BITS)
+    rest = without(some, full)
+    return replace(block, runs=ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in rest)]))
+
+
+def joined(ranges: Ranges, gap: int = 1) -> Ranges:
+    """Sorted ranges with neighbours less than `gap` apart as one.
+
+    >>> joined((range(0, 3), range(3, 5), range(9, 12)), gap=5)
+    (range(0, 12),)
+    """
+    found: list[range] = list(ranges[:1])
+    for before, one in pairwise(ranges):
+        if one.start - before.stop < gap:
+            found[-1] = range(found[-1].start, one.stop)
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """A schedule as int32 arrays, which a native kernel reads.
+
+    blocks: (row blocks, 4): first row, end of rows, first run, end of runs.
+    runs: (runs, 4): first key, end of keys, kind (0 WHOLE, 1 BOUNDED, 2 BITS), place.
+    lo, hi: (numbers,): row r of a BOUNDED run may look at the keys lo[place + r] <= key < hi[place + r].
+    bits: (words,): row r of a BITS run has words place + r · n to place + (r + 1) · n with n = ceil(keys / 32); bit
+        k % 32 of word k // 32 is set where the row may look at the k-th key of the run.
+
+    Rows r are counted from the first row of the block.
+    """
+
+    blocks: torch.Tensor
+    runs: torch.Tensor
+    lo: torch.Tensor
+    hi: torch.Tensor
+    bits: torch.Tensor
+
+
+@dataclass
+class _Flattening:
+    """Row blocks as they come, written into lists of numbers and tensors."""
+
+    schedule: Schedule
+    blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    runs: list[tuple[int, int, int, int]] = field(default_factory=list)
+    bounds: list[torch.Tensor] = field(default_factory=list)  # (2, rows) each
+    words: list[torch.Tensor] = field(default_factory=list)
+    bounds_end: int = 0
+    words_end: int = 0
+
+    def __post_init__(self) -> None:
+        schedule = self.schedule
+        if schedule.starts is None or schedule.starts[0] != schedule.starts[1]:
+            raise ValueError("batch rows start apart, so one array does not hold their schedule; write one for each")
+        grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
+        self.answers = Answers(schedule.pattern, grid)
+
+    def result(self) -> Flat:
+        for block in self.schedule:
+            first = [(run, *self._read(block.rows, run)) for run in block.runs]
+            for at in range(block.times):
+                self._write(block, first, at * len(block.rows))
+        none = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
+        lo, hi = torch.cat([none, *self.bounds], 1).int()
+        return Flat(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
+
+    def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
+        """The kind of a run once its pairs are looked at, with its bounds (2, rows) or words."""
+        if run.kind == Kind.WHOLE:
+            return run.kind, None
+        allowed = self.answers.allowed(rows, run.keys)  # (rows, keys)
+        count, first = allowed.sum(-1), allowed.int().argmax(-1)
+        ends = torch.where(count > 0, allowed.shape[1] - allowed.flip(-1).int().argmax(-1), 0)
+        if torch.equal(torch.where(count > 0, ends - first, 0), count):
+            return Kind.BOUNDED, torch.stack([first, first + count]) + run.keys.start
+        return Kind.BITS, packed(allowed)
+
+    def _write(self, block: RowBlock, runs: list[tuple[Run, Kind, torch.Tensor | None]], by: int) -> None:
+        begin = len(self.runs)
+        for run, kind, data in runs:
+            place = 0
+            if kind == Kind.BOUNDED and data is not None:
+                place, self.bounds_end = self.bounds_end, self.bounds_end + data.shape[1]
+                self.bounds.append(data + by)
+            elif data is not None:
+                place, self.words_end = self.words_end, self.words_end + len(data)
+                self.words.append(data)
+            self.runs.append((run.keys.start + by, run.keys.stop + by, kind, place))
+        self.blocks.append((block.rows.start + by, block.rows.stop + by, begin, len(self.runs)))
+
+
+def packed(allowed: torch.Tensor) -> torch.Tensor:
+    """Booleans (rows, keys) as int32 words, row after row, the first key in the lowest bit.
+
+    >>> packed(torch.tensor([[True, False, True], [False, True, False]])).tolist()
+    [5, 2]
+    """
+    words = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % 32)).unflatten(-1, (-1, 32))
+    weights = 2 ** torch.arange(32, device=allowed.device)
+    return (words * weights).sum(-1).flatten().to(torch.int32)  # the highest bit becomes the sign
+
+
+def _table(rows: list[tuple[int, int, int, int]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int32, device="cpu").view(-1, 4)

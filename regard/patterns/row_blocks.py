@@ -1,0 +1,188 @@
+"""What a pattern says about neighbouring rows: row blocks with their runs of keys, and answers pair by pair.
+
+A row block is some neighbouring rows (queries) with the runs of keys that one of them may look at. Everything that cuts
+a pattern into blocks starts here: counts and tiles of patterns, and the schedules that backends compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import torch
+
+from regard.patterns.algebra import NOTHING, Full, Many, Not
+from regard.patterns.base import Pattern
+from regard.patterns.grid import Grid
+from regard.patterns.ranges import Ranges, common, covers, meets, without
+
+ROWS = 64  # of a row block, where a pattern is counted or its visible keys are looked for
+
+
+class Kind(IntEnum):
+    """Which keys of a run the rows of a block may look at.
+
+    WHOLE: every row at every key. BOUNDED: row i at the keys lo_i <= j < hi_i. BITS: as the pattern says pair by pair.
+    """
+
+    WHOLE = 0
+    BOUNDED = 1
+    BITS = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring keys of a row block."""
+
+    keys: range
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Neighbouring rows with disjoint ascending runs of keys, which hold every allowed pair of these rows.
+
+    `times` > 1 stands for equal blocks, each moved by its own number of rows, keys and all.
+
+    >>> RowBlock(range(4), (Run(range(2, 8), Kind.BOUNDED),), times=3).pairs
+    72
+    """
+
+    rows: range
+    runs: tuple[Run, ...]
+    times: int = 1
+
+    @property
+    def full(self) -> Ranges:
+        """The keys that every row may look at."""
+        return tuple(run.keys for run in self.runs if run.kind == Kind.WHOLE)
+
+    @property
+    def partial(self) -> Ranges:
+        """The other keys."""
+        return tuple(run.keys for run in self.runs if run.kind != Kind.WHOLE)
+
+    @property
+    def hull(self) -> range:
+        """From the first key to the last, gaps between the runs included."""
+        return range(self.runs[0].keys.start, self.runs[-1].keys.stop) if self.runs else range(0)
+
+    @property
+    def width(self) -> int:
+        """Keys in the runs."""
+        return sum(len(run.keys) for run in self.runs)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of all the blocks it stands for, allowed or not."""
+        return self.times * len(self.rows) * self.width
+
+    def moved(self, by: int) -> RowBlock:
+        """The block with rows and keys moved."""
+        runs = tuple(Run(shifted(run.keys, by), run.kind) for run in self.runs)
+        return RowBlock(shifted(self.rows, by), runs, self.times)
+
+    def each(self) -> Iterator[RowBlock]:
+        """The blocks it stands for, one by one."""
+        once = self if self.times == 1 else replace(self, times=1)
+        return (once.moved(at * len(self.rows)) if at else once for at in range(self.times))
+
+
+def shifted(keys: range, by: int) -> range:
+    """A range moved.
+
+    >>> shifted(range(2, 5), 10)
+    range(12, 15)
+    """
+    return range(keys.start + by, keys.stop + by)
+
+
+def row_block(pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int, keys: range) -> RowBlock:
+    """The row block of these rows.
+
+    Args:
+        pattern: alike for all batch rows and heads.
+        rows: neighbouring rows.
+        starts: the least and the largest position of row 0, where batch rows differ; else the same number twice.
+        k_len: how many keys there are.
+        keys: those outside which no row looks; runs are cut to them.
+
+    >>> from regard.patterns import Causal
+    >>> for run in row_block(Causal(), range(4, 8), (0, 0), 99, range(99)).runs:
+    ...     print(run.keys, run.kind.name)
+    range(0, 5) WHOLE
+    range(5, 8) BOUNDED
+    """
+    segments = pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
+    full, some = (common(ranges, (keys,)) for ranges in (segments.full, segments.some))
+    partial = without(some, full)
+    kind = Kind.BITS if not partial or pattern.band() is None or starts[0] != starts[1] else Kind.BOUNDED
+    return RowBlock(rows, ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in partial)]))
+
+
+def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Disjoint runs in the order of their keys."""
+    return tuple(sorted(runs, key=lambda run: run.keys.start))
+
+
+def row_block_at(pattern: Pattern, grid: Grid, at: int, rows: int = ROWS) -> RowBlock:
+    """The row block of a grid whose first row is `at`."""
+    assert isinstance(grid.q_start, int)
+    here = range(at, min(at + rows, grid.rows.stop))
+    return row_block(pattern, here, (grid.q_start, grid.q_start), grid.k_len, range(grid.k_len))
+
+
+def in_row_blocks(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[RowBlock]:
+    """The rows of a grid in row blocks of `rows`, the last one perhaps shorter."""
+    return (row_block_at(pattern, grid, at, rows) for at in range(grid.rows.start, grid.rows.stop, rows))
+
+
+def narrowed(pattern: Pattern, first: int, last: int, keys: range, k_len: int) -> Pattern:
+    """A pattern that answers alike for the queries at first..last and `keys`, without the parts that decide nothing.
+
+    >>> from regard.patterns import Causal, KeySpan, SlidingWindow
+    >>> print(narrowed(SlidingWindow(8) | (Causal() & KeySpan(0, 10)), 50, 60, range(45, 65), 99))
+    sliding_window(8)
+    """
+    seen = pattern.segments(first, last, k_len)
+    if covers(seen.full, keys):
+        return Full()
+    if not meets(seen.some, keys):
+        return NOTHING
+    simpler = pattern.structure()
+    if simpler is not pattern:
+        return narrowed(simpler, first, last, keys, k_len)
+    if isinstance(pattern, Many | Not):
+        return pattern.mapped(lambda part: narrowed(part, first, last, keys, k_len))
+    return pattern
+
+
+@dataclass
+class Answers:
+    """A pattern's answers for blocks of pairs, each computed once: blocks that it cannot tell apart share theirs."""
+
+    pattern: Pattern
+    grid: Grid
+    known: dict[Hashable, torch.Tensor] = field(default_factory=dict)
+    names: dict[tuple[range, range], Hashable] = field(default_factory=dict)
+
+    def identity(self, rows: range, keys: range) -> Hashable:
+        """Equal for blocks with equal answers; None where nothing is known to be equal."""
+        assert isinstance(self.grid.q_start, int)
+        first = self.grid.q_start + rows.start
+        left = narrowed(self.pattern, first, first + len(rows) - 1, keys, self.grid.k_len)
+        if not left.by_value or left.period is None:
+            return None
+        away = keys.start - first if left.key_period is None else (keys.start - first) % left.key_period
+        return left, len(rows), away, len(keys), first % left.period
+
+    def allowed(self, rows: range, keys: range) -> torch.Tensor:
+        """Which pairs are allowed, (rows, keys)."""
+        place = rows, keys
+        name = self.names[place] if place in self.names else self.names.setdefault(place, self.identity(*place))
+        if name is None:
+            return self.pattern.evaluate(self.grid.block(rows, keys))
+        if name not in self.known:
+            self.known[name] = self.pattern.evaluate(self.grid.block(rows, keys))
+        return self.known[name]
