@@ -28,7 +28,7 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 	.venv-floors/bin/python -m pytest -n 2
 
 # The arithmetic also without the vector instructions of this processor; the suite comes last.
-ELSEWHERE := tests/contracts tests/kernels tests/caches
+ELSEWHERE := tests/contracts tests/backends tests/caches
 
 check: $(READY)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from behaviour.text import texts
 
-from regard.bench.results import environment
 from regard.conversion import load_converted
 from regard.models import LanguageConfig, LanguageModel
+from regard.studies.bench.results import environment
 from regard.text import Tokeniser
 from regard.training import TrainingConfig, TrainingResult, train
 from regard.training.recipes.language import LanguageTask

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from regard.bench.results import environment
 from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.studies.bench.results import environment
 from regard.text import Pair, Tokeniser
 from regard.text.pronouns import SENSES, make_split
 from regard.training import TrainingConfig, TrainingResult, train

@@ -58,10 +58,7 @@ _ROOMS = (
     "training",
     "conversion",
     "inspection",
-    "bench",
-    "comparison",
-    "lessons",
-    "walkthrough",
+    "studies",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

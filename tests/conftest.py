@@ -14,7 +14,7 @@ settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
-POISONED = {"contracts", "kernels", "caches"}
+POISONED = {"contracts", "backends", "caches"}
 
 
 @pytest.fixture(autouse=True)

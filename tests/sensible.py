@@ -10,21 +10,21 @@ from typing import Any
 import torch
 
 from regard import models, patterns
-from regard.bench import Results, Work
-from regard.comparison import Footprint, Measures, Spent
 from regard.conversion import Change, Conversion, load_converted
 from regard.decoding import Generator, Sampling, TextStream, Translator
 from regard.decoding.loading import TOKENISER_FILE
 from regard.inspection import AttentionMaps, HeadChoice, approximation
 from regard.layers import caches
-from regard.lessons import find_lesson
 from regard.models.translation_transformer import TranslationConfig
 from regard.patterns import Grid
+from regard.studies.bench import Results, Work
+from regard.studies.comparison import Footprint, Measures, Spent
+from regard.studies.lessons import find_lesson
+from regard.studies.walkthrough import walk
 from regard.testing import Budget, make_qkv
 from regard.text import Pair, PairFile, TokenBatches, Tokeniser
 from regard.text.pronouns import make_split
 from regard.training import TrainingConfig
-from regard.walkthrough import walk
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
 PAIRS = [Pair(f"The animal {n}", f"Das Tier {n}") for n in range(9)]
@@ -181,14 +181,14 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
 
 @functools.cache
 def HEALTH() -> Any:  # noqa: N802
-    from regard.bench import Health
+    from regard.studies.bench import Health
 
     return Health({"torch": "x"}, (), {}, True)
 
 
 @functools.cache
 def TAUGHT() -> Any:  # noqa: N802
-    from regard.lessons import Taught
+    from regard.studies.lessons import Taught
 
     return Taught(lesson=find_lesson("causal"), paragraphs=("a",), tables=(), claims=(), code="", numbers={},
                   drawing=lambda figure: None)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The house has floors: imports go downward only, siblings are strangers, and one file owns the private operations."""
+"""The rooms of DESIGN.md's drawing: imports go downward only, and rooms side by side do not know each other."""
 
 from __future__ import annotations
 
@@ -10,51 +10,21 @@ import pytest
 import regard
 
 ROOT = Path(regard.__file__).parent
+DRAWING = (ROOT.parent / "DESIGN.md").read_text(encoding="utf-8").split("```")[1]
 
-KERNELS = (
-    "kernels.reference", "kernels.fused", "kernels.tiled", "kernels.streamed", "kernels.decode", "kernels.flex",
-    "kernels.linear", "kernels.linformer", "kernels.lsh",
+BACKENDS = tuple(
+    f"backends.{name}"
+    for name in ("reference", "fused", "tiled", "streamed", "decode", "flex", "linear", "linformer", "lsh")
+)
+# Inside the room of backends, from the ground up: what several of them use, then the backends, which are strangers.
+SHARED = (
+    ("backends.second_order", "backends.schedule"), ("backends.flash", "backends.dropout"), ("backends.scores",),
+    ("backends.statistics", "backends.composed"),
 )  # fmt: skip
-# From the ground up. Modules on one line may import each other; a line in STRANGERS may not.
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "arguments"),
-    ("storage",),
-    ("patterns", "bias", "positions", "mechanisms"),
-    ("core.tensors", "core.result"),
-    ("core.combination",),
-    ("core.problem",),
-    ("core.call", "core.backend"),
-    ("core.hidden", "core.shaped"),
-    ("core.plan",),
-    ("core",),
-    ("kernels.second_order", "kernels.schedule"),
-    ("kernels.flash", "kernels.dropout"),
-    ("kernels.scores",),
-    ("kernels.statistics", "kernels.composed"),
-    KERNELS,
-    ("kernels",),
-    ("functional.jagged", "functional.kept"),
-    ("functional.compiled",),
-    ("functional.transforms",),
-    ("functional.api",),
-    ("functional",),
-    ("layers",),
-    ("text", "models"),
-    ("decoding", "training", "conversion", "inspection", "bench"),
-    ("training.recipes",),
-    ("conversion.uptraining",),
-    ("comparison", "lessons", "walkthrough"),
-    ("cli",),
-)
-STRANGERS = (
-    {"decoding", "training", "conversion", "inspection", "bench"},
-    {"comparison", "lessons", "walkthrough"},
-    {"conversion", "lessons", "walkthrough"},
-    set(KERNELS),
-)
+STUDIES = ("studies.comparison", "studies.lessons", "studies.walkthrough")  # they do not know each other either
 SIDE_DOOR = "testing"
-JUDGES = ("bench",)  # rooms that enter by the side door, since they show answers right before they are timed
-SHOP_WINDOW = "regard"  # regard/__init__.py re-exports every floor it wants
+JUDGES = ("studies.bench",)  # it uses the oracle, since it checks an answer before it times it
+OUTSIDE = ("__init__", "__main__", SIDE_DOOR)
 
 
 def modules() -> dict[str, Path]:
@@ -62,81 +32,110 @@ def modules() -> dict[str, Path]:
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__") or "__init__": ROOT / path for path in paths}
 
 
+def rooms() -> set[str]:
+    """What stands directly in regard/, packages and modules, beside what tests alone import."""
+    return {name.split(".")[0] for name in modules()} - set(OUTSIDE)
+
+
+def drawn(drawing: str = DRAWING) -> list[list[str]]:
+    """The rooms on each line of the drawing, from the ground up; a line's names end where its description begins."""
+    lines = []
+    for line in drawing.splitlines():
+        names = []
+        for word in line.split():
+            if word not in rooms():
+                break
+            names.append(word)
+        lines += [names] if names else []
+    return lines[::-1]
+
+
+def floors() -> dict[str, int]:
+    """The floor of each room, and of the parts of the rooms that have floors inside."""
+    order: list[list[str]] = []
+    for names in drawn():
+        if names == ["backends"]:
+            order += [*map(list, SHARED), list(BACKENDS), names]
+        else:
+            order += [["studies.bench"], list(STUDIES), names] if names == ["studies"] else [names]
+    return {name: number for number, names in enumerate(order) for name in names}
+
+
+FLOORS = floors()
+STRANGERS = [set(names) for names in drawn()] + [set(BACKENDS), set(STUDIES)]
+
+
 def imports_of(path: Path) -> set[str]:
-    """Modules of regard that a file imports, inside functions too, but not for types alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for inner in ast.walk(node)
-    }
+    """Modules of regard that a file imports, inside functions and for types too."""
     known = {f"regard.{name}" for name in modules()} | {"regard"}
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path.name} imports relatively; say regard.…"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in known else str(node.module) for name in names}
-    return {name.removeprefix("regard.") for name in found if name in known}
+            imported |= {name if name in known else str(node.module) for name in names}
+    return {name.removeprefix("regard.") for name in imported if name in known}
 
 
-def floor(module: str) -> tuple[int, str]:
-    """The floor's number and the name in the table under which a module lives there; the longest name counts."""
-    rooms = [(len(room), number, room) for number, floor in enumerate(FLOORS) for room in floor]
-    fitting = [found for found in rooms if module == found[2] or module.startswith(found[2] + ".")]
+def room_of(module: str) -> str:
+    """The name in FLOORS under which a module stands; the longest name counts."""
+    fitting = [room for room in FLOORS if module == room or module.startswith(room + ".")]
     if not fitting:
-        raise LookupError(f"regard.{module} stands on no floor; give it one in tests/test_floors.py")
-    _, number, room = max(fitting)
-    return number, room
+        raise LookupError(f"regard.{module} stands in no room of DESIGN.md's drawing")
+    return max(fitting, key=len)
 
 
 def offences(module: str, imported: set[str]) -> list[str]:
-    number, room = floor(module)
-    found = []
+    room = room_of(module)
+    faults = []
     for other in sorted(imported - {"regard", "__init__"}):
         if other.split(".")[0] == SIDE_DOOR:
-            if room in JUDGES:
-                continue
-            found.append(f"{module} imports {other}, which is for tests")
+            if room not in JUDGES:
+                faults.append(f"{module} imports {other}, which is for tests")
             continue
-        other_number, other_room = floor(other)
-        if other_number > number:
-            found.append(f"{module} reaches up to {other}")
+        other_room = room_of(other)
+        if FLOORS[other_room] > FLOORS[room]:
+            faults.append(f"{module} imports {other} from a room above")
         if room != other_room and any({room, other_room} <= strangers for strangers in STRANGERS):
-            found.append(f"{module} and {other} are strangers")
-    return found
+            faults.append(f"{module} imports {other} from a room beside its own")
+    return faults
 
 
-def test_nobody_imports_upstairs_or_a_stranger():
-    found = []
+def test_imports_go_downward_only():
+    faults = []
     for module, path in modules().items():
-        if module.split(".")[0] not in ("__init__", "__main__", SIDE_DOOR):
-            found += offences(module, imports_of(path))
-    assert not found, "\n".join(found)
+        if module.split(".")[0] not in OUTSIDE:
+            faults += offences(module, imports_of(path))
+    assert not faults, "\n".join(faults)
 
 
-def test_every_module_has_a_floor():
-    for module in modules():
-        if module.split(".")[0] not in ("__init__", "__main__", SIDE_DOOR):
-            floor(module)
+def test_the_drawing_shows_every_room_once():
+    shown = [room for names in drawn() for room in names]
+    assert sorted(shown) == sorted(rooms())
 
 
-def test_nobody_inside_imports_the_shop_window():
-    """`import regard` or `from regard import name` inside the house would make circles; a room is named instead."""
-    shown = set(regard.__all__)
-    rooms = {name.split(".")[0] for name in modules()}
+def test_the_house_stays_small_enough_to_hold_in_the_head():
+    """Few modules at the root, few rooms, few files, and none that needs scrolling for long."""
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    sizes = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert len(rooms() - packages) <= 4
+    assert len(packages) <= 18
+    assert len(sizes) <= 330
+    assert not {name: lines for name, lines in sizes.items() if lines > 400}
+
+
+def test_inside_no_room_imports_from_the_root():
+    """`import regard` or `from regard import attention` inside a room would make circles; the room is named instead."""
+    exported = set(regard.__all__)
     for module, path in modules().items():
         if module.split(".")[0] in ("__init__", "__main__", "cli"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "regard":
                 wanted = {alias.name for alias in node.names}
-                assert not (wanted & shown) - rooms, f"{module} takes {wanted & shown} from regard itself"
+                assert not (wanted & exported) - rooms(), f"{module} imports {wanted & exported} from regard itself"
 
 
 def test_the_oracle_shares_no_code_with_what_it_judges():
@@ -145,26 +144,32 @@ def test_the_oracle_shares_no_code_with_what_it_judges():
 
 def test_one_file_owns_the_private_operations():
     owners = [name for name, path in modules().items() if "torch.ops.aten" in path.read_text(encoding="utf-8")]
-    assert owners == ["kernels.flash"]
+    assert owners == ["backends.flash"]
 
 
 @pytest.mark.parametrize(
     ("module", "imported"),
     [
         ("patterns.base", "functional"),
-        ("kernels.fused", "kernels.reference"),
-        ("training.loop", "decoding"),
+        ("backends.fused", "backends.reference"),
+        ("backends.flash", "backends.scores.blocks"),
+        ("decoding.beam", "inspection"),
         ("text", "training"),
         ("functional", "testing.oracle"),
-        ("kernels.fused", "kernels"),
-        ("bench.running", "training"),
-        ("cli.doctor", "testing.oracle"),
+        ("backends.fused", "backends"),
+        ("studies.bench.running", "studies.lessons"),
+        ("studies.lessons", "studies.walkthrough"),
+        ("cli.plan", "testing.oracle"),
     ],
 )
 def test_a_planted_offence_is_seen(module, imported):
     assert offences(module, {imported})
 
 
-def test_a_module_without_a_floor_is_seen():
-    with pytest.raises(LookupError, match="stands on no floor"):
-        floor("helpers")
+def test_a_module_without_a_room_is_seen():
+    with pytest.raises(LookupError, match="stands in no room"):
+        room_of("helpers")
+
+
+def test_a_room_that_is_missing_in_the_drawing_is_seen():
+    assert [["storage", "patterns"]] == drawn("     storage   patterns       sealed files")

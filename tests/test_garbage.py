@@ -21,8 +21,8 @@ import regard as rg
 from regard.storage import save_tensors
 
 PACKAGES = (
-    "patterns", "text", "models", "decoding", "training", "conversion", "inspection", "storage", "comparison",
-    "walkthrough", "lessons", "bench", "testing",
+    "patterns", "text", "models", "decoding", "training", "conversion", "inspection", "storage", "studies.comparison",
+    "studies.walkthrough", "studies.lessons", "studies.bench", "testing",
 )  # fmt: skip
 
 GARBAGE: dict[str, Any] = {

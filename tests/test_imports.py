@@ -42,7 +42,7 @@ def test_import_regard_needs_torch_alone_and_takes_no_gpu():
 
 def test_only_the_side_door_and_optional_floors_name_numpy():
     root = Path(regard.__file__).parent
-    core = ("patterns", "mechanisms", "positions", "kernels", "layers")
+    core = ("patterns", "mechanisms", "positions", "backends", "layers")
     for path in [*root.glob("*.py"), *(path for room in core for path in (root / room).rglob("*.py"))]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.backends import BACKENDS
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.errors import UnsupportedError
-from regard.kernels import BACKENDS
 
 
 def problem(length, **options):

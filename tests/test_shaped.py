@@ -14,9 +14,9 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
+from regard.backends import BACKENDS
 from regard.core.plan import AttentionDetail
 from regard.core.result import top_keys, weights_of
-from regard.kernels import BACKENDS
 from regard.testing import make_qkv
 
 WANT = ("log_sum_exp", "entropy", "received", "distance", "weights", top_keys(3), weights_of([1, 2], [0]))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.behaviour.experiment import Experiment, Record
-from regard.bench.results import environment
 from regard.storage.files import replace_file
+from regard.studies.bench.results import environment
 
 FILE = "behaviour.json"
 

@@ -10,7 +10,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from regard.lessons.taught import MEASURED
+from regard.studies.lessons.taught import MEASURED
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?e[-+]?\d+|[-−]?\d+\.\d+")  # 1.5, -0.25, 3.5e-17; whole numbers are text
 TINY = 1e-12  # numbers below it are rounding errors of 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from docs.making.figures import DOCS, Figure
 from regard.errors import ArgumentError
-from regard.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
+from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
 
 HEAD = """# Lessons
 

@@ -25,11 +25,11 @@ ROOMS = {
     "regard.decoding": "greedy search, beam search, sampling, scores",
     "regard.training": "the training loop and its runs",
     "regard.inspection": "attention weights of models, pictures, comparison with approximations",
-    "regard.lessons": "claims of articles about attention, checked by running them",
-    "regard.walkthrough": "attention for one sentence, step by step",
-    "regard.comparison": "comparison of trained models",
+    "regard.studies.lessons": "claims of articles about attention, checked by running them",
+    "regard.studies.walkthrough": "attention for one sentence, step by step",
+    "regard.studies.comparison": "comparison of trained models",
     "regard.conversion": "import of other models' weights, fewer key/value heads",
-    "regard.bench": "speed and memory compared with other libraries",
+    "regard.studies.bench": "speed and memory compared with other libraries",
     "regard.testing": "the float64 oracle and error budgets, for authors of backends",
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from regard.walkthrough import Walk, to_html, walk
-from regard.walkthrough.formula import formula_text
+from regard.studies.walkthrough import Walk, to_html, walk
+from regard.studies.walkthrough.formula import formula_text
 
 SENTENCE = "Life is short, eat dessert first"
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from regard.bench import describe_health, describe_results, examine, run_bench
-from regard.bench.complexity import describe_table, run_complexity
-from regard.bench.results import Results
 from regard.cli.console import out as out_line
 from regard.cli.console import out_json, say
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError, RegardError
+from regard.studies.bench import describe_health, describe_results, examine, run_bench
+from regard.studies.bench.complexity import describe_table, run_complexity
+from regard.studies.bench.results import Results
 
 COMPLEXITY = "complexity"
 

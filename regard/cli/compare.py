@@ -11,8 +11,8 @@ import typer
 from regard.cli.console import out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
-from regard.comparison.study import Comparison
 from regard.errors import RegardError
+from regard.studies.comparison.study import Comparison
 
 
 @with_settings(Comparison.Config)

@@ -16,7 +16,7 @@ from rich.text import Text
 from regard.cli.console import check_picture_name, out, out_json, say
 from regard.cli.options import Json
 from regard.errors import ArgumentError
-from regard.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
+from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
 from regard.text.terminal import printable, printable_lines
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
+from regard.backends import BACKENDS
 from regard.cli.console import out_json, out_lines, shortened
 from regard.cli.options import Json
 from regard.core.call import make_problem
@@ -16,7 +17,6 @@ from regard.core.plan import make_plan
 from regard.core.result import Want, checked_wants, top_keys, weights_of
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
-from regard.kernels import BACKENDS
 
 DEVICES = ("cpu", "cuda")
 LARGEST = 10**18  # of a size: positions are counted in 64 bits

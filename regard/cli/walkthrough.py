@@ -13,7 +13,7 @@ from regard.cli.console import out, out_json, out_lines
 from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
-from regard.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
+from regard.studies.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
 
 OF_BOTH = ("word", "context", "head")  # options with drawn weights and with those of a run
 OF_RUNS = ("layer",)  # options with a run only; all others are for drawn weights

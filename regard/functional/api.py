@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.arguments import shown
+from regard.backends import flash
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.plan import AttentionDetail, Plan
@@ -19,7 +20,6 @@ from regard.functional.compiled import compiler_beside, traced_attention, uncomp
 from regard.functional.jagged import is_nested, packed_call
 from regard.functional.kept import kept_plan, plan_of
 from regard.functional.transforms import transformed, transforming
-from regard.kernels import flash
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
 

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from regard.arguments import real, yes_or_no
+from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.call import Call
@@ -24,7 +25,6 @@ from regard.core.tensors import Stored, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
 from regard.functional.kept import plan_of
-from regard.kernels import BACKENDS
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
 

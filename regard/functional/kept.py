@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import torch
 
+from regard.backends import BACKENDS
 from regard.core.backend import check_backend
 from regard.core.call import UNKNOWN, Call
 from regard.core.hidden import Place
 from regard.core.plan import Plan, make_plan, make_plan_of_shapes
 from regard.core.shaped import has_no_values
-from regard.kernels import BACKENDS
 
 Kept = TypeVar("Kept")
 PLANS_KEPT = 512

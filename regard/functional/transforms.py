@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
+from regard.backends.second_order import one_by_one
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.result import Result, TopKeysFound
 from regard.core.tensors import Stored
 from regard.errors import UnsupportedError
 from regard.functional.compiled import Table, tabled
-from regard.kernels.second_order import one_by_one
 from regard.patterns import Pattern, as_pattern
 
 Tensors = tuple[torch.Tensor | None, ...]

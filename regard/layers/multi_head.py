@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from regard.arguments import real, shown, yes_or_no
+from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
-from regard.kernels import BACKENDS
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
 from regard.layers.mechanism import LayerMechanism

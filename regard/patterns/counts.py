@@ -78,20 +78,20 @@ def _count(pattern: Pattern, grid: Grid, budget: Budget) -> int:
         return total + closed
     blocks = Answers(rest, grid)
     budget.need(grid.q_len // ROWS if rest != NOTHING else 0)
-    for strip in in_row_blocks(rest, grid) if rest != NOTHING else ():
-        budget.spend(len(strip.full) + len(strip.partial))
-        total += len(strip.rows) * size(strip.full) + _looked(blocks, strip, budget)
+    for block in in_row_blocks(rest, grid) if rest != NOTHING else ():
+        budget.spend(len(block.full) + len(block.partial))
+        total += len(block.rows) * size(block.full) + _looked(blocks, block, budget)
     return total
 
 
-def _looked(blocks: Answers, strip: RowBlock, budget: Budget) -> int:
+def _looked(blocks: Answers, block: RowBlock, budget: Budget) -> int:
     """Allowed pairs among the keys that must be checked pair by pair."""
     pairs = 0
-    for keys in strip.partial:
-        step = max(1, CHUNK // len(strip.rows))
+    for keys in block.partial:
+        step = max(1, CHUNK // len(block.rows))
         for at in range(0, len(keys), step):
-            budget.spend(4 * len(strip.rows) * min(step, len(keys) - at) >> LOOK)
-            pairs += int(blocks.allowed(strip.rows, keys[at : at + step]).sum())
+            budget.spend(4 * len(block.rows) * min(step, len(keys) - at) >> LOOK)
+            pairs += int(blocks.allowed(block.rows, keys[at : at + step]).sum())
     return pairs
 
 
@@ -129,17 +129,17 @@ def _estimate(pattern: Pattern, grid: Grid) -> int:
     blocks, cost = Answers(rest, grid), _cost(rest, grid)
 
     def look(at: int) -> tuple[float]:
-        strip = row_block_at(rest, grid, at * ROWS)
-        looked = sum(_about(blocks, strip.rows, keys) for keys in strip.partial)
-        return (len(strip.rows) * size(strip.full) + looked,)
+        block = row_block_at(rest, grid, at * ROWS)
+        looked = sum(_about(blocks, block.rows, keys) for keys in block.partial)
+        return (len(block.rows) * size(block.full) + looked,)
 
     return total + sum(estimated(-(-grid.q_len // ROWS), look, (turn // ROWS for turn in turns), cost))
 
 
 def _cost(pattern: Pattern, grid: Grid) -> int:
     """The cost of looking at the middle block."""
-    strip = row_block_at(pattern, grid, grid.q_len // 2)
-    return look_cost(len(strip.full) + len(strip.partial))
+    block = row_block_at(pattern, grid, grid.q_len // 2)
+    return look_cost(len(block.full) + len(block.partial))
 
 
 def _about(blocks: Answers, rows: range, keys: range) -> int:

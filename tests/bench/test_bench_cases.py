@@ -2,10 +2,10 @@
 
 import pytest
 
-from regard.bench.cases import CASES, contests_of, find_contest
-from regard.bench.measuring import measure_apart, measure_here
-from regard.bench.peers import PEERS
 from regard.errors import ArgumentError, RegardError
+from regard.studies.bench.cases import CASES, contests_of, find_contest
+from regard.studies.bench.measuring import measure_apart, measure_here
+from regard.studies.bench.peers import PEERS
 
 EVERY = [(name, contest) for name, case in CASES.items() for contest in dict.fromkeys((*case.contests, *case.quick))]
 

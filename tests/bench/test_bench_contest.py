@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from regard.bench import running as room
-from regard.bench.case import Case, Contender, Contest, Promise
-from regard.bench.measuring import Pace
-from regard.bench.ours import REGARD
-from regard.bench.peers import PEERS
-from regard.bench.running import hold
-from regard.bench.work import Work
+from regard.backends import BACKENDS
 from regard.errors import RegardError
-from regard.kernels import BACKENDS
 from regard.patterns import Causal
+from regard.studies.bench import running as room
+from regard.studies.bench.case import Case, Contender, Contest, Promise
+from regard.studies.bench.measuring import Pace
+from regard.studies.bench.ours import REGARD
+from regard.studies.bench.peers import PEERS
+from regard.studies.bench.running import hold
+from regard.studies.bench.work import Work
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
 FINE = replace(PEERS["SDPA"], name="fine")

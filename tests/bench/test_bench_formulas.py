@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from regard.bench.case import Contender, Contest
-from regard.bench.cases import CASES
-from regard.bench.formulas import FORMULAS, Bound, hashed_pairs, own_last, places
-from regard.bench.judging import judge
-from regard.bench.ours import REGARD, at_length
-from regard.bench.peers import PEERS
-from regard.bench.work import CAUSAL, FULL, Work, make_tensors
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import KeySpan
+from regard.studies.bench.case import Contender, Contest
+from regard.studies.bench.cases import CASES
+from regard.studies.bench.formulas import FORMULAS, Bound, hashed_pairs, own_last, places
+from regard.studies.bench.judging import judge
+from regard.studies.bench.ours import REGARD, at_length
+from regard.studies.bench.peers import PEERS
+from regard.studies.bench.work import CAUSAL, FULL, Work, make_tensors
 
 ADDITIVE = Softmax(Additive(query_dim=8, key_dim=8, hidden=5))
 SUBJECTS = {

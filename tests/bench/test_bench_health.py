@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from regard.bench import health
-from regard.bench.health import PROBES, WORKS, examine
-from regard.bench.report import describe_health
+from regard.backends import BACKENDS
 from regard.core.backend import Cost, Offer, Refusal
 from regard.core.result import Result
-from regard.kernels import BACKENDS
+from regard.studies.bench import health
+from regard.studies.bench.health import PROBES, WORKS, examine
+from regard.studies.bench.report import describe_health
 
 
 class Spoiled:

@@ -5,14 +5,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.bench.case import Contender, Contest
-from regard.bench.judging import chosen_rows, judge
-from regard.bench.ours import PLAN_RUN, REGARD, with_statistic
-from regard.bench.peers import PEERS
-from regard.bench.work import BIG_BIRD, CAUSAL, FULL, SMALL_WINDOW, STRIDED, WINDOW, Work, allowed_pairs, make_tensors
 from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow
+from regard.studies.bench.case import Contender, Contest
+from regard.studies.bench.judging import chosen_rows, judge
+from regard.studies.bench.ours import PLAN_RUN, REGARD, with_statistic
+from regard.studies.bench.peers import PEERS
+from regard.studies.bench.work import (
+    BIG_BIRD,
+    CAUSAL,
+    FULL,
+    SMALL_WINDOW,
+    STRIDED,
+    WINDOW,
+    Work,
+    allowed_pairs,
+    make_tensors,
+)
 
 SMALL = Work(70, heads=2, head_dim=8, pattern=SMALL_WINDOW)
 WORKS = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.bench.case import Promise
 from regard.errors import ArgumentError
+from regard.studies.bench.case import Promise
 
 ANSWERS = {
     "regard": {"cpu": {"median": 0.002}, "memory_bytes": 600},

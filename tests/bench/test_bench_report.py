@@ -2,8 +2,8 @@
 
 from test_bench_running import record
 
-from regard.bench.report import describe_results, draw_curves, points_of, write_report
-from regard.bench.results import Results
+from regard.studies.bench.report import describe_results, draw_curves, points_of, write_report
+from regard.studies.bench.results import Results
 
 HERE = {
     "regard": "0", "torch": "2", "python": "3", "packages": {"numpy": "2"}, "system": "s", "processor": "p", "cores": 2,

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from regard.bench import running
-from regard.bench.case import Case
-from regard.bench.results import Results
-from regard.bench.running import run_bench
 from regard.errors import ArgumentError, DataError, UnsupportedError
+from regard.studies.bench import running
+from regard.studies.bench.case import Case
+from regard.studies.bench.results import Results
+from regard.studies.bench.running import run_bench
 
 
 def record(case, n=1, status="measured"):

@@ -2,7 +2,7 @@
 
 import time
 
-from regard.bench.measuring import Pace, Times, take_turns, threads
+from regard.studies.bench.measuring import Pace, Times, take_turns, threads
 
 STEADY = Pace(rounds=6, slow_rounds=2, slow=10.0, shortest=0.0)
 

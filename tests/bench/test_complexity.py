@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.bench.complexity import Call, Growth, Row, Table, describe_table, read_row, running
-from regard.bench.complexity.measuring import (
+from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.studies.bench.complexity import Call, Growth, Row, Table, describe_table, read_row, running
+from regard.studies.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
     Effort,
@@ -17,11 +18,10 @@ from regard.bench.complexity.measuring import (
     measure_times,
     memory_here,
 )  # fmt: skip
-from regard.bench.complexity.report import crossover, draw_table, write_table
-from regard.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
-from regard.bench.complexity.running import run_complexity
-from regard.bench.measuring import Pace
-from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.studies.bench.complexity.report import crossover, draw_table, write_table
+from regard.studies.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
+from regard.studies.bench.complexity.running import run_complexity
+from regard.studies.bench.measuring import Pace
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
 HERE = {
@@ -166,7 +166,7 @@ def test_memory_of_another_process_is_that_of_its_row():
 
 
 def test_a_process_that_dies_says_why(monkeypatch):
-    monkeypatch.setattr("regard.bench.complexity.measuring.PROGRAM", "raise SystemExit('out of breath')")
+    monkeypatch.setattr("regard.studies.bench.complexity.measuring.PROGRAM", "raise SystemExit('out of breath')")
     with pytest.raises(RegardError, match="the memory of softmax was not measured: out of breath"):
         measure_memory("softmax", [1024])
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from test_commands import regard
 
-from regard.bench import running
-from regard.bench.case import Case
+from regard.studies.bench import running
+from regard.studies.bench.case import Case
 
 
 def record(case, contest, status="measured"):

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_commands import regard
 
-from regard.bench.complexity import running
+from regard.studies.bench.complexity import running
 
 POINTS = [{"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n} for n in (2304, 4096, 9216)]
 

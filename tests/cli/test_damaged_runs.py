@@ -7,11 +7,11 @@ import re
 import pytest
 from test_commands import regard
 
-from regard.comparison.study import read_asked, read_measures
 from regard.errors import RegardError
 from regard.models.storage import load_model
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.studies.comparison.study import read_asked, read_measures
 from regard.training import draw_curves, read_log, read_run
 from regard.training.explanation import _sessions
 from regard.training.log import Log

@@ -13,12 +13,12 @@ from test_commands import regard
 
 import regard as package
 from regard.cli.options import default_text, fields_in_order, sentence_of
-from regard.comparison import Comparison
 from regard.conversion.uptraining import Uptraining
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
+from regard.studies.comparison import Comparison
 from regard.training import TrainingConfig
 from regard.training.recipes import ClassifierTraining, LanguageModelTraining, MaskedWordsTraining, TranslationTraining
 from regard.training.recipes.settings import StackConfig

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from test_commands import regard
 
+from regard.backends import BACKENDS
 from regard.core.backend import Refusal
-from regard.kernels import BACKENDS
 
 
 class Negative:

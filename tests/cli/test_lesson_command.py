@@ -5,7 +5,7 @@ import json
 import pytest
 from test_commands import regard
 
-from regard.lessons import LESSONS, find_lesson
+from regard.studies.lessons import LESSONS, find_lesson
 
 
 def test_without_a_name_the_questions_are_listed():
@@ -51,7 +51,7 @@ def test_hostile_words_are_shown_as_they_stand():
 
 
 def test_a_claim_that_fails_says_so(monkeypatch):
-    from regard.lessons import causal
+    from regard.studies.lessons import causal
 
     monkeypatch.setattr(causal, "attention", lambda q, k, v, pattern, real=causal.attention: real(q, k, v))
     told = regard("lesson", "causal").stdout.decode()

@@ -10,8 +10,8 @@ import torch
 from regard.cli import main
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageConfig, LanguageModel
+from regard.studies.walkthrough import to_html, to_json, to_text, walk, walk_run
 from regard.text import Tokeniser
-from regard.walkthrough import to_html, to_json, to_text, walk, walk_run
 
 SENTENCE = "Life is short, eat dessert first"
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from regard.backends import BACKENDS
 from regard.core.backend import Offer
 from regard.core.call import make_problem
 from regard.core.plan import AttentionDetail, make_plan
 from regard.core.result import checked_wants
-from regard.kernels import BACKENDS
 
 OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py
 HERE = [name for name in BACKENDS if name not in ("flex", *OTHERS)]  # flex computes on cuda alone

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regard.kernels import dropout, fused
-from regard.kernels.decode import fold, weigh
-from regard.kernels.scores import blocking
-from regard.kernels.tiled import backend, execution, grouping
+from regard.backends import dropout, fused
+from regard.backends.decode import fold, weigh
+from regard.backends.scores import blocking
+from regard.backends.tiled import backend, execution, grouping
 
 
 def any_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 import torch
 
+from regard.backends.dropout import row_states, write_kept
 from regard.decoding.sampling import uniform
-from regard.kernels.dropout import row_states, write_kept
 from regard.mechanisms.draws import directions
 from regard.patterns import Grid, RandomBlocks
 

@@ -15,7 +15,7 @@ from refusing import DOCUMENTED
 from sampling import AXES, cells_of, every_pair, pairs, sample, whole
 from small_blocks import any_rows, cut
 
-from regard.kernels import BACKENDS
+from regard.backends import BACKENDS
 from regard.testing import LAYOUTS
 
 SAMPLE = sample()

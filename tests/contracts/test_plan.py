@@ -11,8 +11,8 @@ from asking import PLAIN
 
 import regard as rg
 from regard import patterns as p
+from regard.backends import BACKENDS
 from regard.functional import kept as planned_room
-from regard.kernels import BACKENDS
 from regard.testing import make_qkv
 
 Q, K, V = make_qkv()

@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.kernels import BACKENDS
+from regard.backends import BACKENDS
 
 Q, K, V = torch.zeros(2, 6, 7, 5), torch.zeros(2, 3, 11, 5), torch.zeros(2, 3, 11, 13)
 

@@ -17,10 +17,10 @@ from small_blocks import cut
 
 import regard as rg
 from regard import mechanisms as m
-from regard.kernels import flash
-from regard.kernels.linear import sight as running
-from regard.kernels.scores import plain
-from regard.kernels.second_order import first_order_only
+from regard.backends import flash
+from regard.backends.linear import sight as running
+from regard.backends.scores import plain
+from regard.backends.second_order import first_order_only
 from regard.testing import make_qkv
 
 BACKENDS = ("fused", "tiled", "streamed")  # reference is plain autograd, decode has no gradient

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import itertools, torch, regard as rg
-from regard.kernels import BACKENDS
+from regard.backends import BACKENDS
 
 torch.use_deterministic_algorithms(True)  # which poisons fresh memory
 HERE = [name for name in BACKENDS if name not in ("flex", "decode", "linear", "linformer", "lsh")]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from regard.kernels import dropout, fused
-from regard.kernels.decode import fold, weigh
-from regard.kernels.scores import blocking
-from regard.kernels.tiled import backend, execution, grouping
+from regard.backends import dropout, fused
+from regard.backends.decode import fold, weigh
+from regard.backends.scores import blocking
+from regard.backends.tiled import backend, execution, grouping
 
 SMALL: tuple[tuple[Any, str, Any], ...] = (
     (backend, "ROW_PATTERNS", 0), (backend, "FORWARD_ROWS", {2: 1.0}), (backend, "BACKWARD_ROWS", {3: 1.0}),

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import regard as rg
+from regard.backends import BACKENDS
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.result import checked_wants
-from regard.kernels import BACKENDS
 
 from .blocks import cut
 from .bounds import SLACK, errors

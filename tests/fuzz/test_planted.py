@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from regard import bias
+from regard.backends import dropout
+from regard.backends import streamed as streamed
+from regard.backends.statistics import observe
 from regard.core import call, plan
 from regard.functional.kept import _calls, _plans
-from regard.kernels import dropout
-from regard.kernels import streamed as streamed
-from regard.kernels.statistics import observe
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from regard.decoding.loading import TOKENISER_FILE
-from regard.lessons import LESSONS, Settings
 from regard.models import TranslationTransformer
+from regard.studies.lessons import LESSONS, Settings
 from regard.text import Tokeniser
 from regard.text.pronouns import make_split
 
@@ -33,7 +33,7 @@ def without_timing(monkeypatch):
             return {name: (call(), 1.0)[1] for name, call in calls.items()}
 
     for module in ("grouped", "linear"):
-        monkeypatch.setattr(f"regard.lessons.{module}.milliseconds", at_once)
+        monkeypatch.setattr(f"regard.studies.lessons.{module}.milliseconds", at_once)
 
 
 def with_few_sentences(monkeypatch):
@@ -43,7 +43,7 @@ def with_few_sentences(monkeypatch):
         ("referent.MEASURED", 6),
         ("referent.SWAPPED", 4),
     ):
-        monkeypatch.setattr(f"regard.lessons.{name}", count)
+        monkeypatch.setattr(f"regard.studies.lessons.{name}", count)
 
 
 def untrained_run(folder):

@@ -10,8 +10,8 @@ import pytest
 from teaching import LONG, LOOKING, run_folder, with_few_sentences, without_timing
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.lessons import LESSONS, Settings, find_lesson
-from regard.lessons.words import MOST_WORDS, milliseconds, words_of
+from regard.studies.lessons import LESSONS, Settings, find_lesson
+from regard.studies.lessons.words import MOST_WORDS, milliseconds, words_of
 
 __all__ = ["run_folder"]
 

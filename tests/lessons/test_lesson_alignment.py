@@ -2,8 +2,8 @@ import numpy as np
 import torch
 from teaching import failing, starting
 
-from regard.lessons import alignment
-from regard.lessons.words import embedded, normal
+from regard.studies.lessons import alignment
+from regard.studies.lessons.words import embedded, normal
 
 
 def test_every_claim_holds():

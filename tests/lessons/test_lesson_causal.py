@@ -4,8 +4,8 @@ import torch
 from teaching import failing, starting
 
 from regard.functional import attention
-from regard.lessons import causal, find_lesson
-from regard.lessons.words import embedded, normal
+from regard.studies.lessons import causal, find_lesson
+from regard.studies.lessons.words import embedded, normal
 
 
 def test_the_weights_are_those_of_loops():

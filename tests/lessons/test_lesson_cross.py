@@ -2,7 +2,7 @@ import torch
 from teaching import failing, starting
 
 from regard.layers import MultiHeadAttention
-from regard.lessons import cross, find_lesson
+from regard.studies.lessons import cross, find_lesson
 
 
 def test_every_claim_holds():

@@ -4,8 +4,8 @@ from teaching import failing, starting, without_timing
 
 from regard.functional import attention
 from regard.layers import MultiHeadAttention
-from regard.lessons import find_lesson, grouped
-from regard.lessons.words import seeded
+from regard.studies.lessons import find_lesson, grouped
+from regard.studies.lessons.words import seeded
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from teaching import failing, run_folder, starting, with_few_sentences
 
 from regard.errors import DataError
 from regard.inspection import AttentionMaps
-from regard.lessons import Settings, find_lesson, heads
-from regard.lessons.heads import Score, links_of, score
+from regard.studies.lessons import Settings, find_lesson, heads
+from regard.studies.lessons.heads import Score, links_of, score
 from regard.text.pronouns import ARTICLE_SENTENCES, Weights, make_split
 
 __all__ = ["run_folder"]

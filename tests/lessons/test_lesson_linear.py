@@ -5,8 +5,8 @@ import torch
 from teaching import failing, starting, without_timing
 
 from regard.functional import attention
-from regard.lessons import find_lesson, linear
-from regard.lessons.words import normal
+from regard.studies.lessons import find_lesson, linear
+from regard.studies.lessons.words import normal
 
 
 @pytest.fixture(autouse=True)

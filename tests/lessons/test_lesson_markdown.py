@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.lessons import Claim, Lesson, Table, Taught, to_markdown
-from regard.lessons.taught import MEASURED
+from regard.studies.lessons import Claim, Lesson, Table, Taught, to_markdown
+from regard.studies.lessons.taught import MEASURED
 
 
 @pytest.fixture

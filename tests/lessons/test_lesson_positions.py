@@ -5,8 +5,8 @@ import torch
 from teaching import failing, starting
 
 from regard.layers import MultiHeadAttention
-from regard.lessons import find_lesson, positions
 from regard.positions import Sinusoidal
+from regard.studies.lessons import find_lesson, positions
 
 
 def by_loops(position, dim):

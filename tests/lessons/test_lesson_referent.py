@@ -4,8 +4,8 @@ from teaching import run_folder, starting, with_few_sentences
 from regard.decoding import Translator
 from regard.errors import ArgumentError
 from regard.inspection import it_weights
-from regard.lessons import Settings, find_lesson, referent
 from regard.models import RecurrentTranslator
+from regard.studies.lessons import Settings, find_lesson, referent
 from regard.text.pronouns import ARTICLE_SENTENCES, make_split, swap_other, swap_referent
 
 __all__ = ["run_folder"]

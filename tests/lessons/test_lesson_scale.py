@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from teaching import failing, starting
 
-from regard.lessons import find_lesson, scale
-from regard.lessons.words import embedded, normal, words_of
+from regard.studies.lessons import find_lesson, scale
+from regard.studies.lessons.words import embedded, normal, words_of
 
 
 def entropy_and_gradient(head_dim, factor):

@@ -3,10 +3,10 @@ import torch
 from teaching import failing, starting
 
 from regard.layers import MultiHeadAttention
-from regard.lessons import windows
-from regard.lessons.words import embedded, normal, seeded
 from regard.patterns import Pattern, SlidingWindow, parse
 from regard.patterns.band import Reach
+from regard.studies.lessons import windows
+from regard.studies.lessons.words import embedded, normal, seeded
 
 
 @pytest.mark.parametrize("text", windows.PATTERNS)

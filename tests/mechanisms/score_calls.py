@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from regard import mechanisms as m
+from regard.backends import BACKENDS
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.result import checked_wants
-from regard.kernels import BACKENDS
 from regard.mechanisms.base import Sizes
 
 BATCH, Q_LEN, K_LEN, QUERY_DIM, KEY_DIM, V_DIM, HIDDEN, WINDOW = 2, 7, 11, 5, 3, 13, 17, 3

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import regard as rg
+from regard.backends.linformer import Projected
 from regard.core.call import make_problem
-from regard.kernels.linformer import Projected
 from regard.mechanisms import Linformer
 from regard.patterns import Causal, CausalWindow, KeySpan
 

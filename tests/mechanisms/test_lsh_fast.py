@@ -8,7 +8,7 @@ import torch
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.kernels.lsh import rounds
+from regard.backends.lsh import rounds
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SIZES = [(13, 3, 4, 2), (37, 5, 2, 4), (29, 1, 6, 2), (61, 8, 4, 3)]

@@ -13,7 +13,7 @@ from score_oracle import attend
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.kernels.scores import blocking, formulas
+from regard.backends.scores import blocking, formulas
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))

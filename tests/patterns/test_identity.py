@@ -12,7 +12,7 @@ import torch
 from packing_workers import ROOM, Packed, packed_batches
 
 from regard import patterns as p
-from regard.kernels.flex.tile_map import tile_map
+from regard.backends.flex.tile_map import tile_map
 from regard.layers import MultiHeadAttention
 from regard.patterns import Grid
 

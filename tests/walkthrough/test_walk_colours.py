@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from regard.inspection.canvas import COLOURS
-from regard.walkthrough.tables import (
+from regard.studies.walkthrough.tables import (
     DARK,
     LEVELS,
     WEIGHTS,
@@ -26,7 +26,7 @@ READABLE = 4.5  # Web Content Accessibility Guidelines 2.2, 1.4.3
 
 def themes():
     """The colours of the page, by name, for light and for dark."""
-    style = files("regard.walkthrough").joinpath("page.css").read_text()
+    style = files("regard.studies.walkthrough").joinpath("page.css").read_text()
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     assert len(blocks) == 2
     return [dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in blocks]

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 from walk_cases import CASES, case
 
-from regard.walkthrough.formula import formula_mathml, formula_text
+from regard.studies.walkthrough.formula import formula_mathml, formula_text
 
 
 @pytest.mark.parametrize(

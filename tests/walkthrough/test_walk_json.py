@@ -7,7 +7,7 @@ import pytest
 import torch
 from walk_cases import HOSTILE, case
 
-from regard.walkthrough import to_json, walk
+from regard.studies.walkthrough import to_json, walk
 
 
 def numbers(value):

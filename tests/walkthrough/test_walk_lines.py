@@ -7,8 +7,8 @@ import torch
 from walk_cases import CASES, SENTENCE, case, given
 
 from regard.errors import ArgumentError, RegardError
-from regard.walkthrough import layer, walk
-from regard.walkthrough.steps import LANGUAGE
+from regard.studies.walkthrough import layer, walk
+from regard.studies.walkthrough.steps import LANGUAGE
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from walk_cases import CONTEXT, SENTENCE, case, given
 
-from regard.walkthrough import walk
+from regard.studies.walkthrough import walk
 
 
 def pytorch_module(found, dim, heads):

@@ -11,8 +11,8 @@ from chromium import browser, find_chromium
 from walk_cases import CASES, CONTEXT, HOSTILE, SENTENCE, case
 
 from regard.inspection.terminal import visible
-from regard.walkthrough import to_html, walk
-from regard.walkthrough.page import HEADS, NUMBERS
+from regard.studies.walkthrough import to_html, walk
+from regard.studies.walkthrough.page import HEADS, NUMBERS
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 VOID = {"meta", "link", "br", "wbr", "input"}

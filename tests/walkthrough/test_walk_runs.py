@@ -8,9 +8,9 @@ from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
 from regard.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard.models.recurrent import RecurrentTranslator
+from regard.studies.walkthrough import LIMIT, walk_run
+from regard.studies.walkthrough.steps import LANGUAGE
 from regard.text import BEGIN, END, Tokeniser
-from regard.walkthrough import LIMIT, walk_run
-from regard.walkthrough.steps import LANGUAGE
 
 TEXTS = ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"]
 TOKENISER = Tokeniser.train(TEXTS * 3, 330)

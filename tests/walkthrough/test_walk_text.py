@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
-from regard.walkthrough import to_rich, to_text, walk
-from regard.walkthrough.steps import Axis
-from regard.walkthrough.tables import Gap, kept, shown
+from regard.studies.walkthrough import to_rich, to_text, walk
+from regard.studies.walkthrough.steps import Axis
+from regard.studies.walkthrough.tables import Gap, kept, shown
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard.walkthrough import LIMIT, split_words, to_text, walk
-from regard.walkthrough.words import find_word
+from regard.studies.walkthrough import LIMIT, split_words, to_text, walk
+from regard.studies.walkthrough.words import find_word
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.walkthrough import Walk, walk
+from regard.studies.walkthrough import Walk, walk
 
 SENTENCE = "Life is short, eat dessert first"
 CONTEXT = "Dessert first, dinner later!"

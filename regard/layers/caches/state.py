@@ -10,12 +10,12 @@ from typing import Self
 import torch
 
 from regard.arguments import shown, whole
+from regard.backends.linear.sight import Sight, live_keys
+from regard.backends.linear.sight import shown as live_parameters
+from regard.backends.linear.walk import Sums, Walk, shares
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.kernels.linear.sight import Sight, live_keys
-from regard.kernels.linear.sight import shown as live_parameters
-from regard.kernels.linear.walk import Sums, Walk, shares
 from regard.layers.caches.base import check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined

@@ -1,0 +1,33 @@
+"""The backends, each a file or a folder that imports no other: `reference` is the definition of every result.
+
+They share `schedule` (a pattern as row blocks and runs), `flash` (the one owner of PyTorch's private attention
+operations), `composed`, `scores`, `statistics`, `dropout` and `second_order`.
+"""
+
+from regard.backends.decode import Decode
+from regard.backends.flex import Flex
+from regard.backends.fused import Fused
+from regard.backends.linear import Linear
+from regard.backends.linformer import Projected
+from regard.backends.lsh import Hashed
+from regard.backends.reference import Reference
+from regard.backends.streamed import Streamed
+from regard.backends.tiled import Tiled
+from regard.core.backend import Backend
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Decode(),
+        Fused(),
+        Tiled(),
+        Flex(),
+        Streamed(),
+        Linear(),
+        Projected(),
+        Hashed(),
+        Reference(),
+    )
+}
+
+__all__ = ["BACKENDS"]

@@ -1,0 +1,105 @@
+"""One attention made of several fused calls, differentiable as a whole.
+
+Fused computes row block by row block, tiled group by group. Both hand their calls over as `Calls`, and the one autograd
+function of this file gives them first and second derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from regard.backends import flash
+from regard.backends.scores.plain import softmax_pieces
+from regard.backends.second_order import gradients
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
+
+KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
+
+
+class Calls(Protocol):
+    """Fused calls that together compute a problem."""
+
+    @property
+    def problem(self) -> Problem:
+        """The call."""
+        ...
+
+    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
+        ...
+
+    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The gradients of q, k and v."""
+        ...
+
+
+def compose(calls: Calls, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of some calls, differentiable in both."""
+    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    return _Composed.apply(operands.q, operands.k, operands.v, bias, calls, operands)
+
+
+class _Composed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        bias: torch.Tensor | None,
+        calls: Calls,
+        operands: Operands,
+    ) -> Any:
+        output, log_sum_exp = calls.forward(operands)
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, bias)  # an edited bias is noticed too
+        ctx.lowered = calls, operands
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, output, log_sum_exp, bias = ctx.saved_tensors
+        calls, operands = ctx.lowered
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grads[1])
+            dq, dk, dv = calls.backward(operands, saved)
+            return dv, dq, dk, None, None, None
+
+        inputs = v, q, k, bias, None, None
+        dv, dq, dk, *_ = gradients(first, partial(softmax_pieces, calls.problem, operands), inputs, grads)
+        return dq, dk, dv, None, None, None
+
+
+class KeptMasks:
+    """The masks of a plan's calls by name, device and dtype, as long as they have at most `KEPT` numbers together.
+
+    Only a mask that depends on no value of the tensors may be kept.
+    """
+
+    def __init__(self) -> None:
+        self._masks: dict[Any, torch.Tensor] = {}
+        self._left = KEPT
+
+    def reserve(self, numbers: int) -> bool:
+        """Set room aside for a mask that its owner keeps; False if there is not enough."""
+        fits = numbers <= self._left
+        self._left -= numbers if fits else 0
+        return fits
+
+    def get(self, name: Any, like: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The mask of this name for tensors such as `like`, made unless it was kept."""
+        key = name, like.device, like.dtype
+        if (kept := self._masks.get(key)) is not None:
+            return kept
+        with torch.inference_mode(False):  # what is kept may be needed where gradients are
+            mask = make()
+        if self.reserve(mask.numel()):
+            self._masks[key] = mask
+        return mask

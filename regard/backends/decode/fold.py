@@ -1,0 +1,91 @@
+"""Few queries through the fused operation: a group of heads is one matrix of rows, and the keys of a long cache are
+shared out among the workers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.backends import flash
+from regard.backends.decode.runs import Runs, allowed
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.core.tensors import Stored
+from regard.patterns.row_blocks import Run
+
+SPLIT = 512  # keys at least that one worker gets
+ROWS = 32  # that one worker takes anyway
+
+Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-sum-exp (.., rows)
+
+
+def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
+    """Output and log-sum-exp; keys and values need the dtype in which queries are computed."""
+    k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
+    q = operands.q.to(k.dtype).reshape(problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim)
+    here = operands.grid.keys.start
+    found: list[Merged] = []
+    for one in runs:
+        keys = slice(one.keys.start - here, one.keys.stop - here)
+        own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
+        found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
+    output, log_sum_exp = found[0] if len(found) == 1 else flash.merge(found)
+    shape = operands.q.shape[:3]
+    wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
+    return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
+
+
+def _mask(problem: Problem, operands: Operands, run: Run, dtype: torch.dtype) -> torch.Tensor | None:
+    """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
+    seen, bias = allowed(problem, operands, run)
+    if seen is None:
+        return None
+    mask = seen.new_zeros(seen.shape, dtype=dtype) if bias is None else bias.to(dtype).expand(seen.shape)
+    mask = mask.masked_fill(~seen, -math.inf)
+    heads = problem.heads if mask.shape[1] > 1 else problem.group
+    mask = mask.expand(mask.shape[0], heads, problem.q_len, len(run.keys))
+    return mask.reshape(mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys))
+
+
+def _computed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> list[Merged]:
+    """Attention over one run, cut along the keys where that gives idle workers something to do."""
+    parts = _parts(q, k.shape[2])
+    if parts == 1:
+        return [flash.forward(q, k, v, flash.Call(mask, False, scale))]
+    size = k.shape[2] // parts
+    outputs, sums = [], []
+    for row in range(len(q)):  # a row at a time: then its parts are a batch, viewed in place
+        own = None if mask is None else _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
+        output, log_sum_exp = flash.forward(
+            q[row].expand(parts, -1, -1, -1),
+            _cut(k[row], 1, parts, size),
+            _cut(v[row], 1, parts, size),
+            flash.Call(own, False, scale),
+        )
+        outputs.append(output)
+        sums.append(log_sum_exp)
+    found = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))  # (batch, kv_heads, rows, ..) a part
+    if k.shape[2] % parts:
+        rest = slice(parts * size, None)
+        call = flash.Call(None if mask is None else mask[..., rest], False, scale)
+        found.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
+    return found
+
+
+def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
+    """Equal parts of x along an axis, (parts, ...), viewed in place; the rest is left out."""
+    return x.narrow(axis, 0, parts * size).unflatten(axis, (parts, size)).movedim(axis, 0)
+
+
+def _parts(q: torch.Tensor, keys: int) -> int:
+    """Into how many parts the keys of a run are cut."""
+    if q.device.type == "cpu":
+        workers = torch.get_num_threads()
+    else:
+        workers = torch.cuda.get_device_properties(q.device).multi_processor_count
+    tasks = q.shape[0] * q.shape[1] * -(-q.shape[2] // ROWS)
+    return max(1, min(-(-workers // tasks), keys // SPLIT))

@@ -1,0 +1,296 @@
+"""The one owner of PyTorch's private fused attention operations.
+
+They differ by device, forget the log-sum-exp of empty rows, want equal head sizes, and fail on sizes of zero.
+Here they have one interface. `forward` and `backward` know nothing of autograd; `attend` is differentiable.
+
+In this file: q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len,
+v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or 1, q_len, k_len), -inf = masked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from regard.backends.second_order import Piece, gradients
+from regard.core.problem import Problem
+from regard.mechanisms import ScaledDot, Softmax
+
+_aten: Any = torch.ops.aten
+# Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.
+_PIECE = 1 << 20  # scores at once where second derivatives are computed
+_BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a fused call does besides its tensors: `causal` means key j <= query i, counted from the first of each."""
+
+    mask: torch.Tensor | None
+    causal: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    grad: torch.Tensor
+    grad_log_sum_exp: torch.Tensor | None
+
+
+def refusal(dtype: torch.dtype, device: str) -> str | None:
+    """Why no fused operation takes this dtype on this device, or None."""
+    if device == "cpu":
+        return None
+    if device == "cuda":
+        return f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
+    return f"no fused operation is known on {device}"
+
+
+def reason_against(problem: Problem) -> str | None:
+    """Why no fused operation computes this problem, or None."""
+    if not isinstance(problem.mechanism, Softmax):
+        return f"it computes softmax attention, not {problem.mechanism}"
+    if not isinstance(problem.mechanism.score, ScaledDot):
+        return f"it computes dot products, not {problem.mechanism.score}"
+    if problem.empty:
+        return "there is nothing to compute, and the fused operations fail on sizes of 0"
+    if problem.softcap is not None:
+        return "the fused operations have no softcap"
+    if problem.dropout > 0:
+        return "the fused operations drop weights by another law than dropout_seed's"
+    if problem.bias_learns:
+        return "the fused operations give a bias no gradient"
+    return refusal(problem.dtype, problem.device)
+
+
+def computing(dtype: torch.dtype, device: str) -> torch.dtype:
+    """The dtype in which the operation is given tensors of `dtype`: their own, where the machine is faster in it."""
+    if device != "cpu" or dtype in (torch.float32, torch.float64) or (dtype == torch.bfloat16 and _BFLOAT16):
+        return dtype
+    return torch.float32
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), differentiable in both."""
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+        return forward(q, k, v, call)
+    return _Attend.apply(q, k, v, call)
+
+
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
+    v_dim = v.shape[-1]
+    if call.scale <= 0:  # the operation would multiply masked scores, -inf, by it
+        q, call = q * _sign(call), replace(call, scale=abs(call.scale) or 1.0)
+    on_cpu = q.device.type == "cpu"
+    if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
+        q, k, v = _equal_head_sizes(q, k, v)
+    if not on_cpu:
+        output, log_sum_exp = _forward_cuda(q, k, v, call)
+        return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
+    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(  # one of `_aten`, with less on the way
+        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+    )
+    output = output if output.shape[-1] == v_dim else output[..., :v_dim]
+    if math.isfinite((log_sum_exp + log_sum_exp.reciprocal()).sum().item()):
+        return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0: nothing to repair
+    return _repaired(q, k, output, log_sum_exp, call)
+
+
+def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
+
+    With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation knows the first two terms;
+    the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
+    """
+    q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
+    grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
+    head_dim, v_dim = q.shape[-1], v.shape[-1]
+    if call.scale <= 0:
+        positive = replace(call, scale=abs(call.scale) or 1.0)
+        dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
+        return dq * _sign(call), dk, dv
+    if call.mask is not None:  # empty rows: exp(-inf - 0) = 0, and nothing that they hold gets through
+        empty_rows = log_sum_exp == -math.inf
+        log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
+        grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
+    if grad_log_sum_exp is not None:
+        column = grad_log_sum_exp.to(grad.dtype)[..., None]
+        grad = torch.cat([grad, torch.ones_like(column)], -1)
+        output = torch.cat([output, -column], -1)
+        v = F.pad(v, (0, 1))
+    q, k, v = _equal_head_sizes(q, k, v)
+    wide = v.shape[-1]
+    padded = Saved(q, k, v, _widened(output, wide), log_sum_exp, _widened(grad, wide), None)
+    run = _backward_cpu if q.device.type == "cpu" else _backward_cuda
+    dq, dk, dv = run(padded, call)
+    return dq[..., :head_dim], dk[..., :head_dim], dv[..., :v_dim]
+
+
+def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One attention from attentions over disjoint keys: outputs (..., v_dim) weighted by their log-sum-exp (...).
+
+    log_sum_exp = log Σ exp(lse_p), output = Σ exp(lse_p - log_sum_exp) output_p; zeros where no piece has a key.
+    """
+    outputs = torch.stack([output for output, _ in pieces])
+    sums = torch.stack([log_sum_exp for _, log_sum_exp in pieces])
+    empty_rows = (sums == -math.inf).all(0)
+    safe = sums.masked_fill(empty_rows, 0)
+    total = safe.logsumexp(0)
+    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 however large the sums are
+    output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
+    return output, total.masked_fill(empty_rows, -math.inf)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Any:
+        output, log_sum_exp = forward(q, k, v, call)
+        ctx.save_for_backward(q, k, v, output, log_sum_exp)
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *inputs, output, log_sum_exp = ctx.saved_tensors
+        call = ctx.call
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+            return backward(Saved(*inputs, output, log_sum_exp, grad, grads[1]), call)
+
+        return *gradients(first, lambda: _pieces(*inputs, call), inputs, grads), None
+
+
+def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax weights (..., keys) of the scores that are not hidden, and their log-sum-exp (...), by plain operations.
+
+    Rows without a key get weights of 0 and a log-sum-exp of -inf.
+    """
+    empty = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty, 0)
+    highest = scores.detach().amax(-1, keepdim=True)
+    shares = (scores - highest).exp()
+    total = shares.sum(-1, keepdim=True)
+    log_sum_exp = (highest + total.log()).squeeze(-1).masked_fill(empty[..., 0], -math.inf)
+    return (shares / total).masked_fill(empty, 0), log_sum_exp
+
+
+def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Iterator[Piece]:
+    """The same call by plain operations, as many rows at a time as fit."""
+    step = max(1, _PIECE // (q.shape[0] * q.shape[1] * k.shape[2]))
+    for at in range(0, q.shape[2], step):
+        rows = slice(at, min(at + step, q.shape[2]))
+        keys = slice(0, min(rows.stop, k.shape[2]) if call.causal else k.shape[2])
+
+        def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows) -> tuple[torch.Tensor, ...]:
+            wide = torch.promote_types(q.dtype, torch.float32)
+            q = q.to(wide).unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
+            scores = (q @ k.to(wide)[:, :, None].mT).flatten(1, 2) * call.scale  # (batch, heads, rows, keys)
+            if call.mask is not None:
+                mask = call.mask[:, :, rows].to(wide)
+                hidden, scores = (mask == -math.inf).expand(scores.shape), scores + mask
+            else:
+                first = rows.start if call.causal else scores.shape[3]
+                hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
+            weights, log_sum_exp = weigh(scores, hidden)
+            weights = weights.unflatten(1, (v.shape[1], -1))
+            return (weights @ v.to(wide)[:, :, None]).flatten(1, 2), log_sum_exp
+
+        here, there = (slice(None), slice(None), rows), (slice(None), slice(None), keys)
+        yield Piece(compute, (here, there, there), (here, here))
+
+
+def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        saved.grad, saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp, 0.0, call.causal,
+        attn_mask=call.mask, scale=call.scale,
+    )  # fmt: skip
+
+
+def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    k, v = _repeated(q, k), _repeated(q, v)
+    mask = _aligned_mask(call.mask, q, k)
+    output, log_sum_exp, _, _ = _aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, True, 0.0, call.causal, scale=call.scale
+    )
+    return output, log_sum_exp[..., : q.shape[2]]  # the operation rounds the rows up
+
+
+def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, kv_heads = saved.q, saved.k.shape[1]
+    k, v = _repeated(q, saved.k), _repeated(q, saved.v)
+    rows = -(-q.shape[2] // 32) * 32
+    state = torch.zeros((), dtype=torch.int64, device="cpu")
+    dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
+        saved.grad, q, k, v, _aligned_mask(call.mask, q, k), saved.output,
+        F.pad(saved.log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
+        state, state, 0.0, (True, True, True, False), call.causal, scale=call.scale,
+    )  # fmt: skip
+    return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
+
+
+def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """The operation on cuda reads rows of masks 16 numbers at a time."""
+    if mask is None:
+        return None
+    k_len = k.shape[2]
+    padded = F.pad(mask, (0, -k_len % 16))[..., :k_len]
+    return padded.expand(q.shape[0], q.shape[1], q.shape[2], k_len)
+
+
+def _sign(call: Call) -> int:
+    return 0 if call.scale == 0 else -1
+
+
+def _equal_head_sizes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Zeros behind the shorter ones: they add nothing to a score, and their output columns are cut away."""
+    size = max(q.shape[-1], v.shape[-1])
+    if q.is_cuda:
+        size = -(-size // 8) * 8
+    elif q.shape[-1] == v.shape[-1] and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        return q, k, v
+    return _widened(q, size), _widened(k, size), _widened(v, size)
+
+
+def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
+    if x.shape[-1] < size:
+        return F.pad(x, (0, size - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _repaired(
+    q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Empty rows get log-sum-exp -inf and zeros. Rows with no number to compare, for which the operation on CPU returns
+    zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
+    suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
+    if call.mask is not None:
+        empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
+        output = output.masked_fill(empty_rows[..., None], 0)
+        log_sum_exp = log_sum_exp.masked_fill(empty_rows, -math.inf)
+        suspects = suspects & ~empty_rows
+        if q.device.type == "cpu" and not suspects.any():
+            return output, log_sum_exp
+    sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
+    broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
+    return output.masked_fill(broken[..., None], math.nan), log_sum_exp.masked_fill(broken, math.nan)

@@ -1,0 +1,180 @@
+"""When FlexAttention computes a problem, and what that costs."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from regard.backends.flex.tile_map import TILE, most_pairs, tile_map
+from regard.backends.schedule import strict_refusal
+from regard.backends.second_order import first_order_only
+from regard.backends.statistics.second_pass import tell, with_statistics
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+from regard.mechanisms import ScaledDot, Softmax
+from regard.patterns import Grid
+
+LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones get zeros behind them
+KERNELS = 256  # kept side by side: one for each dtype, head size, kind of bias, ..., never one for each pattern
+
+
+class Flex:
+    """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
+
+    The first call of a dtype, head size or kind of options compiles a kernel, which takes seconds to a minute; the
+    cost of a plan does not hold it. Another pattern of the same lengths compiles nothing.
+
+    Args:
+        devices: where it computes; elsewhere than on cuda FlexAttention has no gradients.
+        compiled: False traces the kernel and computes it pair by pair, to test what stands around it.
+    """
+
+    name = "flex"
+
+    def __init__(self, devices: tuple[str, ...] = ("cuda",), compiled: bool = True) -> None:
+        self.devices = devices
+        self.compiled = compiled
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if (reason := self._reason_against(problem)) is not None:
+            return Refusal(reason)
+        assert problem.q_start is not None
+        grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
+        grid = grid.block(grid.rows, reachable_keys(problem))
+        if problem.strict and problem.outlined:
+            pairs, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks).pairs, None
+        elif problem.strict:
+            tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
+            pairs, kept = tiles.pairs, tiles.kept
+        if problem.strict and (refusal := strict_refusal(problem, pairs, kept)) is not None:
+            return refusal
+        return Offer(with_statistics(_cost(problem, grid), problem), partial(self.run, problem, grid))
+
+    def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
+        output, log_sum_exp = self._attend(problem, grid, operands)
+        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
+        if log_sum_exp is not None:
+            wanted |= tell(problem, operands, log_sum_exp)
+        return Result(output, **wanted)
+
+    def _attend(self, problem: Problem, grid: Grid, operands: Operands) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output, and the log-sum-exp if a statistic needs it."""
+        from torch.nn.attention.flex_attention import AuxRequest  # here, as these modules load the compiler
+
+        from regard.backends.flex.tables import block_mask, change_of
+
+        tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
+        q, k, v = operands.q, operands.k, operands.v
+        if tiles.empty_rows is not None:  # what stands in an empty row reaches no gradient
+            q = q.masked_fill(tiles.empty_rows.to(q.device), 0)
+        with torch._dynamo.config.patch(recompile_limit=KERNELS):
+            output, aux = _kernel(self.compiled)(
+                _fitted(q), _fitted(k), _fitted(v),
+                score_mod=change_of(problem, operands),
+                block_mask=block_mask(tiles, problem.q_len, len(grid.keys), q.device),
+                scale=problem.scale,
+                enable_gqa=problem.group > 1,
+                return_aux=AuxRequest(lse=bool(problem.want)),
+            )  # fmt: skip
+        output, log_sum_exp = output[..., : problem.v_dim], aux.lse
+        if not problem.needs_grad:
+            return output, log_sum_exp
+        if log_sum_exp is None:
+            return first_order_only(self.name, output)[0], None
+        output, log_sum_exp = first_order_only(self.name, output, log_sum_exp)
+        return output, log_sum_exp
+
+    def _reason_against(self, problem: Problem) -> str | None:
+        if problem.device not in self.devices:
+            return (
+                f"FlexAttention is for {' and '.join(self.devices)} here; on {problem.device} other backends compute "
+                f"this without compiling"
+            )
+        if problem.device == "cuda" and find_spec("triton") is None:
+            return "FlexAttention compiles with triton, which is not installed"
+        if problem.device == "cpu" and problem.needs_grad:
+            return "FlexAttention has no gradients on cpu"
+        return _reason_in(problem)
+
+
+def _reason_in(problem: Problem) -> str | None:
+    """What a problem asks for that FlexAttention does not do anywhere."""
+    pattern = problem.pattern
+    if not isinstance(problem.mechanism, Softmax):
+        return f"it computes softmax attention, not {problem.mechanism}"
+    if not isinstance(problem.mechanism.score, ScaledDot):
+        return f"it computes dot products, not {problem.mechanism.score}"
+    if problem.empty:
+        return "there is nothing to compute, and FlexAttention does not take sizes of 0"
+    if problem.dtype == torch.float64:
+        return "FlexAttention computes in float32 at most, not in float64"
+    if max(problem.head_dim, problem.v_dim) > LARGEST_SIZE:
+        sizes = f"head_dim {problem.head_dim} and v_dim {problem.v_dim}"
+        return f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not {sizes}"
+    if problem.dropout > 0:
+        return "FlexAttention has no dropout"
+    if problem.bias_learns:
+        return "a gradient of a bias is left to backends that add it up in a fixed order"
+    if problem.q_start is PER_ROW:
+        return "q_start is a tensor, so where its queries stand is not known to the plan"
+    if not pattern.structured:
+        return f"{pattern} tells nothing but pair by pair"
+    if not reachable_keys(problem):
+        return f"no query sees a key of {pattern}, and FlexAttention does not take sizes of 0"
+    if _fused_at_once(problem):
+        return f"{pattern} leaves no tile out that fused would compute, and fused needs no compiling"
+    return None
+
+
+def _fused_at_once(problem: Problem) -> bool:
+    """Is this one call of a fused operation: everything, or a causal square?"""
+    assert problem.q_start is not None
+    if problem.softcap is not None or problem.bias is not None:
+        return False
+    first, keys = problem.q_start, reachable_keys(problem)
+    if problem.pattern.sees_all(first, first + problem.q_len - 1, keys):
+        return True
+    band = problem.pattern.band()
+    square = band is not None and band.left is None and len(keys) == problem.q_len
+    return square and band is not None and band.right == keys.start - first
+
+
+def _cost(problem: Problem, grid: Grid) -> Cost:
+    """What the kernels do with every tile that may hold an allowed pair."""
+    most = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks)
+    pairs = most.pairs
+    width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
+    rows = problem.batch * problem.heads * problem.q_len
+    vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
+    copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
+        problem.heads if problem.pattern.varies_by_head else 1
+    )
+    tables = 9 * 4 * copies * -(-problem.q_len // TILE) * -(-len(grid.keys) // TILE)  # kinds, and orders to visit them
+    back = 4 * rows + width * vectors  # sums for each row, and gradients on their way
+    return Cost(
+        flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),
+        bytes=width * vectors * (2.5 if problem.needs_grad else 1) + tables,
+        peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
+        pairs=pairs,
+        calls=4 if problem.needs_grad else 1,
+        estimated=not most.exact,
+    )
+
+
+def _fitted(x: torch.Tensor) -> torch.Tensor:
+    """As the kernels want it: zeros behind short vectors, which change no score and are cut off the output."""
+    if x.shape[-1] < LEAST_SIZE:
+        return F.pad(x, (0, LEAST_SIZE - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@lru_cache(maxsize=2)
+def _kernel(compiled: bool) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, fullgraph=True, backend="inductor" if compiled else "eager")

@@ -1,0 +1,99 @@
+"""What FlexAttention's kernels read: which tiles to visit, whether a pair is allowed, and the changes of its score.
+
+A score is capped, then the bias is added, before the softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+
+from regard.backends.flex.tile_map import FULL, TILE, TileMap
+from regard.core.backend import Operands, Relative
+from regard.core.problem import Problem
+
+Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is remembered may be needed where gradients are
+def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> BlockMask:
+    """The tiles on a device.
+
+    Args:
+        tiles: what a pattern became.
+        q_len: queries.
+        k_len: reachable keys.
+        device: where the tensors of the call are.
+    """
+    kinds, bits = tiles.kinds.to(device), tiles.bits.to(device)
+    torch._dynamo.maybe_mark_dynamic(bits, 0)  # patterns differ in how many kinds they have
+    kind_at = lookup(kinds)
+
+    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        kind = kind_at(batch, head, query // TILE, key // TILE)
+        byte = bits[kind, query % TILE, key % TILE // 8]
+        return (byte.to(torch.int32) >> (key % 8)) & 1 == 1
+
+    return BlockMask.from_kv_blocks(
+        *_ordered(kinds > FULL), *_ordered(kinds == FULL), TILE, mask_mod=allows, seq_lengths=(q_len, k_len)
+    )
+
+
+def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """`table[place]` for a place of one index an axis, where an axis of size 1 has the same for every index."""
+    used = [size > 1 for size in table.shape]
+    flat = table.reshape([size for size in table.shape if size > 1])
+
+    def at(*place: torch.Tensor) -> torch.Tensor:
+        needed = tuple(index for index, wanted in zip(place, used, strict=True) if wanted)
+        return flat[needed] if needed else flat
+
+    return at
+
+
+def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many tiles of each row are chosen, and all columns of the row with the chosen ones first."""
+    order = chosen.to(torch.int32).argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+
+def change_of(problem: Problem, operands: Operands) -> Change | None:
+    """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None for neither."""
+    softcap = problem.softcap
+    bias = None if operands.bias is None else _bias_at(operands.bias, operands)
+    if softcap is None and bias is None:
+        return None
+
+    def change(
+        score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is None:
+            return score
+        added = bias(batch, head, query, key).to(score.dtype)
+        return torch.where(added == -math.inf, -math.inf, score + added)  # masked, whatever the score is
+
+    return change
+
+
+def _bias_at(bias: torch.Tensor | Relative, operands: Operands) -> Callable[..., torch.Tensor]:
+    """The bias at (batch, head, query, key)."""
+    if isinstance(bias, torch.Tensor):
+        return lookup(_narrow(bias))
+    by_distance = lookup(_narrow(bias.table))
+    grid = operands.grid
+    assert isinstance(grid.q_start, int)
+    shift = torch.tensor(grid.keys.start - grid.q_start - bias.lowest, device=grid.device)  # kernels know no numbers
+    return lambda batch, head, query, key: by_distance(head, key - query + shift)
+
+
+def _narrow(bias: torch.Tensor) -> torch.Tensor:
+    """Kernels compute in float32 and give a bias no gradient."""
+    bias = bias.detach()
+    return bias.float() if bias.dtype == torch.float64 else bias

@@ -1,0 +1,190 @@
+"""A schedule in square tiles: full ones, and the bits of partial ones, each kept once.
+
+A kernel that reads bits is the same for every pattern, so that another window or stride compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from regard.backends.schedule import Schedule, joined
+from regard.patterns import Grid, Pattern
+from regard.patterns.counts import Count
+from regard.patterns.ranges import covers
+from regard.patterns.row_blocks import Answers, RowBlock
+from regard.patterns.survey import Budget, SpentError
+
+TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
+BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
+EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
+
+
+@dataclass(frozen=True, eq=False)
+class TileMap:
+    """Which kind of tile stands where, counted from the first query and the first reachable key.
+
+    kinds: (batch or 1, heads or 1, rows of tiles, columns of tiles) int32.
+    bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
+    empty_rows: (batch or 1, heads or 1, q_len, 1); None where there is none.
+    pairs, kept: of all batch rows and heads, the pairs in tiles that are not empty and the allowed ones among them.
+    """
+
+    kinds: torch.Tensor
+    bits: torch.Tensor
+    empty_rows: torch.Tensor | None
+    pairs: int
+    kept: int
+
+
+def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
+    """The tiles of a structured pattern; remembered, so that layers with one pattern ask once.
+
+    A pattern equal only to itself is needed while its batch is: a few such maps are kept, and displace no others.
+
+    Args:
+        pattern: may differ by batch row and head.
+        grid: all queries, and the keys that any of them can reach.
+        batch: batch rows.
+        heads: query heads.
+    """
+    return (_kept if pattern.by_value else _kept_shortly)(pattern, grid, batch, heads)
+
+
+@torch.inference_mode(False)  # what is remembered may be needed where gradients are
+def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
+    kinds = _Kinds()
+    sheets: dict[Pattern, _Sheet] = {}
+    found: list[list[_Sheet]] = []
+    for row in _plain(pattern, batch, heads):
+        for one in row:
+            if one not in sheets:
+                sheets[one] = _sheet(one, grid, kinds)
+        found.append([sheets[one] for one in row])
+    empty_rows = torch.stack([torch.stack([sheet.empty_rows for sheet in row]) for row in found])[..., None]
+    times = batch * heads // (len(found) * len(found[0]))
+    return TileMap(
+        kinds=torch.stack([torch.stack([sheet.kinds for sheet in row]) for row in found]),
+        bits=torch.stack(kinds.bits),
+        empty_rows=empty_rows if empty_rows.any() else None,
+        pairs=times * sum(sheet.pairs for row in found for sheet in row),
+        kept=times * sum(sheet.kept for row in found for sheet in row),
+    )
+
+
+_kept = lru_cache(maxsize=64)(_tile_map)
+_kept_shortly = lru_cache(maxsize=4)(_tile_map)
+
+
+def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int | None = None) -> Count:
+    """Pairs of all tiles that may hold an allowed one, of all batch rows and heads; no pair is looked at.
+
+    With a limit to the `looks` at rows of tiles, more of them are estimated.
+    """
+    known: dict[Pattern, Count] = {}
+    plain = _plain(pattern, batch, heads)
+    for one in {one for row in plain for one in row}:
+        known[one] = _most_pairs(one, grid, Budget(looks))
+    found = [known[one] for row in plain for one in row]
+    times = batch * heads // (len(plain) * len(plain[0]))
+    return Count(times * sum(one.pairs for one in found), all(one.exact for one in found))
+
+
+def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
+    schedule = schedule_of(pattern, grid)
+
+    def pairs(block: RowBlock) -> int:
+        columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
+        return len(block.rows) * sum(len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns)
+
+    try:
+        blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
+    except SpentError:
+        return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
+    return Count(sum(pairs(one) for block in blocks for one in block.each()))
+
+
+def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
+    """The schedule of a grid in rows of tiles."""
+    assert isinstance(grid.q_start, int)
+    return Schedule(pattern, grid.q_len, grid.k_len, (grid.q_start, grid.q_start), grid.keys, TILE)
+
+
+def tiles_of(some: range, keys: range) -> range:
+    """The columns of tiles that hold a key of a run, where tiles begin at the first of `keys`."""
+    return range((some.start - keys.start) // TILE, (some[-1] - keys.start) // TILE + 1)
+
+
+def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
+    """The pattern of each batch row and head; one row, one head, where they are alike."""
+    rows = [pattern.for_row(row) for row in range(batch if pattern.varies_by_row else 1)]
+    return [[row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)] for row in rows]
+
+
+@dataclass
+class _Kinds:
+    """Every kind of tile met so far: its bits, the rows that may look at a key of it, and how many pairs it allows."""
+
+    bits: list[torch.Tensor] = field(default_factory=list)
+    looking: list[torch.Tensor] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    _numbers: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for whole in (False, True):
+            self.number(torch.full((TILE, TILE), whole, device="cpu"))
+
+    def number(self, allowed: torch.Tensor) -> int:
+        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); pairs beyond an end are masked."""
+        allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
+        bits = (allowed.unflatten(-1, (-1, 8)) * BIT).sum(-1).to(torch.uint8)
+        name = bits.numpy().tobytes()
+        if name not in self._numbers:
+            self._numbers[name] = len(self.bits)
+            self.bits.append(bits)
+            self.looking.append(allowed.any(-1))
+            self.kept.append(int(allowed.sum()))
+        return self._numbers[name]
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The tiles of one pattern: kinds (rows of tiles, columns), which rows are empty, and pairs as in TileMap."""
+
+    kinds: torch.Tensor
+    empty_rows: torch.Tensor
+    pairs: int
+    kept: int
+
+
+def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
+    answers = Answers(pattern, grid)
+    numbers: dict[Hashable, int] = {}  # of blocks that the pattern cannot tell apart
+    table, empty_rows = [], []
+    pairs = kept = 0
+    for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):
+        row = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
+        looking = torch.zeros(TILE, dtype=torch.bool, device="cpu")
+        for column in dict.fromkeys(column for run in block.runs for column in tiles_of(run.keys, grid.keys)):
+            keys = grid.keys[column * TILE : (column + 1) * TILE]
+            place = block.rows, keys
+            if len(block.rows) == len(keys) == TILE and covers(block.full, keys):
+                kind = FULL
+            else:
+                allowed = answers.allowed(*place)
+                name = answers.names[place]
+                kind = numbers[name] if name in numbers else kinds.number(allowed)
+                if name is not None:
+                    numbers[name] = kind
+            if kind != EMPTY:
+                row[column] = kind
+                looking |= kinds.looking[kind]
+                pairs += len(block.rows) * len(keys)
+                kept += kinds.kept[kind]
+        table.append(row)
+        empty_rows.append(~looking[: len(block.rows)])
+    return _Sheet(torch.stack(table), torch.cat(empty_rows), pairs, kept)

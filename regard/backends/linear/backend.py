@@ -1,0 +1,62 @@
+"""What linear attention costs, and when it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from regard.backends.linear.attend import attend, is_causal
+from regard.backends.linear.walk import BLOCK, CHUNK
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+from regard.mechanisms.base import joined
+from regard.mechanisms.features import Kernelised
+from regard.patterns import SameDocument
+
+
+class Linear:
+    """Mechanisms of features, and their log-sum-exp."""
+
+    name = "linear"
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if not isinstance(problem.mechanism, Kernelised):
+            return Refusal(f"it computes mechanisms of features, not {problem.mechanism}")
+        if problem.empty:
+            return Refusal("there is nothing to compute")
+        if told := ", ".join(str(one) for one in problem.want if one != "log_sum_exp"):
+            return Refusal(f"it never holds the weights that {told} is told from")
+        by_document = any(isinstance(part, SameDocument) for part in joined(problem.pattern))
+        if problem.q_start is PER_ROW and (by_document or is_causal(problem)):
+            return Refusal("q_start is a tensor, and its chunks of queries stand at one place in all batch rows")
+        if by_document and (problem.q_start, problem.q_len) != (0, problem.k_len):
+            return Refusal("it lays documents out one by one, and needs a query and a key at every position for that")
+        return Offer(_cost(problem, by_document), partial(self.run, problem))
+
+    def run(self, problem: Problem, operands: Operands) -> Result:
+        wide = torch.promote_types(problem.dtype, torch.float32)
+        operands = replace(operands, q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
+        output, log = attend(problem, operands)
+        return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
+
+
+def _cost(problem: Problem, by_document: bool) -> Cost:
+    assert isinstance(problem.mechanism, Kernelised)
+    causal, keys = is_causal(problem), len(reachable_keys(problem))
+    features, wide = problem.mechanism.feature_dim(problem.head_dim), problem.v_dim + 1
+    rows = problem.batch * problem.heads * problem.q_len * (2 if by_document else 1)  # padding at most doubles
+    added = problem.batch * problem.kv_heads * keys * (2 if by_document else 1)
+    pairs = rows * min(CHUNK, keys) if causal else 0
+    chunks = -(-keys // (CHUNK if causal else BLOCK))
+    width = 8 if problem.dtype == torch.float64 else 4
+    vectors = (rows + added) * (problem.head_dim + 2 * features + wide)
+    return Cost(
+        flops=2 * (pairs * (features + wide) + (rows + added) * features * wide) * (3 if problem.needs_grad else 1),
+        bytes=width * vectors * (2.5 if problem.needs_grad else 1),
+        peak_bytes=width * ((rows + added) * features + added * features * wide // CHUNK),
+        pairs=pairs,
+        calls=(4 + 2 * chunks) * (3 if problem.needs_grad else 1),
+    )

@@ -1,0 +1,79 @@
+"""Linformer in time and memory linear in the length: mix keys and values, then attend to the mixtures.
+
+    softmax(q (E k)ᵀ · scale) (F v)
+
+The mixtures are few and each is seen by every query, so that the rest is one fused call without a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+
+from regard.backends import flash
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms import Linformer
+
+
+class Projected:
+    """Linformer with every length, padding and way of sharing; computes half types in float32."""
+
+    name = "linformer"
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if not isinstance(problem.mechanism, Linformer):
+            return Refusal(f"it computes Linformer's attention, not {problem.mechanism}")
+        if problem.empty:
+            return Refusal("there is nothing to compute, and the fused operations do not survive sizes of 0")
+        if (reason := flash.refusal(problem.dtype, problem.device)) is not None:
+            return Refusal(reason)
+        return Offer(_cost(problem, problem.mechanism.rank), partial(_run, problem))
+
+
+def _run(problem: Problem, operands: Operands) -> Result:
+    assert isinstance(problem.mechanism, Linformer)
+    wide = torch.promote_types(operands.q.dtype, torch.float32)
+    E, F = (matrix.to(wide) for matrix in problem.mechanism.projections(operands.parameters))
+    k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
+    v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
+    q, empty_rows = operands.q.to(wide), _empty_rows(problem, operands)
+    call = flash.Call(mask=None, causal=False, scale=problem.scale)
+    output, log_sum_exp = flash.attend(q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call)
+    if empty_rows is not None:
+        output, log_sum_exp = output.masked_fill(empty_rows, 0), log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
+    return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
+
+
+def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """(batch, kv_heads, rank, dim); as one product for the whole batch, so that its gradient is never held by row."""
+    return torch.einsum("hrn,bhnd->bhrd", projection, x)
+
+
+def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
+    """Batch rows without any live key, (batch or 1, 1, 1, 1); None where every row has one."""
+    seen = problem.pattern.visible_keys(operands.grid)  # (batch or 1, 1, keys), or None for all
+    if seen is None:
+        seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
+    empty_rows = ~seen.any(-1)[..., None, None]
+    return empty_rows if empty_rows.any() else None
+
+
+def _cost(problem: Problem, rank: int) -> Cost:
+    width = 8 if problem.dtype == torch.float64 else 4
+    dims = problem.head_dim + problem.v_dim
+    keys = problem.batch * problem.kv_heads * len(reachable_keys(problem))
+    pairs = problem.batch * problem.heads * problem.q_len * rank
+    mixtures = problem.batch * problem.kv_heads * rank
+    projections = 2 * problem.kv_heads * rank * len(reachable_keys(problem))
+    times = 3.5 if problem.needs_grad else 1
+    return Cost(
+        flops=2 * dims * (keys * rank + pairs) * times,
+        bytes=width * ((2 * keys + problem.batch * problem.heads * problem.q_len + mixtures) * dims + projections),
+        peak_bytes=width * (2 * keys + mixtures) * dims,  # keys and values laid out for one product, and widened
+        pairs=pairs,
+        calls=4 * (3 if problem.needs_grad else 1),
+    )

@@ -1,0 +1,98 @@
+"""Softmax attention and its scores as their formulas, of queries and keys that are projected already.
+
+    softmax(cap(score(q, k) · scale) + bias, over the allowed keys) v
+
+    dot, scaled dot, general   q' · k'
+    additive, concat           v · tanh(q' + k')
+    local-p                    one of them - (j - p)² / (2 σ²),   p = first + S · sigmoid(...),   σ = D / 2
+
+Sources: Attention Is All You Need, Vaswani et al. 2017, equation 1; Bahdanau et al. 2015, appendix A.1.2; Luong et al.
+2015, section 3.1 and equations 9 and 10.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.backends.dropout import drop
+from regard.backends.scores.formulas import live_keys, sums_tanh
+from regard.backends.statistics.observe import observe
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms import Softmax
+from regard.mechanisms.scores.base import AroundCentre
+
+
+def softmax_attention(problem: Problem, operands: Operands) -> Result:
+    """The formula above, with every option and statistic."""
+    wide = torch.promote_types(operands.q.dtype, torch.float32)
+    hidden = ~problem.pattern.evaluate(operands.grid)
+    bias = operands.bias_block(operands.grid)
+    if bias is not None:
+        hidden = hidden | (bias == -math.inf)
+    apart = distances_from_centre(problem, operands)
+    if apart is not None:
+        hidden = hidden | (apart.abs() > window(problem))
+    empty_rows = hidden.all(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+
+    q = operands.q.to(wide).masked_fill(empty_rows, 0)
+    k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
+    v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
+
+    scores = similarity(problem, operands, q, k) * problem.scale  # (batch, heads, q_len, keys)
+    if problem.softcap is not None:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if bias is not None:
+        scores = scores + bias.to(wide)
+    if apart is not None:
+        scores = scores + nearness(problem, apart.masked_fill(empty_rows, 0))
+    scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty_rows, 0)
+    weights = scores.softmax(-1).masked_fill(empty_rows, 0)
+    dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
+    output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
+
+    log_sum_exp = None
+    if "log_sum_exp" in problem.want:
+        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)  # (batch, heads, q_len)
+    found = observe(problem, operands.grid, weights, ~hidden.expand(weights.shape))
+    return Result(output, log_sum_exp, **found)
+
+
+def similarity(problem: Problem, operands: Operands, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Scores of queries (batch, heads, q_len, head_dim) and keys (batch, heads, keys, head_dim), before the scale."""
+    if not sums_tanh(problem):
+        return q @ k.mT
+    hidden_layer = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, keys, head_dim)
+    energy = operands.parameters["energy"].to(q.dtype)  # (heads or 1, head_dim)
+    return (hidden_layer * energy[:, None, None]).sum(-1)
+
+
+def distances_from_centre(problem: Problem, operands: Operands) -> torch.Tensor | None:
+    """`j - p`, (batch, heads, q_len, keys), for a score that predicts where to look."""
+    if _local(problem) is None:
+        return None
+    first, count = live_keys(problem, operands.grid)  # of those that some query sees
+    centre = first + count * operands.parameters["centre"]  # (batch, heads, q_len)
+    return operands.grid.k_pos - centre[..., None]
+
+
+def window(problem: Problem) -> int:
+    """D: keys farther than this from the centre are not seen."""
+    local = _local(problem)
+    assert local is not None
+    return local.window
+
+
+def nearness(problem: Problem, apart: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the Gaussian around the centre."""
+    deviation = window(problem) / 2
+    return -(apart**2) / (2 * deviation**2)
+
+
+def _local(problem: Problem) -> AroundCentre | None:
+    assert isinstance(problem.mechanism, Softmax)
+    score = problem.mechanism.score
+    return score if isinstance(score, AroundCentre) else None

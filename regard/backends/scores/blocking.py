@@ -1,0 +1,203 @@
+"""How the scores of a problem are cut, so that they stay in the cache: row blocks of its schedule, then keys and heads.
+
+A score block is some rows and some keys of a run, for a lot of heads. All sizes are chosen here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.backends.schedule import Schedule
+from regard.core.problem import PER_ROW, Problem
+from regard.patterns.row_blocks import Kind, RowBlock, Run
+from regard.patterns.survey import look_cost
+
+ROWS = 256  # of a row block, the query heads of a group together
+PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32; there are two or three such workspaces
+PAIRS_ELSEWHERE = 1 << 22  # where launching costs more than memory
+ALIGNED = 64  # keys; runs begin where rows of scores are aligned
+SAMPLED = 256  # row blocks from which the cost of more is estimated
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Some batch rows with all their key/value heads, or some key/value heads of one batch row."""
+
+    batch: slice
+    kv_heads: slice
+
+
+@dataclass(frozen=True)
+class ScoreBlock:
+    """Some rows and keys of a lot of heads; `hidden` is -inf where the pattern masks a pair and 0 elsewhere."""
+
+    rows: range
+    keys: range
+    number: int  # of the lot
+    lot: Lot
+    shape: tuple[int, int, int, int]  # batch, heads, rows, keys
+    kv_heads: int
+    columns: slice  # of the keys among the operands' keys
+    hidden: torch.Tensor | None
+    may_hide: bool  # -inf may stand among the scores, from the pattern, the bias or a centre
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """The same shape as (units, lines, keys)."""
+        batch, heads, rows, keys = self.shape
+        return batch * self.kv_heads, heads // self.kv_heads * rows, keys
+
+    @property
+    def heads(self) -> slice:
+        """The query heads."""
+        group = self.shape[1] // self.kv_heads
+        return slice(self.lot.kv_heads.start * group, self.lot.kv_heads.stop * group)
+
+    @property
+    def lines(self) -> tuple[slice, slice, slice]:
+        """Where the rows are in (batch, heads, q_len, ...)."""
+        return self.lot.batch, self.heads, slice(self.rows.start, self.rows.stop)
+
+    def place(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where the block is in (batch or 1, heads or 1, q_len or 1, keys or 1)."""
+        whole = *self.lines, self.columns
+        return tuple(slice(None) if size == 1 else here for size, here in zip(shape, whole, strict=True))
+
+    def of(self, mask: torch.Tensor) -> torch.Tensor:
+        """The block's heads of a mask (batch or 1, heads or 1, rows, keys)."""
+        return mask[self.place((*mask.shape[:2], 1, 1))]
+
+
+class Workspace:
+    """Memory that is used for one score block after the other."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._memory = memory
+        self._views: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def shaped(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Its beginning, in this shape."""
+        view = self._views.get(shape)
+        if view is None:
+            view = self._views[shape] = self._memory[: math.prod(shape)].view(shape)
+        return view
+
+
+@dataclass(frozen=True)
+class Size:
+    """Pairs computed and the score blocks they are computed in; `exact` is False where a sample of them told it."""
+
+    pairs: int
+    blocks: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How large row blocks, score blocks and lots of heads of a problem are."""
+
+    problem: Problem
+    rows: int
+    keys: int
+    pairs: int  # of a score block, at most, where one head fits
+
+    def schedule(self, starts: tuple[int, int] | None) -> Schedule:
+        """The schedule, for the least and the largest q_start of the batch rows; None where they are not known yet."""
+        return replace(Schedule.of_problem(self.problem, self.rows, ALIGNED), starts=starts)
+
+    def row_blocks(self, starts: tuple[int, int] | None, rows: Iterable[range] | None = None) -> Iterator[RowBlock]:
+        """Row blocks in the order of their rows, with runs that are no longer than `keys`.
+
+        Args:
+            starts: as in `schedule`.
+            rows: those to cover; all of them by default.
+        """
+        schedule = self.schedule(starts)
+        for some in [range(self.problem.q_len)] if rows is None else rows:
+            for at in range(0, len(some), self.rows):
+                block = schedule.block_of(some[at : at + self.rows])
+                yield replace(block, runs=tuple(part for run in block.runs for part in self._cut(run)))
+
+    @property
+    def lots(self) -> list[Lot]:
+        """The heads, in lots that fit."""
+        problem, fitting = self.problem, self._fitting
+        if fitting >= problem.kv_heads:
+            step = fitting // problem.kv_heads
+            every = slice(0, problem.kv_heads)
+            return [Lot(slice(at, min(at + step, problem.batch)), every) for at in range(0, problem.batch, step)]
+        return [
+            Lot(slice(row, row + 1), slice(at, min(at + fitting, problem.kv_heads)))
+            for row in range(problem.batch)
+            for at in range(0, problem.kv_heads, fitting)
+        ]
+
+    @property
+    def lot_count(self) -> int:
+        """How many `lots` there are."""
+        batch, heads = self.problem.batch, self.problem.kv_heads
+        if self._fitting >= heads:
+            return -(-batch // (self._fitting // heads))
+        return batch * -(-heads // self._fitting)
+
+    @property
+    def _fitting(self) -> int:
+        """Key/value heads of a lot, of several batch rows together where they are more than one has."""
+        return max(1, self.pairs // (self.rows * self.problem.group * self.keys))
+
+    @property
+    def largest(self) -> int:
+        """Pairs in the largest score block."""
+        batch, heads = self.problem.batch, self.problem.kv_heads
+        units = min(self._fitting // heads, batch) * heads if self._fitting >= heads else min(self._fitting, heads)
+        return units * self.problem.group * self.rows * self.keys if batch else 0
+
+    def size(self) -> Size:
+        """Pairs computed over all heads, and in how many score blocks; from a sample where there are many."""
+        problem, schedule = self.problem, self.schedule(known_starts(self.problem))
+        count = -(-problem.q_len // self.rows)
+        heads, lots = problem.batch * problem.heads, self.lot_count
+
+        def measure(block: RowBlock) -> tuple[int, int]:
+            return block.pairs, sum(-(-len(run.keys) // self.keys) for run in block.runs)
+
+        if problem.outlined and count > SAMPLED and schedule.starts is not None:
+            middle = problem.q_len // 2
+            cost = look_cost(len(schedule.block_of(range(middle, middle + self.rows)).runs))
+            pairs, blocks = schedule.estimated(measure, cost)
+            return Size(pairs * heads, blocks * lots, exact=False)
+        sample = range(0, count, -(-count // SAMPLED)) if count else range(0)
+        found = [measure(schedule.block_at(at * self.rows)) for at in sample]
+        share = count / len(sample) if sample else 1
+        pairs, blocks = sum(one[0] for one in found), sum(one[1] for one in found)
+        return Size(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
+
+    def _cut(self, run: Run) -> Iterator[Run]:
+        return (Run(run.keys[at : at + self.keys], run.kind) for at in range(0, len(run.keys), self.keys))
+
+
+def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) -> Blocking:
+    """Sizes for a problem; `wide` trades rows for keys, which suits work that is done once for each row of a block.
+
+    A score block has about as many `pairs`; by default so many that they stay in the cache.
+    """
+    if pairs is None:
+        pairs = PAIRS if problem.device == "cpu" else PAIRS_ELSEWHERE
+    rows = max(1, (ROWS // 2 if wide else ROWS) // problem.group)
+    rows = max(1, min(rows, problem.q_len))
+    keys = max(ALIGNED, pairs // (rows * problem.group) // ALIGNED * ALIGNED)
+    return Blocking(problem, rows, max(1, min(keys, problem.k_len)), pairs)
+
+
+def known_starts(problem: Problem) -> tuple[int, int] | None:
+    """The least and largest q_start of the batch rows, where the problem knows them."""
+    return None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
+
+
+def is_whole(run: Run) -> bool:
+    """May every row of the block look at all of the run?"""
+    return run.kind == Kind.WHOLE

@@ -1,0 +1,305 @@
+"""Scores of one block after the other in reused memory, and where the gradients of the scores go.
+
+Scores are kept in units of log 2, so that a weight is `exp2` of a difference: exp2 costs the same for every number,
+where exp is slow for -inf and for what underflows.
+
+In this file a block has `units` = batch rows x key/value heads and `lines` = query heads of a group x rows. The same
+memory is also viewed as (batch, heads, rows, keys).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from regard.backends.scores.blocking import Blocking, RowBlock, ScoreBlock, Workspace, is_whole
+from regard.backends.scores.formulas import Dots, Formula, TanhSums, centres
+from regard.core.backend import Operands, Relative
+from regard.mechanisms import Softmax
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
+
+LOG2E = 1 / math.log(2)
+
+
+class Scores:
+    """The scores of a problem: scaled, capped, biased and masked, block by block; v is not read.
+
+    Args:
+        blocking: how they are cut.
+        operands: the tensors of the call.
+        empty_rows: (batch, heads, q_len), known after a forward pass; what they hold is not read.
+        learns: are gradients sent to them?
+    """
+
+    def __init__(
+        self, blocking: Blocking, operands: Operands, empty_rows: torch.Tensor | None = None, learns: bool = False
+    ) -> None:
+        problem = blocking.problem
+        self.blocking, self.problem, self.grid = blocking, problem, operands.grid
+        self.dtype = torch.promote_types(operands.q.dtype, torch.float32)
+        self.empty_rows = empty_rows
+        self.q = operands.q.to(self.dtype).unflatten(1, (problem.kv_heads, problem.group))
+        self.k = operands.k.to(self.dtype)
+        self.lots = blocking.lots
+        self.keys = self.split(self.k)
+        bias = operands.bias
+        if isinstance(bias, Relative):
+            bias = Relative(bias.table.to(self.dtype), bias.lowest)
+        self.bias = bias if bias is None or isinstance(bias, Relative) else bias.to(self.dtype)
+        self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26  # products with it are normal too
+        self._read_score(operands, learns)
+
+    def _read_score(self, operands: Operands, learns: bool) -> None:
+        problem = self.problem
+        assert isinstance(problem.mechanism, Softmax)
+        score, self.centres = problem.mechanism.score, None
+        if isinstance(score, AroundCentre):
+            share = operands.parameters["centre"].to(self.dtype)
+            share = share if self.empty_rows is None else share.masked_fill(self.empty_rows, 0)
+            self.centres = centres(score, problem, operands, share)
+            score = score.score
+        factor = problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
+        self.formula: Formula = Dots(problem.scale, factor)
+        if isinstance(score, TanhSum):
+            self.formula = TanhSums(operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """(batch, heads, q_len)."""
+        return self.problem.batch, self.problem.heads, self.problem.q_len
+
+    def workspace(self) -> Workspace:
+        """Room for the numbers of any block."""
+        return Workspace(torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device))
+
+    def split(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The lots of (batch, kv_heads, length, dim), each (units, length, dim): views, if x is contiguous."""
+        return [x[lot.batch, lot.kv_heads].flatten(0, 1) for lot in self.lots]
+
+    def row_blocks(self, runs: list[range] | None = None) -> Iterator[RowBlock]:
+        """The row blocks of these rows, or of all."""
+        start = self.grid.q_start
+        if isinstance(start, torch.Tensor):
+            return self.blocking.row_blocks((int(start.min()), int(start.max())) if len(start) else (0, 0), runs)
+        return self.blocking.row_blocks((start, start), runs)
+
+    def blocks(self, row_block: RowBlock) -> Iterator[ScoreBlock]:
+        """The score blocks of a row block, run by run; the pattern is evaluated once for all heads of a run."""
+        here = self.grid.keys.start
+        for run in row_block.runs:
+            hidden = None if is_whole(run) else self.hidden(row_block.rows, run.keys)
+            may_hide = hidden is not None or self.bias is not None or self.centres is not None
+            columns = slice(run.keys.start - here, run.keys.stop - here)
+            for number, lot in enumerate(self.lots):
+                kv_heads = lot.kv_heads.stop - lot.kv_heads.start
+                heads = kv_heads * self.problem.group
+                shape = lot.batch.stop - lot.batch.start, heads, len(row_block.rows), len(run.keys)
+                yield ScoreBlock(row_block.rows, run.keys, number, lot, shape, kv_heads, columns, hidden, may_hide)
+
+    def queries(self, rows: range) -> torch.Tensor:
+        """Queries as the formula takes them, (batch, kv_heads, lines, head_dim); zeros for empty rows."""
+        q = self.formula.prepared(self.q[:, :, :, rows.start : rows.stop]).flatten(2, 3).contiguous()
+        if self.empty_rows is None:
+            return q
+        return q.masked_fill(self.empty_rows[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1), 0)
+
+    def compute(
+        self, block: ScoreBlock, queries: list[torch.Tensor], room: Workspace, slope: Workspace | None = None
+    ) -> torch.Tensor:
+        """Scores (units, lines, keys) in the workspace `room`; `slope` receives the softcap's derivative."""
+        scores = room.shaped(block.units)
+        self.formula.compute(block, queries[block.number], self.keys[block.number][:, block.columns], scores)
+        if self.problem.softcap is not None:
+            scores.tanh_()
+            if slope is not None:
+                torch.mul(scores, scores, out=slope.shaped(block.units)).neg_().add_(1)
+            scores.mul_(self.problem.softcap * LOG2E)
+        if block.may_hide:
+            by_head = scores.view(block.shape)
+            bias = self.bias_of(block)
+            if bias is not None:
+                by_head.add_(bias, alpha=LOG2E)
+            if self.centres is not None:
+                self.centres.add_to(block, by_head, LOG2E)
+            if block.hidden is not None:
+                by_head.add_(block.of(block.hidden))
+        return scores
+
+    def exponentials(self, differences: torch.Tensor) -> torch.Tensor:
+        """2 to the power of scores from which the largest, or the log-sum-exp, was taken; in place.
+
+        A bias that falls with the distance makes many weights so small that processors slow down to compute with
+        them: those become 0, which is far below what rounding moves.
+        """
+        if self.bias is not None:
+            torch.threshold_(differences, self._negligible, -math.inf)
+        return differences.exp2_()
+
+    def bias_of(self, block: ScoreBlock) -> torch.Tensor | None:
+        """(batch or 1, heads or 1, rows or 1, keys or 1)."""
+        if isinstance(self.bias, Relative):
+            table = self.bias.table if self.bias.table.shape[0] == 1 else self.bias.table[block.heads]
+            _, _, rows, keys = block.shape
+            found = [spread(table[:, at:], rows, keys) for at in self.distances(block)]
+            return found[0][None] if len(found) == 1 else torch.stack(found)
+        return None if self.bias is None else self.bias[block.place(tuple(self.bias.shape))]
+
+    def distances(self, block: ScoreBlock) -> list[int]:
+        """Where the distances of a block begin in the table of a relative bias, for each batch row if they differ."""
+        assert isinstance(self.bias, Relative)
+        start = self.grid.q_start
+        starts = start[block.lot.batch].tolist() if isinstance(start, torch.Tensor) else [start]
+        return [block.keys.start - (one + block.rows.stop - 1) - self.bias.lowest for one in starts]
+
+    def hidden(self, rows: range, keys: range) -> torch.Tensor:
+        """-inf where the pattern masks a pair, 0 elsewhere, (batch or 1, heads or 1, rows, keys)."""
+        allowed = self.problem.pattern.evaluate(self.grid.block(rows, keys)).to(self.dtype)
+        hidden = allowed.reciprocal().neg_().add_(1)  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
+        return hidden if hidden.dim() == 4 else hidden[None, None]
+
+    def find_empty_rows(self) -> torch.Tensor:
+        """Which rows may look at no key, (batch, heads, q_len), by evaluating every run."""
+        seen = torch.zeros(self.rows, dtype=torch.bool, device=self.grid.device)
+        for row_block in self.row_blocks():
+            for block in self.blocks(row_block):
+                added = torch.zeros(block.shape, dtype=self.dtype, device=self.grid.device)
+                for one in (self.bias_of(block), None if block.hidden is None else block.of(block.hidden)):
+                    added = added if one is None else added + one
+                if self.centres is not None:
+                    self.centres.add_to(block, added, LOG2E)
+                seen[block.lines] |= (added != -math.inf).any(-1)
+        return ~seen
+
+
+Inputs = tuple[torch.Tensor | None, ...]
+
+
+def score_inputs(operands: Operands) -> Inputs:
+    """All that scores are computed from and that may learn: queries, keys, the bias, v of a tanh sum, the centres."""
+    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    return operands.q, operands.k, bias, operands.parameters.get("energy"), operands.parameters.get("centre")
+
+
+class ScoreGradients:
+    """Sums of what the blocks send: `dq` and `dk` of the operands' shapes, `dbias` of the bias' or its table's; what
+    the formula and the centres of the scores receive stays with them.
+
+    Everything is summed in the dtype of the scores.
+
+    Args:
+        scores: what is differentiated.
+        bias_learns: is the gradient of the bias wanted?
+        every_block: will every block be sent? Then what a block writes alone need not be zeroed before.
+    """
+
+    def __init__(self, scores: Scores, bias_learns: bool, every_block: bool) -> None:
+        problem = scores.problem
+        self.scores = scores
+        self.dq = torch.zeros(
+            problem.batch, problem.heads, problem.q_len, problem.head_dim, dtype=scores.dtype, device=scores.grid.device
+        )
+        self.dk = torch.zeros(scores.k.shape, dtype=scores.dtype, device=scores.grid.device)
+        bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
+        self._dk = scores.split(self.dk)
+        self.dbias: torch.Tensor | None = None
+        if bias is not None and bias_learns:
+            self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=scores.grid.device)
+        whole = *self.dq.shape[:3], self.dk.shape[2]
+        self._met_once = every_block and self.dbias is not None and self.dbias.shape == whole
+        if self.dbias is not None and not self._met_once:
+            self.dbias.zero_()
+
+    def open(self, row_block: RowBlock, queries: torch.Tensor) -> None:
+        """Begin a row block; `queries` are those that its scores are computed from."""
+        self._dq = torch.zeros_like(queries)
+        self._parts = self.scores.split(self._dq)
+        self._queries = self.scores.split(queries)
+        if self.dbias is not None and self._met_once:
+            self._clear_between(row_block)
+
+    def send(self, block: ScoreBlock, gradient: torch.Tensor, slope: torch.Tensor | None) -> None:
+        """Add what one block sends; `gradient` (units, lines, keys), by the scores as they are compared, is used up."""
+        if self.dbias is not None:
+            self._to_bias(block, gradient.view(block.shape))
+        if self.scores.centres is not None:
+            self.scores.centres.send(block, gradient.view(block.shape))
+        if slope is not None:
+            gradient.mul_(slope)
+        one, columns = block.number, block.columns
+        q, dq = self._queries[one], self._parts[one]
+        k, dk = (x[one][:, columns] for x in (self.scores.keys, self._dk))
+        self.scores.formula.send(block, gradient, q, k, dq, dk)
+
+    def close(self, rows: range) -> None:
+        """End a row block."""
+        self.dq[:, :, rows.start : rows.stop] = self._dq.view(*self.dq.shape[:2], len(rows), -1)
+
+    def by_input(self, inputs: Inputs) -> Inputs:
+        """What was sent to each of `score_inputs`, in its dtype."""
+        formula, centres = self.scores.formula, self.scores.centres
+        to_energy = formula.to_energy if isinstance(formula, TanhSums) else None
+        sent = self.dq, self.dk, self.dbias, to_energy, None if centres is None else centres.to_share
+        return tuple(None if x is None or to is None else x.to(to.dtype) for x, to in zip(sent, inputs, strict=True))
+
+    def _to_bias(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+        assert self.dbias is not None
+        if isinstance(self.scores.bias, Relative):
+            self._to_table(block, gradient)
+            return
+        place = self.dbias[block.place(tuple(self.dbias.shape))]
+        if self._met_once:
+            place.copy_(gradient)
+            return
+        repeated = [axis for axis, size in enumerate(place.shape) if size == 1 and gradient.shape[axis] > 1]
+        place.add_(gradient.sum(repeated, keepdim=True) if repeated else gradient)
+
+    def _clear_between(self, row_block: RowBlock) -> None:
+        """Zeros for the keys that the row block does not look at, so that fresh memory is written once."""
+        assert self.dbias is not None
+        here, rows = self.scores.grid.keys, slice(row_block.rows.start, row_block.rows.stop)
+        ends = [here.start, *(end for run in row_block.runs for end in (run.keys.start, run.keys.stop)), here.stop]
+        for start, stop in zip(ends[::2], ends[1::2], strict=True):
+            self.dbias[:, :, rows, start - here.start : stop - here.start] = 0
+
+    def _to_table(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+        assert self.dbias is not None
+        starts = self.scores.distances(block)
+        by_start = gradient if len(starts) > 1 else gradient.sum(0, keepdim=True)
+        for at, one in zip(starts, by_start, strict=True):
+            place = self.dbias if self.dbias.shape[0] == 1 else self.dbias[block.heads]
+            sums = summed(one if self.dbias.shape[0] > 1 else one.sum(0, keepdim=True))
+            place[:, at : at + sums.shape[1]] += sums
+
+
+def spread(numbers: torch.Tensor, rows: int, keys: int) -> torch.Tensor:
+    """The block whose pair (i, j) holds number rows - 1 - i + j: one number a diagonal.
+
+    Args:
+        numbers: (heads, rows + keys - 1), the lower left corner's first.
+
+    Returns:
+        (heads, rows, keys).
+
+    >>> spread(torch.arange(4)[None], 2, 3).tolist()
+    [[[1, 2, 3], [0, 1, 2]]]
+    """
+    return numbers[:, : rows + keys - 1].unfold(1, keys, 1).flip(1)
+
+
+def summed(block: torch.Tensor) -> torch.Tensor:
+    """The sums of a block's diagonals, (heads, rows + keys - 1), from the lower left corner on: `spread`, turned round.
+
+    Args:
+        block: (heads, rows, keys).
+
+    >>> summed(torch.ones(1, 2, 3)).tolist()
+    [[1.0, 2.0, 2.0, 1.0]]
+    """
+    heads, rows, keys = block.shape
+    width = rows + keys - 1
+    padded = F.pad(block, (rows - 1, 0, 0, 1))  # (heads, rows + 1, width): zeros before each row, and one row behind
+    diagonals = padded.as_strided((heads, rows, width), ((rows + 1) * width, width + 1, 1))
+    return diagonals.sum(1)

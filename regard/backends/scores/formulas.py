@@ -1,0 +1,245 @@
+"""The score of each pair of a score block: a dot product, a sum of tanh, or the distance from a predicted centre.
+
+Queries are (units, lines, head_dim), keys (units, keys, head_dim), scores (units, lines, keys), as in `blocks`. A sum
+of tanh is computed without all of its terms in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Protocol
+
+import torch
+
+from regard.backends.scores.blocking import ScoreBlock, Workspace
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.mechanisms.scores.base import AroundCentre, TanhSum
+from regard.patterns import Grid
+
+SLAB = 1 << 17  # terms of tanh sums at once on CPU: 512 KiB in float32, beside the scores in a core's cache
+SLAB_ELSEWHERE = 1 << 22
+
+# Measured on CPU in float32, as the floating-point operations that take as long:
+TERM = 32  # of each term of a tanh sum forward: its sum, tanh and product
+TERM_BACKWARD = 80  # and backward, once it is computed again
+
+Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
+
+
+def score_flops(problem: Problem) -> float:
+    """Floating-point operations that take as long as computing the score of one pair."""
+    return (TERM if sums_tanh(problem) else 2) * problem.head_dim
+
+
+def score_flops_backward(problem: Problem) -> float:
+    """Those that take as long as computing it again and sending its gradient back."""
+    return (TERM + TERM_BACKWARD if sums_tanh(problem) else 5) * problem.head_dim
+
+
+def sums_tanh(problem: Problem) -> bool:
+    """Are its scores sums of tanh?"""
+    score = getattr(problem.mechanism, "score", None)
+    return isinstance(score.score if isinstance(score, AroundCentre) else score, TanhSum)
+
+
+class Formula(Protocol):
+    """Scores of a block, times a factor, and what their gradient sends back."""
+
+    def prepared(self, q: torch.Tensor) -> torch.Tensor:
+        """Queries as `compute` and `send` take them."""
+        ...
+
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the scores times the factor."""
+        ...
+
+    def send(
+        self,
+        block: ScoreBlock,
+        gradient: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        dq: torch.Tensor,
+        dk: torch.Tensor,
+    ) -> None:
+        """Add to `dq` and `dk` what `gradient`, by the scores without the factor, sends to queries and keys."""
+        ...
+
+
+class Dots:
+    """`q · k * scale`."""
+
+    def __init__(self, scale: float, factor: float) -> None:
+        self.scale, self.factor = scale, factor
+        self._for_keys = scale / factor if factor else 0.0  # the queries at hand carry the factor already
+
+    def prepared(self, q: torch.Tensor) -> torch.Tensor:
+        return q * self.factor
+
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+        torch.bmm(q, k.mT, out=out)
+
+    def send(
+        self,
+        block: ScoreBlock,
+        gradient: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        dq: torch.Tensor,
+        dk: torch.Tensor,
+    ) -> None:
+        dq.baddbmm_(gradient, k, alpha=self.scale)
+        dk.baddbmm_(gradient.mT, q, alpha=self._for_keys)
+
+
+class TanhSums:
+    """`v · tanh(q + k) * scale`, slab by slab: some pairs with all of their terms, (units, heads, rows, keys, terms).
+
+    Args:
+        energy: v, (heads or 1, terms), in the dtype of the scores.
+        scale: multiplies the sums.
+        factor: what `compute` multiplies them with instead.
+        learns: will `send` be called, which adds the gradient of v to `to_energy`?
+    """
+
+    def __init__(self, energy: torch.Tensor, scale: float, factor: float, learns: bool) -> None:
+        self.energy, self.scale, self.factor = energy, scale, factor
+        self.to_energy = torch.zeros_like(energy) if learns else None
+        self._terms = energy.shape[-1]
+        self._size = max(SLAB if energy.device.type == "cpu" else SLAB_ELSEWHERE, self._terms)
+        self._room = Workspace(energy.new_empty(self._size))
+        self._one = energy.new_ones(())
+
+    def prepared(self, q: torch.Tensor) -> torch.Tensor:
+        return q
+
+    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+        shape = self._shape(block)
+        q, k, out = q.view(*shape[:3], 1, -1), k[:, None, None], out.view(shape)
+        energy = (self._energies(block) * self.factor)[..., None]  # (units, heads, terms, 1)
+        for units, heads, rows, keys in self._slabs(shape):
+            terms = self._tanh(q[units, heads, rows], k[units, :, :, keys])
+            sums = terms.flatten(2, 3) @ energy[units, heads]  # (units, heads, rows * keys, 1)
+            out[units, heads, rows, keys] = sums.view(terms.shape[:-1])
+
+    def send(
+        self,
+        block: ScoreBlock,
+        gradient: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        dq: torch.Tensor,
+        dk: torch.Tensor,
+    ) -> None:
+        """With t = tanh(q + k) and G the gradient of its score: dv = Σ G t, dq = v Σ_keys G (1 - t²), dk likewise."""
+        shape = self._shape(block)
+        gradient = gradient.view(*shape[:3], 1, shape[3])
+        q, dq = (x.view(*shape[:3], 1, -1) for x in (q, dq))
+        k = k[:, None, None]  # (units, 1, 1, keys, terms)
+        energy = (self._energies(block) * self.scale)[:, :, None]  # (units, heads, 1, terms)
+        to_energy = torch.zeros_like(energy)
+        for units, heads, rows, keys in self._slabs(shape):
+            pull = gradient[units, heads, rows, :, keys]  # (units, heads, rows, 1, keys)
+            terms = self._tanh(q[units, heads, rows], k[units, :, :, keys])
+            to_energy[units, heads] += pull.flatten(2)[:, :, None] @ terms.flatten(2, 3)
+            slopes = torch.addcmul(self._one, terms, terms, value=-1, out=terms)
+            strength = energy[units, heads]
+            dq[units, heads, rows] += (pull @ slopes) * strength[..., None, :]
+            to_keys = slopes.mul_(pull.mT)  # (units, heads, rows, keys, terms)
+            to_keys = to_keys[:, :, 0] if pull.shape[2] == 1 else to_keys.sum(2)
+            for head in range(pull.shape[1]):
+                dk[units, keys].addcmul_(to_keys[:, head], strength[:, head])
+        self._learn(block, to_energy)
+
+    def _tanh(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """Of the sums of queries (units, heads, rows, 1, terms) and keys (units, 1, 1, keys, terms)."""
+        shape = (*q.shape[:3], k.shape[3], self._terms)
+        return torch.add(q, k, out=self._room.shaped(shape)).tanh_()
+
+    def _shape(self, block: ScoreBlock) -> tuple[int, int, int, int]:
+        """(units, heads of a group, rows, keys)."""
+        batch, heads, rows, keys = block.shape
+        return batch * block.kv_heads, heads // block.kv_heads, rows, keys
+
+    def _slabs(self, shape: tuple[int, int, int, int]) -> Iterator[Slab]:
+        """All of a block, as many keys at a time as fit, then rows, heads of a group, and units."""
+        fitting, cuts = self._size // self._terms, []
+        for size in reversed(shape):
+            step = min(size, fitting)
+            fitting //= step
+            cuts.append([slice(at, min(at + step, size)) for at in range(0, size, step)])
+        yield from product(*reversed(cuts))
+
+    def _energies(self, block: ScoreBlock) -> torch.Tensor:
+        """v of a block's heads, (units, heads of a group, terms)."""
+        own = self.energy if self.energy.shape[0] == 1 else self.energy[block.heads]
+        own = own.expand(block.shape[1], -1).unflatten(0, (block.kv_heads, -1))
+        return own.expand(block.shape[0], *own.shape).flatten(0, 1)
+
+    def _learn(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+        """Add the gradient of a block's v, (units, heads of a group, 1, terms)."""
+        assert self.to_energy is not None
+        by_head = gradient.view(block.shape[0], block.shape[1], -1).sum(0) * self.scale
+        if self.energy.shape[0] == 1:
+            self.to_energy += by_head.sum(0, keepdim=True)
+        else:
+            self.to_energy[block.heads] += by_head
+
+
+class Centres:
+    """`- (j - p)² / (2 σ²)`, and -inf where a key is farther from p than the window; its gradient goes to `to_share`.
+
+    Args:
+        score: the window.
+        share: which share of the live keys lies before p, (batch, heads, q_len), in the dtype of the scores.
+        first: position of the first live key, (batch or 1, heads or 1, 1).
+        count: how many live keys there are, likewise.
+        grid: where the keys stand.
+    """
+
+    def __init__(
+        self, score: AroundCentre, share: torch.Tensor, first: torch.Tensor, count: torch.Tensor, grid: Grid
+    ) -> None:
+        self._score, self._count = score, count.to(share.dtype)
+        self._places = first + share * self._count  # p, (batch, heads, q_len)
+        self._k_pos = grid.k_pos.to(share.dtype)
+        self._sums = torch.zeros_like(share)
+
+    def add_to(self, block: ScoreBlock, by_head: torch.Tensor, unit: float) -> None:
+        """Add the term, in this unit, to the scores of a block, (batch, heads, rows, keys)."""
+        apart = self._apart(block)
+        by_head.addcmul_(apart, apart, value=-unit * self._score.precision / 2)
+        by_head.masked_fill_(apart.abs_() > self._score.window, -math.inf)
+
+    def send(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+        """Take what the gradient of a block's scores, (batch, heads, rows, keys), sends to p."""
+        self._sums[block.lines] += (gradient * self._apart(block)).sum(-1)
+
+    @property
+    def to_share(self) -> torch.Tensor:
+        """The gradient of the share, (batch, heads, q_len)."""
+        return self._sums * self._score.precision * self._count
+
+    def _apart(self, block: ScoreBlock) -> torch.Tensor:
+        return self._k_pos[block.columns] - self._places[block.lines][..., None]
+
+
+def live_keys(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first key that a query of a call sees, and how many there are from it to the last one, (batch or 1, heads
+    or 1, 1) each."""
+    seen = problem.pattern.visible_keys(grid)
+    if seen is None or not len(grid.keys):
+        whole = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device).view(2, 1, 1, 1)
+        return whole[0], whole[1]
+    places = torch.arange(len(grid.keys), device=grid.device)
+    first = places.where(seen, len(grid.keys)).amin(-1, keepdim=True)
+    stop = (places + 1).where(seen, 0).amax(-1, keepdim=True)
+    return first + grid.keys.start, (stop - first).clamp_min(0)
+
+
+def centres(score: AroundCentre, problem: Problem, operands: Operands, share: torch.Tensor) -> Centres:
+    """The term of a call."""
+    return Centres(score, share, *live_keys(problem, operands.grid), operands.grid)

@@ -1,0 +1,195 @@
+"""Statistics from queries, keys and log-sum-exp: a second pass over the scores, in memory that grows with the length.
+
+Every backend that has output and log-sum-exp in hand tells them by `tell`. They carry gradients: the pass has a
+backward that computes the blocks again, and what it sends to the log-sum-exp goes on through the backend's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.backends.scores.blocking import Blocking, RowBlock, blocking_of
+from regard.backends.scores.blocks import LOG2E, ScoreGradients, Scores, score_inputs
+from regard.backends.scores.formulas import score_flops, score_flops_backward
+from regard.backends.second_order import gradients
+from regard.backends.statistics.collectors import KINDS, Collector, Top, statistics_pieces
+from regard.core.backend import Cost, Operands
+from regard.core.problem import Problem
+from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
+
+PAIR = 80  # floating-point operations that take as long as what the pass does with a score, beside computing it
+
+
+def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
+    """The statistics that a problem wants, by the names they have in `Result`; all but the log-sum-exp itself.
+
+    Args:
+        problem: the call.
+        operands: its tensors.
+        log_sum_exp: of every row over the keys it sees, (batch, heads, q_len), -inf where there is none.
+    """
+    blocking = _blocking(problem)
+    if blocking is None:
+        return {}
+    chosen = asked_for(WeightsOf, problem.want)
+    if chosen is not None:
+        chosen.check(problem.heads, problem.q_len)
+    names = [kind.name for kind in KINDS if kind.wanted(problem)]
+    *found, indices = _Pass.apply(blocking, operands, log_sum_exp, *score_inputs(operands))
+    told: dict[str, Any] = dict(zip(names, found, strict=True))
+    if indices is not None:
+        told["top_keys"] = TopKeysFound(indices, told["top_keys"])
+    return told
+
+
+def with_statistics(cost: Cost, problem: Problem) -> Cost:
+    """The cost of a backend that tells its statistics by this pass, from that of the output alone."""
+    blocking = _blocking(problem)
+    if blocking is None:
+        return cost
+    size = blocking.size()
+    times = 3 if problem.needs_grad or problem.bias_learns else 1
+    by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
+    return replace(
+        cost,
+        flops=cost.flops + size.pairs * by_pair,
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _asked_bytes(problem),
+        calls=cost.calls + times * 4 * size.blocks,
+        estimated=cost.estimated or not size.exact,
+    )
+
+
+def _asked_bytes(problem: Problem) -> int:
+    return 4 * problem.pairs if "weights" in problem.want else 0
+
+
+def _blocking(problem: Problem) -> Blocking | None:
+    """How the pass cuts a problem; None if there is nothing to tell."""
+    if problem.empty or not set(problem.want) - {"log_sum_exp"}:
+        return None
+    return blocking_of(problem, wide=asked_for(TopKeys, problem.want) is not None)
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor, *inputs: torch.Tensor | None
+    ) -> Any:
+        scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
+        collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
+        _collect(scores, log_sum_exp, collectors)
+        indices = next((one.indices for one in collectors if isinstance(one, Top)), None)
+        ctx.save_for_backward(log_sum_exp, indices, *inputs)
+        ctx.lowered = blocking, operands
+        ctx.set_materialize_grads(False)
+        if indices is not None:
+            ctx.mark_non_differentiable(indices)
+        return *(one.found for one in collectors), indices
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        log_sum_exp, indices, *inputs = ctx.saved_tensors
+        blocking, operands = ctx.lowered
+        bias_learns = ctx.needs_input_grad[5]
+
+        def first(grads: Any) -> Any:
+            scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
+            sent = ScoreGradients(scores, bias_learns, every_block=False)
+            to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
+            return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
+
+        pieces = partial(statistics_pieces, blocking.problem, operands, _rows_asked(blocking.problem), indices)
+        return None, None, *gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
+
+
+def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tuple[Collector, torch.Tensor]]:
+    """The statistics to which a gradient arrived."""
+    kinds = [kind for kind in KINDS if kind.wanted(scores.problem)]
+    used = [(kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None]
+    for collector, _ in used:
+        if isinstance(collector, Top):
+            assert indices is not None
+            collector.indices = indices
+    return used
+
+
+def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:
+    for collector in collectors:
+        collector.begin()
+    room, other = scores.workspace(), scores.workspace()
+    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
+        queries = scores.split(whole)
+        for block in scores.blocks(row_block):
+            looking = [one for one in collectors if one.looks_at(block)]
+            if looking:
+                logs = scores.compute(block, queries, room).sub_(highest[block.number]).view(block.shape)
+                weights = _weights(logs, {one.reads for one in looking}, other.shaped(block.shape))
+                for one in looking:
+                    one.collect(block, logs, weights)
+    for collector in collectors:
+        collector.finish()
+
+
+def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.Tensor:
+    """The weights, as far as someone reads them: in place of logarithms that nobody needs."""
+    if reads == {"weights"}:
+        return logs.exp2_()
+    return logs if reads == {"logs"} else torch.exp2(logs, out=room)
+
+
+def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]) -> torch.Tensor:
+    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient by the weights; w G is sent on.
+
+    A weight is w = exp(score - log_sum_exp), so that both turn it by w.
+    """
+    scores = sent.scores
+    to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
+    room, other, third = scores.workspace(), scores.workspace(), scores.workspace()
+    slope = scores.workspace() if scores.problem.softcap is not None else None
+    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
+        sent.open(row_block, whole)
+        queries = scores.split(whole)
+        for block in scores.blocks(row_block):
+            looking = [(one, grad) for one, grad in used if one.looks_at(block)]
+            if looking:
+                logs = scores.compute(block, queries, room, slope).sub_(highest[block.number]).view(block.shape)
+                weights = torch.exp2(logs, out=other.shaped(block.shape))
+                gradient = third.shaped(block.shape).zero_()
+                for one, grad in looking:
+                    one.send(block, logs, grad, gradient)
+                to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
+                sent.send(block, gradient.view(block.units), None if slope is None else slope.shaped(block.units))
+        sent.close(row_block.rows)
+    return to_log_sum_exp
+
+
+def _row_blocks(
+    scores: Scores, log_sum_exp: torch.Tensor
+) -> Iterator[tuple[RowBlock, torch.Tensor, list[torch.Tensor]]]:
+    """Strips with their queries and what their scores are compared with: +inf where a row sees no key."""
+    assert scores.empty_rows is not None
+    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.empty_rows, math.inf)
+    for row_block in scores.row_blocks(_rows_asked(scores.problem)):
+        rows = slice(row_block.rows.start, row_block.rows.stop)
+        queries = scores.queries(row_block.rows)
+        yield row_block, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
+
+
+def _rows_asked(problem: Problem) -> list[range] | None:
+    """Runs of rows outside which nobody looks; None for all rows."""
+    chosen = asked_for(WeightsOf, problem.want)
+    if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
+        return None
+    runs: list[range] = []
+    for row in sorted(chosen.rows):
+        if runs and runs[-1].stop == row:
+            runs[-1] = range(runs[-1].start, row + 1)
+        else:
+            runs.append(range(row, row + 1))
+    return runs

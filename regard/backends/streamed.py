@@ -1,0 +1,289 @@
+"""Softmax attention streamed over row blocks, a score block at a time, in memory that grows with the length.
+
+It computes what the fused operations cannot: softcap, dropout by `dropout_seed`, gradients of a bias, positions that
+differ by batch row. The forward pass keeps the softmax over the keys met so far; the backward pass computes the scores
+again from the log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.backends import dropout, flash
+from regard.backends.dropout import row_states, write_kept
+from regard.backends.schedule import strict_refusal
+from regard.backends.scores.blocking import Blocking, RowBlock, Size, Workspace, blocking_of
+from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
+from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
+from regard.backends.scores.plain import softmax_pieces
+from regard.backends.second_order import gradients
+from regard.backends.statistics.second_pass import tell, with_statistics
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import RELATIVE, Problem
+from regard.core.result import Result
+from regard.mechanisms import Softmax
+
+# Measured on CPU in float32, as the floating-point operations that take as long:
+PAIR = 70  # for each pair forward: its maximum, difference, exponential and sum
+PAIR_BACKWARD = 130  # and backward: the exponential again and the products around it
+STARTING, BLOCK = 10, 5  # calls: small operations cost less than `Cost.calls` counts
+
+
+class Streamed:
+    """Softmax over every score with every option."""
+
+    name = "streamed"
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if not isinstance(problem.mechanism, Softmax):
+            return Refusal(f"it computes softmax attention, not {problem.mechanism}")
+        if problem.empty:
+            return Refusal("there is nothing to compute")
+        blocking = blocking_of(problem)
+        size = blocking.size()
+        if (refusal := strict_refusal(problem, size.pairs)) is not None:
+            return refusal
+        return Offer(with_statistics(_cost(blocking, size), problem), partial(self.run, blocking))
+
+    def run(self, blocking: Blocking, operands: Operands) -> Result:
+        problem = blocking.problem
+        output, log_sum_exp = stream(blocking, operands)
+        told = tell(problem, operands, log_sum_exp)
+        return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **told)
+
+
+def _cost(blocking: Blocking, size: Size) -> Cost:
+    problem, pairs = blocking.problem, size.pairs
+    learning = problem.needs_grad or problem.bias_learns
+    width = torch.promote_types(problem.dtype, torch.float32).itemsize
+    by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
+    by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
+    by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
+    reads = pairs // (problem.batch * problem.heads * blocking.rows)  # times the keys of each
+    vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
+    held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
+    return Cost(
+        flops=pairs * by_pair * width / 4,
+        bytes=width * vectors * (problem.head_dim + problem.v_dim),
+        peak_bytes=width * (max(4 * blocking.largest, held) + SLAB * sums_tanh(problem)),
+        pairs=pairs,
+        calls=round((STARTING + BLOCK * size.blocks) * (2.5 if learning else 1)),
+        estimated=not size.exact,
+    )
+
+
+def stream(blocking: Blocking, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), float32 at least, differentiable."""
+    return _Stream.apply(blocking, operands, operands.v, *score_inputs(operands))
+
+
+class _Stream(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, blocking: Blocking, operands: Operands, v: torch.Tensor, *inputs: torch.Tensor | None) -> Any:
+        output, log_sum_exp = forward(Scores(blocking, operands), operands)
+        ctx.save_for_backward(output, log_sum_exp, v, *inputs)  # an edited tensor is noticed too
+        ctx.lowered = blocking, operands
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        output, log_sum_exp, *inputs = ctx.saved_tensors
+        blocking, operands = ctx.lowered
+        bias_learns = ctx.needs_input_grad[5]
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+            scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
+            sent = ScoreGradients(scores, bias_learns, every_block=True)
+            dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
+            return dv.to(inputs[0].dtype), *sent.by_input(tuple(inputs[1:]))
+
+        return None, None, *gradients(first, partial(softmax_pieces, blocking.problem, operands), inputs, grads)
+
+
+def _backward(
+    sent: ScoreGradients,
+    operands: Operands,
+    grad: torch.Tensor,
+    grad_log_sum_exp: torch.Tensor | None,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of v; those of the scores are sent on.
+
+    With weights P, dP = grad vᵀ: dS = P (dP - rowsum(grad · output) + grad_log_sum_exp).
+    """
+    scores = sent.scores
+    problem = scores.problem
+    dv = torch.zeros(operands.v.shape, dtype=scores.dtype, device=operands.v.device)
+    v, dv_parts = scores.split(operands.v.to(scores.dtype)), scores.split(dv)
+    empty_rows = scores.empty_rows
+    assert empty_rows is not None
+    grad = grad.to(scores.dtype).masked_fill(empty_rows[..., None], 0)
+    offset = (grad * output).sum(-1)
+    if grad_log_sum_exp is not None:
+        offset = offset - grad_log_sum_exp.masked_fill(empty_rows, 0)
+    highest = (log_sum_exp * LOG2E).masked_fill(empty_rows, math.inf)
+    room, other, dropping = scores.workspace(), scores.workspace(), Dropping(scores, operands)
+    grad = grad * dropping.factor
+    slope = scores.workspace() if problem.softcap is not None else None
+    for row_block in scores.row_blocks():
+        rows = slice(row_block.rows.start, row_block.rows.stop)
+        queries = scores.queries(row_block.rows)
+        dropping.open(row_block)
+        sent.open(row_block, queries)
+        queries, pulls, offsets, tops = (
+            scores.split(x.reshape(*queries.shape[:3], -1))
+            for x in (queries, grad[:, :, rows], offset[:, :, rows], highest[:, :, rows])
+        )
+        for block in scores.blocks(row_block):
+            one, pull, kept = block.number, pulls[block.number], dropping.kept(block)
+            weights = scores.exponentials(scores.compute(block, queries, room, slope).sub_(tops[one]))
+            gradient = torch.bmm(pull, v[one][:, block.columns].mT, out=other.shaped(block.units))  # by the weights
+            if kept is not None:
+                gradient.mul_(kept)
+            gradient.sub_(offsets[one]).mul_(weights)  # by the scores
+            dropped = weights if kept is None else weights.mul_(kept)
+            dv_parts[one][:, block.columns].baddbmm_(dropped.mT, pull)
+            sent.send(block, gradient, None if slope is None else slope.shaped(block.units))
+        sent.close(row_block.rows)
+    return dv
+
+
+FUSED_PAIRS = 1 << 20  # of a block that a fused operation computes, which needs no workspace but a mask
+
+
+def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), in the dtype of the scores."""
+    compute = _by_fused_blocks if may_be_fused(scores.problem) else _by_own_blocks
+    return compute(scores, operands)
+
+
+def may_be_fused(problem: Problem) -> bool:
+    """Do the fused operations compute the blocks? They are faster, but for a bias that would be spread out for them.
+
+    The backward pass of this file needs no more than their log-sum-exp.
+    """
+    if problem.softcap is not None or problem.dropout or problem.bias == RELATIVE or problem.mechanism != Softmax():
+        return False
+    return flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device) is None
+
+
+def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    problem = scores.problem
+    scores = Scores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
+    q, v = scores.q.flatten(1, 2), operands.v.to(scores.dtype)
+    output = q.new_zeros(*scores.rows, problem.v_dim)
+    log_sum_exp = q.new_full(scores.rows, -math.inf)
+    for row_block in scores.row_blocks():
+        for block in scores.blocks(row_block):
+            keys = block.lot.batch, block.lot.kv_heads, block.columns
+            call = flash.Call(_mask(scores, block), False, problem.scale)
+            found = flash.forward(q[block.lines], scores.k[keys], v[keys], call)
+            if block.keys.start != row_block.runs[0].keys.start:
+                found = flash.merge([(output[block.lines], log_sum_exp[block.lines]), found])
+            output[block.lines], log_sum_exp[block.lines] = found
+    return output, log_sum_exp
+
+
+def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
+    """What is added to the scores of a block, (batch or 1, heads or 1, rows, keys)."""
+    bias, hidden = scores.bias_of(block), None if block.hidden is None else block.of(block.hidden)
+    parts = [part for part in (bias, hidden) if part is not None]
+    if not parts:
+        return None
+    mask = sum(parts[1:], parts[0])
+    mask = mask.expand(*mask.shape[:2], *block.shape[2:])
+    return mask if mask.stride(-1) == 1 else mask.contiguous()
+
+
+def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Corrected whenever a larger score is met.
+
+    Source: Online normalizer calculation for softmax, Milakov and Gimelshein 2018, algorithm 3.
+    """
+    problem = scores.problem
+    v = scores.split(operands.v.to(scores.dtype))
+    sizes = scores.rows
+    output = scores.q.new_empty(*sizes, problem.v_dim)
+    log_sum_exp = scores.q.new_empty(sizes)
+    room, dropping = scores.workspace(), Dropping(scores, operands)
+    for row_block in scores.row_blocks():
+        queries = scores.queries(row_block.rows)
+        dropping.open(row_block)
+        lines = queries.shape[:3]
+        largest = queries.new_full((*lines, 1), torch.finfo(scores.dtype).min)
+        total, mean = torch.zeros_like(largest), queries.new_zeros(*lines, problem.v_dim)
+        queries, *states = (scores.split(x) for x in (queries, largest, total, mean))
+        for block in scores.blocks(row_block):
+            here = (state[block.number] for state in states)
+            _absorb(scores, block, queries, room, dropping.kept(block), v[block.number][:, block.columns], *here)
+        rows = slice(row_block.rows.start, row_block.rows.stop)
+        share = dropping.factor / total.clamp_min(1)  # a row that sees a key has at least 1, that of its largest score
+        output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
+        log_sum_exp[:, :, rows] = largest.add_(total.log2_()).div_(LOG2E).view(*sizes[:2], len(row_block.rows))
+    return _without_spoilt_rows(scores, output, log_sum_exp)
+
+
+def _absorb(
+    scores: Scores,
+    block: ScoreBlock,
+    queries: list[torch.Tensor],
+    room: Workspace,
+    kept: torch.Tensor | None,
+    v: torch.Tensor,
+    largest: torch.Tensor,
+    total: torch.Tensor,
+    mean: torch.Tensor,
+) -> None:
+    """One block more into the largest score, the sum of weights and the sum of weighted values, which are changed."""
+    found = scores.compute(block, queries, room)
+    larger = torch.maximum(largest, found.amax(-1, keepdim=True))
+    correction = largest.sub_(larger).exp2_()
+    weights = scores.exponentials(found.sub_(larger))
+    total.mul_(correction).add_(weights.sum(-1, keepdim=True))
+    if kept is not None:
+        weights.mul_(kept)
+    mean.mul_(correction).baddbmm_(weights, v)
+    largest.copy_(larger)
+
+
+def _without_spoilt_rows(
+    scores: Scores, output: torch.Tensor, log_sum_exp: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows without a key are zeros whatever their query holds; only one that is not finite can have spoilt them."""
+    if log_sum_exp.isnan().any():
+        empty_rows = scores.find_empty_rows()
+        output.masked_fill_(empty_rows[..., None], 0)
+        log_sum_exp.masked_fill_(empty_rows, -math.inf)
+    return output, log_sum_exp
+
+
+class Dropping:
+    """Which weights stay, block by block; `factor` is what they are multiplied with."""
+
+    def __init__(self, scores: Scores, operands: Operands) -> None:
+        problem = scores.problem
+        self.dropout, self.seed, self.scores = problem.dropout, operands.dropout_seed, scores
+        self.factor = 0.0 if self.dropout >= 1 else 1 / (1 - self.dropout)
+        self._room = scores.workspace() if self.dropout else None
+
+    def open(self, row_block: RowBlock) -> None:
+        """Begin a row block."""
+        if self._room is not None:
+            problem, grid = self.scores.problem, self.scores.grid
+            rows = grid.block(row_block.rows, grid.keys)
+            self._states = row_states(self.seed, problem.batch, problem.heads, rows)
+
+    def kept(self, block: ScoreBlock) -> torch.Tensor | None:
+        """1 or 0 for every weight of a block, (units, lines, keys); None without dropout."""
+        if self._room is None:
+            return None
+        grid = self.scores.grid.block(block.rows, block.keys)
+        states = self._states[block.lot.batch, block.heads]
+        return write_kept(self._room.shaped(block.units), self.dropout, states, grid.k_pos)

@@ -1,0 +1,167 @@
+"""Where a call finds its queries and keys, and how its results are put back: views of strided memory, and gathers.
+
+Tensors arrive with one entry for each key/value head of each batch row: what belongs to queries as (rows of heads,
+group, q_len, ...), what belongs to keys as (rows of heads, keys, ...). A view hands some of them to a fused call as
+(rows of heads, blocks, queries of a block, ...) and (rows of heads, blocks, keys of a block, ...), without a copy where
+strides allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.backends import flash
+
+
+class View:
+    """Row blocks of equal size that share one mask, or bring one each."""
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not say where its rows are")
+
+    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        self.rows(x).copy_(values)
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not say where its keys are")
+
+    def add_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        self.keys(x).add_(values)
+
+    def for_groups(self, mask: torch.Tensor, group: int) -> torch.Tensor:
+        """A mask (heads or 1, group or 1, blocks or 1, rows, keys) as the call takes it."""
+        mask = mask.expand(mask.shape[0], group, *mask.shape[2:])  # the rows of a group's heads below each other
+        return mask.transpose(1, 2).flatten(2, 3)  # (heads or 1, blocks or 1, group · rows, keys)
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: flash.Call
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp of the view."""
+        return flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
+
+    def fill(
+        self, output: torch.Tensor, log_sum_exp: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        call: flash.Call,
+    ) -> None:  # fmt: skip
+        """Write output and log-sum-exp of the view where they belong."""
+        values, sums = flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
+        self.put(output, values)
+        self.put(log_sum_exp, sums)
+
+
+@dataclass(frozen=True)
+class SliceView(View):
+    """One run of rows over one run of keys; the heads of a group stand side by side."""
+
+    at: slice
+    over: slice
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, self.at]
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, None, self.over]
+
+    def for_groups(self, mask: torch.Tensor, group: int) -> torch.Tensor:
+        return mask[:, :, 0]
+
+    def fill(
+        self, output: torch.Tensor, log_sum_exp: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        call: flash.Call,
+    ) -> None:  # fmt: skip
+        at, over = self.at, self.over
+        output[:, :, at], log_sum_exp[:, :, at] = flash.forward(q[:, :, at], k[:, None, over], v[:, None, over], call)
+
+
+@dataclass(frozen=True)
+class WindowView(View):
+    """Row blocks, one behind the other, each over keys that begin `size` further on: overlapping views, no copy."""
+
+    first: int
+    size: int
+    count: int
+    first_key: int
+    width: int
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        whole = x[:, :, self.first : self.first + self.count * self.size].unflatten(2, (self.count, self.size))
+        return whole.transpose(1, 2).flatten(2, 3)  # (rows of heads, blocks, group · rows, ...)
+
+    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        whole = x[:, :, self.first : self.first + self.count * self.size].unflatten(2, (self.count, self.size))
+        whole.copy_(values.unflatten(2, (x.shape[1], self.size)).transpose(1, 2))
+
+    def keys(self, x: torch.Tensor, at: int = 0, width: int | None = None) -> torch.Tensor:
+        """The keys of each row block; `at` and `width`: some of them."""
+        heads, step, one = x.stride()
+        shape = (x.shape[0], self.count, self.width if width is None else width, x.shape[2])
+        strides, start = (heads, self.size * step, step, one), x.storage_offset() + (self.first_key + at) * step
+        return x.as_strided(shape, strides, start)
+
+    def add_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        for at in range(0, self.width, self.size):  # slices no wider than a step, so that none meets its neighbour
+            width = min(self.size, self.width - at)
+            self.keys(x, at, width).add_(values[:, :, at : at + width])
+
+    def cut(self, most: int) -> Iterator[WindowView]:
+        """The same work, at most `most` row blocks at once."""
+        for at in range(0, self.count, most):
+            by, count = at * self.size, min(most, self.count - at)
+            yield replace(self, first=self.first + by, first_key=self.first_key + by, count=count)
+
+
+@dataclass(frozen=True, eq=False)
+class GatherView(View):
+    """Row blocks with keys from several runs: row_index (blocks, rows) and key_index (blocks, keys)."""
+
+    row_index: torch.Tensor
+    key_index: torch.Tensor
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        picked = x.index_select(2, self.row_index.flatten()).unflatten(2, self.row_index.shape)
+        return picked.transpose(1, 2).flatten(2, 3)  # (rows of heads, blocks, group · rows, ...)
+
+    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        whole = values.unflatten(2, (x.shape[1], self.row_index.shape[1])).transpose(1, 2)
+        x.index_copy_(2, self.row_index.flatten(), whole.flatten(2, 3))
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return x.index_select(1, self.key_index.flatten()).unflatten(1, self.key_index.shape)
+
+    def add_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        x.index_add_(1, self.key_index.flatten(), values.flatten(1, 2))
+
+
+@dataclass(frozen=True)
+class StrideView(View):
+    """Every `stride`-th row over every `stride`-th key, for `count` neighbouring residues, as views without a copy."""
+
+    stride: int
+    count: int
+    member: int  # of the group of heads
+    first: int
+    size: int
+    first_key: int
+    width: int
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return every(x[:, self.member], self.stride, self.count, self.first, self.size)
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return every(x, self.stride, self.count, self.first_key, self.width)
+
+    def for_groups(self, mask: torch.Tensor, group: int) -> torch.Tensor:
+        return mask[:, self.member if mask.shape[1] > 1 else 0]
+
+
+def every(x: torch.Tensor, stride: int, count: int, first: int, size: int) -> torch.Tensor:
+    """x (rows of heads, length, ...) as (rows of heads, residues, every stride-th, ...)."""
+    step = x.stride(1)
+    return x.as_strided(
+        (x.shape[0], count, size, *x.shape[2:]),
+        (x.stride(0), step, stride * step, *x.stride()[2:]),
+        x.storage_offset() + first * step,
+    )

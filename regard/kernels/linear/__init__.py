@@ -1,8 +1,0 @@
-"""Attention by features in time and memory that grow with the length: a sum over keys is kept instead of the keys.
-
-Causal calls go chunk by chunk: within a chunk pairs are weighed, what lies before it is a sum.
-"""
-
-from regard.kernels.linear.backend import Linear
-
-__all__ = ["Linear"]

@@ -1,0 +1,201 @@
+"""Results and findings as text, as a page of Markdown and as curves of time against length."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import of_kind
+from regard.storage.files import replace_file
+from regard.studies.bench.health import Findings, Health
+from regard.studies.bench.results import PACKAGES, Results
+from regard.text.packages import needed
+
+STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
+
+
+def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
+    """Draw `bench-NAME.png`, the CPU time of each contender over the length; None if there is only one length.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    curves = points_of(case)
+    if not any(len(points) > 1 for points in curves.values()):
+        return None
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(7, 4.6), facecolor="white")
+        axes = figure.add_subplot()
+        for style, (contender, points) in zip(STYLES * len(curves), curves.items(), strict=False):
+            lengths, seconds = zip(*points, strict=True)
+            axes.plot(lengths, seconds, style, label=contender, linewidth=1.8 if style == STYLES[0] else 1.2)
+        lengths = sorted({length for points in curves.values() for length, _ in points})
+        axes.set(
+            xscale="log", yscale="log", xlabel="length", ylabel="seconds of CPU time, 1 thread", title=case["title"]
+        )
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, frameon=False)
+        picture = BytesIO()
+        figure.savefig(picture, format="png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+    path = folder / f"bench-{name}.png"
+    replace_file(path, picture.getvalue())
+    return path
+
+
+def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
+    """The lengths and median times of each contender, over the contests that differ only in their length."""
+    families = Counter(contest["family"] for contest in case["contests"])
+    largest = max(families, key=lambda family: families[family])
+    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for contest in case["contests"]:
+        for name, answer in contest["contenders"].items():
+            if contest["family"] == largest and "cpu" in answer:
+                curves[name].append((contest["length"], answer["cpu"]["median"]))
+    return {name: sorted(points) for name, points in curves.items()}
+
+
+FILE = "bench.md"
+HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "first is faster by", "notes")
+
+
+def describe_results(results: Results) -> list[str]:
+    """Format results as lines of text."""
+    of_kind("results", results, Results, "the Results of run_bench")
+    lines = []
+    for name, case in results.cases.items():
+        lines += ["", f"{case['title']} ({name})"]
+        for contest in case["contests"]:
+            lines.append(f"  {contest['work']}")
+            rows = [HEAD, *_rows(contest)]
+            widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD) - 1)]
+            for row in rows:
+                cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+                lines.append(f"    {'  '.join([*cells, row[-1]])}".rstrip())
+            lines += [f"    {promise['text']}" for promise in contest["promises"]]
+    return [*lines, "", *_summary(results)]
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """Write `bench.md`: the environment, and a table for each contest."""
+    here = results.environment
+    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
+    lines = [
+        "# regard bench", "", f"`{results.command}`", "",
+        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}.",
+        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads.",
+        "",
+        "Every contender was checked against the float64 oracle before it was timed. Times are medians of samples",
+        "taken in turns, with their extremes: CPU time of the process on 1 thread, and wall time on all threads, which",
+        "other load on the machine affects. Memory is the peak of a separate process beside q, k and v.", "",
+        *_summary(results),
+    ]  # fmt: skip
+    for name, case in results.cases.items():
+        lines += ["", f"## {case['title']} ({name})"]
+        for contest in case["contests"]:
+            lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
+            lines += [_line(HEAD), _line(("---",) * len(HEAD))]
+            lines += [_line(row) for row in _rows(contest)]
+            lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
+    replace_file(folder / FILE, ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def describe_health(health: Health) -> list[str]:
+    """Format the result of `examine` as lines of text."""
+    of_kind("health", health, Health, "the Health that examine returns")
+    here = health.environment
+    lines = [
+        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
+        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads",
+        "",
+        "backends, compared with the float64 oracle; errors relative to the rounding bound",
+    ]
+    for result in health.findings:
+        lines.append(f"  {result.backend} on {result.device}: {_state(result)}")
+        lines += [f"      WRONG {probe}: {reason}" for probe, reason in result.wrong.items()]
+        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)]
+    lines += ["", "optional packages"]
+    for name, version in health.packages.items():
+        extra, purpose = PACKAGES[name]
+        way = f"pip install 'regard[{extra}]'" if extra else f"pip install {name}"
+        lines.append(f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}")
+    if not health.compiler:
+        lines.append("  a C++ compiler is missing (torch.compile and FlexAttention on the CPU)")
+    return lines
+
+
+def _state(result: Findings) -> str:
+    if result.status == "refused":
+        return "refused every problem"
+    right = len(result.errors) - len(result.wrong.keys() & result.errors.keys())
+    tried, refused = len(result.errors.keys() | result.wrong.keys()), len(result.refused)
+    words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
+    largest = max(result.errors.values(), default=0.0)
+    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
+
+
+def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:
+    """Refused problems, grouped by reason."""
+    probes: dict[str, list[str]] = {}
+    for probe, reason in refused.items():
+        probes.setdefault(reason, []).append(probe)
+    return [(", ".join(names), reason) for reason, names in probes.items()]
+
+
+def seconds(value: float) -> str:
+    """A time in a suitable unit.
+
+    >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
+    ('12.3 µs', '45.6 ms', '3.21 s')
+    """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if value * factor < 999.5:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One row for each contender: name, CPU time, wall time, memory, how much faster the first is, and notes."""
+    ours = contest["contenders"][contest["ours"]]
+    for name, answer in contest["contenders"].items():
+        shown = f"{name} ({answer['backend']})" if "backend" in answer else name
+        memory = f"{answer['memory_bytes'] / 2**20:.1f} MiB" if "memory_bytes" in answer else ""
+        faster = ""
+        if "cpu" in answer and "cpu" in ours and answer is not ours:
+            faster = f"{answer['cpu']['median'] / ours['cpu']['median']:.2f}x"
+        remarks = [*answer.get("notes", []), answer.get("memory_reason", "")]
+        if answer["status"] != "measured":
+            remarks = [f"{answer['status']}: {answer['reason']}"]
+        yield shown, _time(answer, "cpu"), _time(answer, "wall"), memory, faster, "; ".join(filter(None, remarks))
+
+
+def _time(answer: dict[str, Any], clock: str) -> str:
+    if clock not in answer:
+        return ""
+    times = answer[clock]
+    return f"{seconds(times['median'])} ({seconds(times['low'])} to {seconds(times['high'])})"
+
+
+def _summary(results: Results) -> list[str]:
+    promises = [
+        (f"{name}, {contest['label']}", promise)
+        for name, case in results.cases.items()
+        for contest in case["contests"]
+        for promise in contest["promises"]
+    ]
+    kept, missed = ([one for one in promises if one[1]["kept"] is answer] for answer in (True, False))
+    unknown = len(promises) - len(kept) - len(missed)
+    lines = [f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."]
+    lines += [f"missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
+    return lines + [f"wrong: {mistake}" for mistake in results.our_mistakes]
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,372 @@
+"""`regard compare` from Python: several attentions trained under one budget on the same data, and one report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from regard.arguments import of_kind
+from regard.decoding import Translator
+from regard.errors import ArgumentError, CheckpointError, UnsupportedError
+from regard.models import LanguageModel
+from regard.storage.files import replace_file
+from regard.storage.ownership import check_ours
+from regard.storage.sealed_json import render_sealed
+from regard.studies.bench.measuring import peak_of
+from regard.studies.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
+from regard.studies.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
+from regard.training import Progress, TrainingResult, read_log
+from regard.training.config import setting
+from regard.training.recipes.language import LanguageModelTraining
+from regard.training.recipes.recipe import Tell, silent
+from regard.training.recipes.settings import RunConfig
+from regard.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
+
+TASKS = ("translation", "language-model")
+TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared where none are named
+ASKED, MEASURED = "asked.json", "measures.json"
+OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
+
+Showing = Callable[[], AbstractContextManager[Progress | None]]
+"""Makes a context that gives a function for the events of a training."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is compared: a name that may be a folder, and the settings that are its own."""
+
+    name: str
+    own: Mapping[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """The name in letters that every system takes."""
+        return "".join(letter if letter.isalnum() or letter in "-=_." else "_" for letter in self.name)
+
+
+class Comparison:
+    """Train contenders that differ in their attention and in nothing else, measure each, and report.
+
+    Args:
+        config: the settings; those that are None are each model's own.
+        tell: is handed remarks about what is read and trained.
+        showing: shows the events of a training.
+
+    Raises:
+        ArgumentError: contenders or settings that cannot be.
+
+    >>> [one.name for one in Comparison(Comparison.Config(data=("pronouns",), models=("none", "bahdanau"))).contenders]
+    ['none', 'bahdanau']
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        """What is compared, and what all contenders have in common.
+
+        Args:
+            data: as for the training of the task; or pronouns.
+            valid: validation data; without them they are split off.
+            task: what is trained: translation or language-model.
+            models: translators, by name.
+            kv_heads: the Transformer once with each, such as 8,2,1.
+            heads: the Transformer once with each, such as 1,8.
+            attention: the Transformer's encoder, or the language model, once with each pattern; repeated.
+            equal_parameters: widen or narrow all to as many numbers as the first has.
+            steps: optimiser steps of each.
+            dim: size of the vectors, of all.
+            layers: layers of all.
+            positions: how positions enter the Transformer.
+            dropout: dropout of all.
+            vocab_size: sub-words at most.
+            batch_tokens: ids in a batch.
+            learning_rate: peak of the learning rate, of all.
+            warmup_steps: steps of linear rise, of all.
+            schedule: what follows the rise: inverse_square_root, cosine or constant.
+            label_smoothing: share of the probability that is spread over all ids.
+            validate_every: steps between validations.
+            seed: of the weights and the order of the data.
+            cache_mib: report how many texts fit into a cache of this many MiB.
+            length: length of those texts, in ids.
+        """
+
+        data: tuple[str, ...] = setting((), metavar="FILE")
+        valid: tuple[str, ...] = setting((), metavar="FILE")
+        task: str = setting("translation")
+        models: tuple[str, ...] = setting((), metavar="NAME,...", shown=",".join(TRANSLATORS), listed=True)
+        kv_heads: tuple[int, ...] = setting((), metavar="N,...", listed=True)
+        heads: tuple[int, ...] = setting((), metavar="N,...", listed=True)
+        attention: tuple[str, ...] = setting((), metavar="PATTERN")
+        equal_parameters: bool = setting(False)
+        steps: int = setting(2_000, least=1)
+        dim: int | None = setting(None, least=2, shown="each model's own")
+        layers: int | None = setting(None, least=1, shown="each model's own")
+        positions: str | None = setting(None, shown="the model's own")
+        dropout: float | None = setting(None, shown=f"{RunConfig.dropout}")
+        vocab_size: int | None = setting(None, least=260, shown=f"{RunConfig.vocab_size}")
+        batch_tokens: int | None = setting(None, least=16, shown="the task's own")
+        learning_rate: float | None = setting(None, shown="each model's own")
+        warmup_steps: int | None = setting(None, least=0, shown="each model's own")
+        schedule: str | None = setting(None, shown="the task's own")
+        label_smoothing: float | None = setting(None, shown=f"{TranslationTraining.Config.label_smoothing}")
+        validate_every: int | None = setting(None, least=1, shown=f"{RunConfig.validate_every}")
+        seed: int | None = setting(None, least=0, shown=f"{RunConfig.seed}")
+        cache_mib: float = setting(64.0)
+        length: int = setting(LENGTH, least=1)
+
+        def asked(self) -> dict[str, Any]:
+            """The settings that were chosen as JSON values, as `asked.json` holds them."""
+            chosen = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+            own = {name: chosen.pop(name) for name in OWN if name in chosen}
+            return json.loads(json.dumps({**chosen, "own": own}))
+
+        @classmethod
+        def of_asked(cls, asked: Mapping[str, Any]) -> Self:
+            """The inverse of `asked`."""
+            flat = {**{name: value for name, value in asked.items() if name != "own"}, **asked["own"]}
+            settings: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in flat.items()
+            }
+            return cls(**settings)
+
+    def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
+        of_kind("config", config, self.Config, "a Comparison.Config")
+        self.config, self.tell, self.showing = config, tell, showing
+        if config.task not in TASKS:
+            raise ArgumentError(f"task {config.task!r} does not exist; there are {', '.join(TASKS)}")
+        if not config.data:
+            raise ArgumentError("--data is missing: name a file, or 'pronouns' for the embedded corpus")
+        self.asked = config.asked()
+        self.contenders = list_contenders(config.task, self.asked["own"])
+        of_task = LanguageModels if config.task == "language-model" else Translators
+        self._work: LanguageModels | Translators = of_task(self)
+
+    @classmethod
+    def of(
+        cls, out: str | Path, given: Mapping[str, Any], *, resume: bool = False, tell: Tell = silent,
+        showing: Showing = nullcontext,
+    ) -> Self:  # fmt: skip
+        """A new comparison, or the one in the folder.
+
+        Args:
+            out: the folder.
+            given: the settings that were asked for; with `resume` all may be left out.
+            resume: go on with the comparison in the folder, where there is one.
+            tell, showing: as for the class.
+
+        Raises:
+            ArgumentError: as for the class.
+            CheckpointError: the folder holds a comparison, and `resume` is not wanted or other settings are asked for.
+        """
+        out = Path(out)
+        check_ours(out, {ASKED: read_asked}, "comparison")
+        begun = (out / ASKED).exists()
+        if begun and not resume:
+            raise CheckpointError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
+        kept = read_asked(out / ASKED, tell) if begun else {}
+        if begun and not given:
+            return cls(cls.Config.of_asked(kept), tell, showing)
+        comparison = cls(cls.Config(**given), tell, showing)
+        asked = comparison.asked
+        changed = sorted(name for name in kept.keys() | asked.keys() if kept.get(name) != asked.get(name))
+        if begun and changed:
+            raise CheckpointError(
+                f"{out} was begun with another {', '.join(changed)}: a comparison has one budget for all; take it "
+                f"back, or choose another folder"
+            )
+        return comparison
+
+    def run(self, out: str | Path) -> Compared:
+        """Train each contender that is not done yet, measure it, and write the report anew after each.
+
+        Args:
+            out: the folder: one run for each contender, and the report.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+            RegardError: as for a training.
+        """
+        out = Path(out)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
+        replace_file(out / ASKED, render_sealed(self.asked))
+        rows: list[Measures] = []
+        for contender in self.contenders:
+            run = out / contender.folder
+            if (run / MEASURED).exists():
+                rows.append(read_measures(run / MEASURED, self.tell))
+                continue
+            self.tell(f"== {contender.name}")
+            row = self._work.train_and_measure(contender, run)
+            if row is None:
+                return Compared(rows, interrupted=True)
+            replace_file(run / MEASURED, render_sealed(row.to_dict()))
+            rows.append(row)
+            write_report(rows, self.asked, out)
+        markdown, record, _ = write_report(rows, self.asked, out)
+        return Compared(rows, markdown.read_text(), record.read_text())
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rows of a comparison and its report as Markdown and as JSON, both empty where it was interrupted."""
+
+    rows: list[Measures]
+    markdown: str = ""
+    record: str = ""
+    interrupted: bool = False
+
+
+def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contender]:
+    """One contender for each model; a Transformer or a language model once for each of its choices.
+
+    Args:
+        task: of `TASKS`.
+        own: `models`, `kv_heads`, `heads` and `attention`, each a list that may be empty.
+
+    >>> [one.name for one in list_contenders("translation", {"models": ["none", "transformer"], "kv_heads": [4, 1]})]
+    ['none', 'transformer kv_heads=4', 'transformer kv_heads=1']
+    """
+    choices: list[dict[str, Any]] = [{}]
+    names = ("heads", "kv_heads", "attention")
+    for name in names:
+        if own.get(name):
+            choices = [{**choice, name: value} for choice in choices for value in own[name]]
+    if task == "language-model":
+        if own.get("models"):
+            raise ArgumentError("--models are translators; language models differ by --attention, --heads, --kv-heads")
+        own_settings = [{**one, "attention": [one["attention"]]} if "attention" in one else one for one in choices]
+        return [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
+    models = own.get("models") or TRANSLATORS
+    contenders = []
+    for model in models:
+        for choice in choices if model == "transformer" else [{}]:
+            contenders.append(Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice}))
+    if len({one.name for one in contenders}) < len(contenders):
+        raise ArgumentError(f"a contender was named twice: {', '.join(one.name for one in contenders)}")
+    return contenders
+
+
+class Translators:
+    """Translators on one split of the pairs, with one tokeniser."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.configs = {one.name: self._config(one) for one in comparison.contenders}  # refused before any work
+        self.first = next(iter(self.configs.values()))
+
+    @cached_property
+    def shared(self) -> TranslationTraining:
+        """Holds the pairs and the tokeniser that all have in common."""
+        return TranslationTraining(self.first, self.comparison.tell)
+
+    @cached_property
+    def numbers(self) -> int:
+        """The parameters of the first contender, which is what all have where that is asked for."""
+        return count_numbers(self.first, self.shared.tokeniser.vocab_size)
+
+    def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
+        """One row; None where it was interrupted."""
+        asked, shared = self.comparison.config, self.shared
+        config, data = self.configs[contender.name], shared.data
+        if asked.equal_parameters:
+            config = with_as_many_numbers(config, self.numbers, shared.tokeniser.vocab_size)
+        recipe = TranslationTraining(config, self.comparison.tell, data=data, tokeniser=shared.tokeniser)
+        result, peak = _train(recipe, run, self.comparison.showing)
+        if result.stopped == "interrupted":
+            return None
+        spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
+        return measure_translator(
+            contender.name, Translator.load(run), data.test or data.valid, spent, read_log(run / "log.jsonl"),
+            cache_bytes=int(asked.cache_mib * 2**20), length=asked.length,
+        )  # fmt: skip
+
+    def _config(self, contender: Contender) -> TranslationTraining.Config:
+        """The contender's own settings, and of the shared ones those that its model has."""
+        others = OF_THE_RECURRENT if contender.own["model"] == "transformer" else OF_THE_TRANSFORMER
+        asked = self.comparison.asked
+        shared = {name: value for name, value in asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
+        return TranslationTraining.new_config({**shared, **contender.own})
+
+
+class LanguageModels:
+    """Language models on one text."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        if comparison.config.equal_parameters:
+            raise ArgumentError(
+                "--equal-parameters widens translators; patterns of a language model have no parameters"
+            )
+        if comparison.config.label_smoothing is not None:
+            raise ArgumentError("--label-smoothing belongs to translators; leave it out")
+
+    def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
+        """One row; None where it was interrupted."""
+        asked = self.comparison.asked
+        given = {name: value for name, value in asked.items() if name not in ABOUT_THE_STUDY}
+        recipe = LanguageModelTraining.of(run, {**given, **contender.own}, resume=True, tell=self.comparison.tell)
+        result, peak = _train(recipe, run, self.comparison.showing)
+        if result.stopped == "interrupted":
+            return None
+        spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
+        config = self.comparison.config
+        return measure_language_model(
+            contender.name, LanguageModel.load(run), spent, read_log(run / "log.jsonl"),
+            cache_bytes=int(config.cache_mib * 2**20), length=config.length,
+        )  # fmt: skip
+
+
+def _train(
+    recipe: TranslationTraining | LanguageModelTraining, run: Path, showing: Showing
+) -> tuple[TrainingResult, int | None]:
+    """Train or go on, and the bytes held at most meanwhile; None where the system does not say."""
+    results: list[TrainingResult] = []
+
+    def work() -> None:
+        training = recipe.prepare(run)
+        with showing() as progress:
+            results.append(training.run(run, resume=True, cpu=True, progress=progress))
+
+    try:
+        peak = peak_of(work)
+    except UnsupportedError:
+        if results:
+            raise
+        work()
+        return results[0], None
+    return results[0], peak
+
+
+def with_as_many_numbers(
+    config: TranslationTraining.Config, wanted: int, vocab_size: int
+) -> TranslationTraining.Config:
+    """The settings with `hidden` such that the model has as nearly as many numbers as wanted."""
+    low, high = 1, 1 << 14  # of hidden / 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _with(config, middle, vocab_size) < wanted else (low, middle)
+    best = min((low, max(1, low - 1)), key=lambda half: abs(_with(config, half, vocab_size) - wanted))
+    return replace(config, hidden=2 * best)
+
+
+def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
+    """The parameters that a model of these settings has; nothing is allocated."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in config.new_model(vocab_size).parameters())
+
+
+def _with(config: TranslationTraining.Config, half: int, vocab_size: int) -> int:
+    return count_numbers(replace(config, hidden=2 * half), vocab_size)
+
+
+def _named(choice: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in choice.items())

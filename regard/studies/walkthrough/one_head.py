@@ -1,0 +1,179 @@
+"""One head: its queries, keys and values with rotary positions, then the chosen word, then all words at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import UnsupportedError
+from regard.positions import Rotary
+from regard.studies.walkthrough.layer import Scene
+from regard.studies.walkthrough.steps import Axis, Walker, numbered
+
+
+def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int) -> None:
+    """Add the step `angles` of rotary positions, (words, size).
+
+    Raises:
+        UnsupportedError: a rotation of only some components, or of neighbouring ones.
+    """
+    if rotary.dims is not None or rotary.pairs != "halves":
+        raise UnsupportedError(
+            f"{rotary} rotates pairs that a walkthrough cannot show; it needs all components, paired by halves"
+        )
+    speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
+    walker.step(
+        f"angles = (torch.arange({len(words)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
+        "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(words, numbered("numbers", size)),
+    )  # fmt: skip
+
+
+def turned(name: str, size: int) -> str:
+    """The expression that rotates queries or keys (…, words, size) by the angles."""
+    half = size // 2
+    return f"{name} * angles.cos() + torch.cat([-{name}[..., {half}:], {name}[..., :{half}]], -1) * angles.sin()"
+
+
+PROJECTIONS = (
+    ("q", "Queries", "A matrix maps the vector of each word to a query, which is compared with all keys."),
+    ("k", "Keys", "Another matrix maps the vector of each word to a key."),
+    ("v", "Values", "A third matrix maps the vector of each word to a value; outputs are weighted sums of values."),
+)
+
+
+def project(walker: Walker, scene: Scene) -> tuple[str, str]:
+    """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
+    layer, size = scene.layer, numbered("numbers", scene.layer.head_dim)
+    walker.section = "Queries, keys and values" + (f" of head {scene.head + 1}" if layer.heads > 1 else "")
+    for letter, title, says in PROJECTIONS:
+        source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
+        bias = f" + b_{letter}[{head}]" if f"b_{letter}" in walker.values else ""
+        if letter != "q" and scene.group > 1:
+            says += f" Key/value head {head + 1} is shared by {scene.group} query heads."
+        place = "i" if letter == "q" else "j"
+        formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
+        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T{bias}", title, says, formula, axes=(words, size))
+    if layer.positions is None:
+        return "q", "k"
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim)
+    for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
+        walker.step(
+            f"{letter}_turned = {turned(letter, layer.head_dim)}", title,
+            "Rotated by their positions, so that a score depends on the distance of two words.",
+            f"R(θ_i) {letter}_i", axes=(scene.readers, size),
+        )  # fmt: skip
+    return "q_turned", "k_turned"
+
+
+def look_around(walker: Walker, scene: Scene) -> None:
+    """Add the steps `distances` and `allowed`, if the layer has a bias by distance or a mask."""
+    n, m, pair = len(scene.readers), len(scene.read), (scene.readers, scene.read)
+    walker.section = "Distances and mask"
+    if scene.bias is not None:
+        line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+        walker.step(
+            line, "Distances", "The distance of each pair of words, in positions.", "|j - i|", axes=pair, scale="none"
+        )
+    if scene.mask:
+        what = (
+            "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer as a mask"
+        )
+        line = f"allowed = {scene.mask}" + (f"[{scene.head}]" if scene.varies_by_head else "")
+        walker.step(line, "Mask", f"{what}: 1 means allowed, 0 masked.", axes=pair, scale="none")
+
+
+def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """Add the steps of the chosen word, from its scores to its context vector."""
+    word, lines = scene.chosen, scene.lines
+    walker.section = f"One word: “{word}”"
+    place = {"q": q, "k": k, "i": scene.word, "h": scene.head, "m": len(scene.read)}
+    if lines.hidden:
+        size = numbered("numbers", walker.values["v_a"].shape[-1])
+        walker.step(
+            f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
+            f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
+            lines.hidden_formula, axes=(scene.read, size),
+        )  # fmt: skip
+    walker.step(
+        f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
+        axes=(scene.read,),
+    )  # fmt: skip
+    stage = Stage("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
+    _weigh(
+        walker, scene, stage,
+        weights=lambda alpha: f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)}",
+        context=f"The sum of all values, multiplied by the weights of “{word}”.",
+    )  # fmt: skip
+
+
+def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """Add the same steps for all words at once."""
+    walker.section = "All words at once"
+    pair = (scene.readers, scene.read)
+    place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
+    walker.step(
+        f"scores = {scene.lines.all.format(**place)}", "Scores",
+        f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
+        "Ω = Q K^T" if scene.multiplies else scene.lines.formula, axes=pair,
+    )  # fmt: skip
+    names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
+    _weigh(
+        walker, scene, Stage("scores", names, "", pair),
+        weights=lambda _: "Row i holds the weights of word i; each row sums to 1.",
+        context="Row i is the context vector of word i.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Names of the steps for one word or for all, the rows they use, and the axes of the scores."""
+
+    scores: str
+    names: tuple[str, str, str, str, str]
+    rows: str
+    axes: tuple[Axis, ...]
+
+
+def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
+    """Add scaling, bias by distance and mask, as the layer has them; then weights and context vectors."""
+    name, letter, size = stage.scores, "ω", scene.layer.head_dim
+    scaled, nearer, masked, alpha, z = stage.names
+    if scene.scaling:
+        says = (
+            f"A sum of {size} products grows with √{size}; without this division, softmax would favour a single word."
+        )
+        name = walker.step(
+            f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
+        )
+        letter = "s"
+    if scene.bias is not None:
+        says = "The score decreases with the distance of the word; each head has its own slope."
+        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{stage.rows}"
+        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=stage.axes)
+    if scene.mask:
+        says = "Masked scores become minus infinity, whose exponential is 0."
+        line = f"{masked} = {name}.masked_fill(~allowed{stage.rows}, -math.inf)"
+        name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=stage.axes)
+    walker.step(
+        f"{alpha} = {name}.softmax(-1){filled(walker)}", "Attention weights", weights,
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=stage.axes, scale="weights",
+    )  # fmt: skip
+    title = "Context vectors" if stage.axes[1:] else "Context vector"
+    axes = (*stage.axes[:-1], numbered("numbers", size))
+    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
+
+
+def filled(walker: Walker) -> str:
+    """The expression that makes the weights of empty rows zero; "" if there are none."""
+    allowed = walker.values.get("allowed")
+    return "" if allowed is None or bool(allowed.any(-1).all()) else ".nan_to_num(0)"
+
+
+def _most(scene: Scene, alpha: torch.Tensor) -> str:
+    """A sentence about the largest weight of the chosen word."""
+    most = int(alpha.argmax())
+    itself = " itself" if most == scene.word and not scene.crosses else ""
+    return f"“{scene.chosen}” looks most at “{scene.read.labels[most]}”{itself}: {float(alpha[most]):.3f}."

@@ -1,0 +1,259 @@
+"""What a walkthrough is made of, the walker that runs its lines, and the walkthrough as JSON.
+
+The lines that are shown are executed, so that the numbers shown are the numbers computed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import of_kind
+from regard.bias import ALiBi
+from regard.errors import ArgumentError, RegardError
+from regard.patterns import parse
+from regard.studies.walkthrough.formula import formula_text
+from regard.studies.walkthrough.words import split_words
+from regard.text.vocabularies import BEGIN, END
+
+Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a step.
+
+    Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the chosen word.
+        first: the number shown for index 0: words are counted from 1, ids from 0.
+    """
+
+    unit: str
+    labels: tuple[str, ...]
+    chosen: int | None = None
+    first: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a walkthrough: a line of PyTorch, an explanation, and the result.
+
+    Args:
+        section: the section that the step belongs to.
+        name: the variable that the line assigns.
+        title, says: a heading, and one or two sentences of explanation.
+        formula: in the notation of `regard.studies.walkthrough.formula`; empty if there is none.
+        line: `name = …`, using variables that were given or assigned before.
+        axes: one for each axis of the value.
+        value: a tensor, or words.
+        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
+    """
+
+    section: str
+    name: str
+    title: str
+    says: str
+    formula: str
+    line: str
+    axes: tuple[Axis, ...]
+    value: torch.Tensor | tuple[str, ...]
+    scale: Scale = "signed"
+
+    @property
+    def shape(self) -> str:
+        """The sizes with their units, such as "6 words × 8 numbers"."""
+        return " × ".join(counted(len(axis), axis.unit) for axis in self.axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A variable that exists before the first line: its name, a description, and its value."""
+
+    name: str
+    says: str
+    value: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Another way to compute a step, and the largest difference between the two results."""
+
+    line: str
+    name: str
+    difference: float
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """All steps of attention for one text, from which text, JSON and page are written.
+
+    Args:
+        words: the words of the queries, or sub-words of a trained model.
+        context: the words of the keys in cross-attention, else empty.
+        word: the index, from 0, of the word that is shown in detail.
+        settings: the options, by name.
+        given: the variables that lines may use besides those that earlier lines assign.
+        steps: in the order of execution.
+        checks: comparisons of the results with other ways to compute them.
+    """
+
+    words: tuple[str, ...]
+    context: tuple[str, ...]
+    word: int
+    settings: dict[str, Any]
+    given: tuple[Given, ...]
+    steps: tuple[Step, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def chosen(self) -> str:
+        return self.words[self.word]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a step."""
+        values = {step.name: step.value for step in self.steps}
+        if name not in values:
+            raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
+        return values[name]
+
+
+def counted(count: int, unit: str) -> str:
+    """A count with its unit in the singular or plural.
+
+    >>> counted(1, "words"), counted(6, "words")
+    ('1 word', '6 words')
+    """
+    return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
+
+
+def numbered(unit: str, count: int) -> Axis:
+    """An axis whose labels are its indices, from 0."""
+    return Axis(unit, tuple(map(str, range(count))))
+
+
+# The names that every line may use: PyTorch, and a few functions of regard.
+LANGUAGE: dict[str, Any] = {
+    "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
+    "BEGIN": BEGIN, "END": END,
+}  # fmt: skip
+TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
+
+
+class Walker:
+    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = dict(LANGUAGE)
+        self.given: list[Given] = []
+        self.steps: list[Step] = []
+        self.checks: list[Check] = []
+        self.section = ""
+
+    def give(self, name: str, value: Any, says: str) -> None:
+        """Make a value available to later lines."""
+        self.values[name] = value
+        self.given.append(Given(name, says, value))
+
+    @torch.no_grad()
+    def step(
+        self,
+        line: str,
+        title: str,
+        says: str | Callable[[torch.Tensor], str],
+        formula: str = "",
+        *,
+        axes: tuple[Axis, ...],
+        scale: Scale = "signed",
+    ) -> str:
+        """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
+        exec(line, self.values)
+        name = line.partition(" = ")[0]
+        value = self.values[name]
+        says = says if isinstance(says, str) else says(value)
+        value = tuple(value) if isinstance(value, list) else value
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
+        return name
+
+    @torch.no_grad()
+    def check(self, expression: str, name: str) -> None:
+        """Compute a step in another way and record the difference.
+
+        Raises:
+            RegardError: the results differ by more than rounding.
+        """
+        other, value = eval(expression, self.values), self.values[name]
+        difference = float((other - value).abs().max())
+        if not difference <= TOLERANCE * max(1.0, float(value.abs().max())):
+            raise RegardError(
+                f"{expression} and the step {name} differ by {difference:.1e}; this is a mistake of regard"
+            )
+        self.checks.append(Check(expression, name, difference))
+
+    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any]) -> Walk:
+        """The recorded walkthrough."""
+        assert words.chosen is not None
+        read = () if context is None else context.labels
+        return Walk(
+            words.labels, read, words.chosen, settings, tuple(self.given), tuple(self.steps), tuple(self.checks)
+        )
+
+
+def to_json(walk: Walk) -> str:
+    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
+
+    >>> from regard.studies.walkthrough import walk
+    >>> record = json.loads(to_json(walk("Life is short")))
+    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
+    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
+    """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    record = {
+        "words": walk.words,
+        "context": walk.context or None,
+        "word": {"number": walk.word + 1, "text": walk.chosen},
+        "settings": walk.settings,
+        "given": [_given(one.name, one.says, one.value) for one in walk.given],
+        "steps": [_step(step) for step in walk.steps],
+        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
+    }
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "section": step.section,
+        "name": step.name,
+        "title": step.title,
+        "says": step.says,
+        "formula": formula_text(step.formula),
+        "line": step.line,
+        "shape": [len(axis) for axis in step.axes],
+        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
+        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
+    }
+
+
+def _given(name: str, says: str, value: Any) -> dict[str, Any]:
+    """A given variable as JSON; modules and other objects as their `repr`."""
+    if isinstance(value, torch.Tensor):
+        return {"name": name, "says": says, "shape": list(value.shape), "value": _finite(value.tolist())}
+    return {"name": name, "says": says, "value": value if isinstance(value, str | list) else repr(value)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if value == -math.inf else value

@@ -1,0 +1,220 @@
+"""Decoding reads each key once, as it is stored, and asks for a mask only where one is needed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard import patterns as p
+from regard.backends import flash
+from regard.backends.decode import Decode, weigh
+from regard.core.backend import Offer, Refusal
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.tensors import Stored
+from regard.layers.caches.entries import kept
+from regard.testing import Budget, answer, make_qkv
+
+
+def plan_of(q, k, v, **options):
+    return make_plan(make_problem(q, k, v, **options), {"decode": Decode()}, "decode")
+
+
+def run(q, k, v, *, bias=None, **options):
+    start = options.get("q_start")
+    start = start if isinstance(start, torch.Tensor) else None
+    return plan_of(q, k, v, bias=bias, **options).detail(q, k, v, bias=bias, q_start=start)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The fused calls made: shapes of q and k, and of the mask if there is one."""
+    made = []
+    real = flash.forward
+
+    def forward(q, k, v, call):
+        made.append((tuple(q.shape), tuple(k.shape), None if call.mask is None else tuple(call.mask.shape)))
+        return real(q, k, v, call)
+
+    monkeypatch.setattr(flash, "forward", forward)
+    return made
+
+
+def assert_exact(found, q, k, v, allowed, **options):
+    """Output and log-sum-exp equal the oracle's within the budget; k and v are what the numbers stand for."""
+    scale = q.shape[-1] ** -0.5
+    bias = options.get("bias")
+    wanted = answer(q.double().numpy(), k.double().numpy(), v.double().numpy(), allowed, scale=scale, bias=bias)
+    budget = Budget.of(q.double(), k.double(), v.double(), q.dtype, scale=scale, bias=bias)
+    assert budget.share("output", found.output, wanted.output) <= 1
+    assert budget.share("log_sum_exp", found.log_sum_exp, wanted.log_sum_exp) <= 1
+
+
+class TestCalls:
+    def test_a_group_of_heads_is_one_matrix_and_the_last_query_needs_no_mask(self, calls):
+        q, k, v = make_qkv(batch=2, heads=6, kv_heads=2, q_len=1, k_len=50, v_dim=5)
+        found = run(q, k, v, pattern="causal", want=("log_sum_exp",))
+        assert calls == [((2, 2, 3, 5), (2, 2, 50, 5), None)]
+        assert_exact(found, q, k, v, np.ones((1, 50), dtype=bool))
+
+    def test_a_window_cuts_the_keys_and_needs_no_mask(self, calls):
+        q, k, v = make_qkv(heads=6, kv_heads=2, q_len=1, k_len=50, v_dim=5)
+        found = run(q, k, v, pattern="causal_window(8)", want=("log_sum_exp",))
+        assert calls == [((2, 2, 3, 5), (2, 2, 8, 5), None)]
+        assert_exact(found, q, k, v, np.arange(50)[None] >= 42)
+
+    def test_several_queries_need_a_mask_for_the_last_keys_alone(self, calls):
+        q, k, v = make_qkv(heads=6, kv_heads=2, q_len=4, k_len=50, v_dim=5)
+        found = run(q, k, v, pattern="causal", want=("log_sum_exp",))
+        assert calls == [((2, 2, 12, 5), (2, 2, 47, 5), None), ((2, 2, 12, 5), (2, 2, 3, 5), (1, 1, 12, 3))]
+        assert_exact(found, q, k, v, np.tri(4, 50, 46, dtype=bool))
+
+    def test_first_keys_and_a_window_are_two_pieces(self, calls):
+        q, k, v = make_qkv(heads=6, kv_heads=2, q_len=1, k_len=50, v_dim=5)
+        plan = plan_of(q, k, v, pattern="causal & (causal_window(8) | key_span(0, 4))", want=("log_sum_exp",))
+        assert plan.cost.pairs == 2 * 6 * 12
+        assert_exact(plan.detail(q, k, v), q, k, v, (np.arange(50)[None] >= 42) | (np.arange(50)[None] < 4))
+        assert [mask for _, _, mask in calls] == [None, None]
+
+    def test_scattered_keys_are_one_masked_piece(self, calls):
+        q, k, v = make_qkv(heads=6, kv_heads=2, q_len=1, k_len=50, v_dim=5)
+        odd = p.Where(lambda i, j: j % 2 == 1)
+        found = run(q, k, v, pattern=odd, want=("log_sum_exp",))
+        assert calls == [((2, 2, 3, 5), (2, 2, 50, 5), (1, 1, 3, 50))]
+        assert_exact(found, q, k, v, np.arange(50)[None] % 2 == 1)
+
+
+class TestSplits:
+    @pytest.mark.parametrize("batch", [1, 2])
+    @pytest.mark.parametrize(("q_len", "pattern"), [(1, "causal"), (3, "causal"), (3, "full")])
+    def test_a_long_cache_is_cut_for_idle_workers(self, calls, monkeypatch, batch, q_len, pattern):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+        q, k, v = make_qkv(batch=batch, heads=2, kv_heads=1, q_len=q_len, k_len=4 * 512 + 203, v_dim=5)
+        found = run(q, k, v, pattern=pattern, want=("log_sum_exp",))
+        assert (
+            sum(call[1] == (4, 1, (4 * 512 + 203 - (q_len > 1 and pattern == "causal") * 2) // 4, 5) for call in calls)
+            == batch
+        )
+        allowed = np.tri(q_len, k.shape[2], k.shape[2] - q_len, dtype=bool) if pattern == "causal" else np.bool_(True)
+        assert_exact(found, q, k, v, allowed)
+
+    def test_parts_carry_their_share_of_the_bias(self, calls, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+        q, k, v = make_qkv(batch=2, heads=4, kv_heads=1, q_len=2, k_len=2000, v_dim=5)
+        bias = torch.randn(2, 4, 2, 2000).masked_fill(torch.rand(2, 4, 2, 2000) < 0.3, -math.inf)
+        found = run(q, k, v, bias=bias, want=("log_sum_exp",))
+        assert calls[0] == ((2, 1, 8, 5), (2, 1, 1000, 5), (2, 1, 8, 1000))
+        assert_exact(found, q, k, v, np.bool_(True), bias=bias)
+
+    def test_enough_heads_are_not_cut(self, calls, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+        run(*make_qkv(batch=2, heads=4, kv_heads=2, q_len=1, k_len=3000, v_dim=5))
+        assert len(calls) == 1
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in any floating-point tensor that an operation hands back."""
+
+    held = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.dtype == torch.float32:
+            self.held = max(self.held, found.untyped_storage().nbytes() // 4)
+        return found
+
+
+class TestStorage:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+    @pytest.mark.parametrize(
+        "pattern", ["causal", "causal_window(300)", "causal & (causal_window(8) | key_span(0, 4))"]
+    )
+    def test_stored_keys_are_attended_as_the_numbers_they_stand_for(self, dtype, pattern, monkeypatch):
+        monkeypatch.setattr(weigh, "WORKSPACE", 1 << 12)
+        q, k, v = make_qkv(heads=6, kv_heads=3, q_len=2, k_len=700)
+        k, v = Stored(*kept("k", k, dtype)), Stored(*kept("v", v, dtype))
+        found = run(q, k, v, pattern=pattern, want=("log_sum_exp",))
+        i, j = np.arange(698, 700)[:, None], np.arange(700)[None]
+        allowed = {"causal": j <= i, "causal_window(300)": (j <= i) & (i - j < 300)}.get(
+            pattern, (j <= i) & ((i - j < 8) | (j < 4))
+        )
+        assert_exact(found, q, k.widened(torch.float64), v.widened(torch.float64), allowed)
+
+    def test_a_cache_is_never_widened_whole(self, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
+        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=20_000, head_dim=64, v_dim=64)
+        k, v = Stored(k.bfloat16()), Stored(v.bfloat16())
+        plan = plan_of(q, k, v, pattern="causal")
+        with Largest() as seen:
+            plan.run(q, k, v)
+        assert seen.held <= weigh.WORKSPACE < k.numbers.numel() / 10
+        assert plan.cost.bytes < 3 * k.numbers.nbytes
+
+    def test_a_ring_hands_over_positions_and_not_slots(self):
+        q, k, v = make_qkv(heads=6, kv_heads=3, q_len=1, k_len=40)
+        held = [Stored(x[:, :, 30:].contiguous(), first=30) for x in (k, v)]
+        found = run(q, *held, pattern="causal_window(6)", want=("log_sum_exp",))
+        assert_exact(found, q, k, v, np.arange(40)[None] >= 34)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+    def test_what_no_query_sees_changes_no_bit(self, dtype):
+        q, k, v = make_qkv(heads=6, kv_heads=3, q_len=2, k_len=40, v_dim=5)
+        poisoned = [x.clone() for x in (k, v)]
+        for x in poisoned:
+            x[:, :, :9], x[:, :, 33:] = math.nan, math.inf
+        span = p.KeySpan(torch.tensor([9, 12]), torch.tensor([33, 30]))
+        clean, dirty = (
+            run(q, *(Stored(*kept("x", x, dtype)) for x in pair), pattern=span).output for pair in ((k, v), poisoned)
+        )
+        assert torch.equal(clean, dirty)
+
+    def test_what_a_query_sees_is_not_hidden(self):
+        q, k, v = make_qkv(heads=6, kv_heads=3, q_len=1, k_len=40)
+        k[0, 0, 7, 1] = math.nan
+        for keys, values in ((k, v), (Stored(k.bfloat16()), Stored(v.bfloat16()))):
+            output = run(q, keys, values, pattern="causal").output
+            assert output[0, :2].isnan().all()
+            assert output[0, 2:].isfinite().all()
+
+
+@pytest.mark.parametrize("want", [(), ("log_sum_exp", "entropy", "received", "weights")])
+@pytest.mark.parametrize("pattern", ["key_span(0, 0)", p.Where(lambda i, j: (i < 0) & (j < 0))])
+def test_rows_without_keys_are_zeros(want, pattern):
+    found = run(*make_qkv(q_len=2, k_len=9), pattern=pattern, want=want)
+    assert (found.output == 0).all()
+    if want:
+        assert (found.log_sum_exp == -math.inf).all()
+        assert (found.entropy == 0).all()
+        assert (found.received == 0).all()
+        assert found.weights.shape == (2, 6, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "reason"),
+    [
+        ({"q_len": 17, "k_len": 20}, {}, "at most 16 queries, and there are 17"),
+        ({"q_len": 1, "k_len": 0}, {}, "nothing to compute"),
+        ({"q_len": 1, "requires_grad": True}, {}, "it has no gradient"),
+        ({"q_len": 1}, {"bias": torch.zeros(11, requires_grad=True)}, "it has no gradient"),
+        ({"q_len": 1, "k_len": 90}, {"strict": True, "pattern": p.Strided(9, local=False)}, "more than twice as many"),
+        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "not known without looking"),
+    ],
+)
+def test_it_refuses_in_words(sizes, options, reason):
+    verdict = Decode().assess(make_problem(*make_qkv(**sizes), **options))
+    assert isinstance(verdict, Refusal)
+    assert reason in verdict.reason
+
+
+def test_a_narrower_cache_costs_less():
+    q, k, v = make_qkv(batch=1, heads=8, kv_heads=2, q_len=1, k_len=5000, head_dim=64, v_dim=64)
+    costs = []
+    for dtype in (torch.int8, torch.bfloat16, torch.float32):
+        offer = Decode().assess(make_problem(q, Stored(*kept("k", k, dtype)), Stored(*kept("v", v, dtype))))
+        assert isinstance(offer, Offer)
+        costs.append(offer.cost.bytes)
+    assert costs == sorted(costs)

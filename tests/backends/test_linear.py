@@ -1,0 +1,238 @@
+"""Linear attention: the walk over chunks equals the sum over pairs, with gradients, and nothing looks ahead."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from linear_in_numpy import Fading, by_pairs, elu_plus_one
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.backends.linear import walk
+from regard.mechanisms.base import joined
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+LINEAR = m.LinearTransformer()
+CAUSAL, SPANS = p.Causal(), p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 23]))
+TEXTS = p.SameDocument(torch.tensor([[3, 3, 8, 3, 1, 8, 8] * 4, [5, 5, 5, 5, 5, 5, 5] + [9, 2, 9] * 7]))
+
+
+@pytest.fixture(params=[3, 128], ids=["short chunks", "usual chunks"])
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(walk, "CHUNK", request.param)
+    monkeypatch.setattr(walk, "BLOCK", 2 * request.param)
+
+
+def tensors(q_len=28, k_len=28, heads=6, kv_heads=3, learn=False):
+    shapes = (2, heads, q_len, 5), (2, kv_heads, k_len, 5), (2, kv_heads, k_len, 7)
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=learn) for shape in shapes]
+
+
+def logarithms(kv_heads=3, k_len=28, learn=False):
+    k_log = 3 * torch.randn(2, kv_heads, k_len, dtype=torch.float64)
+    decay_log = -torch.rand(2, kv_heads, k_len, dtype=torch.float64)
+    return {"k_log": k_log.requires_grad_(learn), "decay_log": decay_log.requires_grad_(learn)}
+
+
+def detail(q, k, v, mechanism=LINEAR, **options):
+    return rg.attention_detail(q, k, v, mechanism=mechanism, want="log_sum_exp", backend="linear", **options)
+
+
+def check(found, expected):
+    np.testing.assert_allclose(found.output.detach().numpy(), expected[0], **EXACT)
+    np.testing.assert_allclose(found.log_sum_exp.detach().numpy(), expected[1], **EXACT)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize(
+    ("pattern", "q_len", "q_start"),
+    [
+        (p.Full(), 28, None), (p.Full(), 5, None), (p.Full() & p.KeySpan(4, 11), 31, None), (SPANS, 28, None),
+        (CAUSAL, 28, None), (CAUSAL, 5, None), (CAUSAL, 31, None), (CAUSAL, 11, 3), (CAUSAL, 11, -4), (CAUSAL, 4, -9),
+        (CAUSAL, 40, -3), (CAUSAL, 3, 90), (CAUSAL & SPANS, 28, None), (CAUSAL & SPANS, 11, 3),
+        (CAUSAL & p.KeySpan(6, 17), 28, None), (CAUSAL & p.KeySpan(6, 17), 9, -2), (CAUSAL & p.KeySpan(50), 28, None),
+        (TEXTS, 28, None), (TEXTS & CAUSAL, 28, None), (TEXTS & CAUSAL & SPANS, 28, None),
+        (TEXTS & p.KeySpan(6, 17), 28, None), (TEXTS & SPANS & p.SameDocument(torch.arange(28) % 2), 28, None),
+    ],
+)  # fmt: skip
+def test_the_walk_equals_the_sum_over_pairs(pattern, q_len, q_start, kv_heads):
+    q, k, v = tensors(q_len, kv_heads=kv_heads)
+    start = 28 - q_len if q_start is None else q_start
+    allowed = pattern.dense(q_len, 28, q_start=start).numpy()
+    check(detail(q, k, v, pattern=pattern, q_start=q_start), by_pairs(elu_plus_one(q), elu_plus_one(k), v, allowed))
+    if CAUSAL not in joined(pattern.canonical()):
+        return  # what fades, fades from left to right
+    for floor in (None, 0.7):
+        logs = logarithms(kv_heads)
+        phi = (lambda x: x.exp().numpy()) if floor is None else (lambda x: x.numpy())
+        expected = by_pairs(phi(q), phi(k), v, allowed, *(x.numpy() for x in logs.values()), floor)
+        options = {"pattern": pattern, "q_start": q_start, "parameters": logs}
+        check(detail(q, k, v, Fading(floor), **options), expected)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("floor", [None, 0.7])
+@pytest.mark.parametrize(
+    ("pattern", "q_len", "q_start"),
+    [
+        (CAUSAL, 11, None), (CAUSAL, 4, None), (CAUSAL, 14, -2), (CAUSAL & SPANS, 11, None), (CAUSAL, 5, 20),
+        (CAUSAL & p.KeySpan(2, 6), 11, None), (CAUSAL & p.SameDocument(torch.arange(11) % 3), 11, None),
+    ],
+)  # fmt: skip
+def test_gradients_are_those_of_the_output_and_of_the_log_sum_exp(pattern, q_len, q_start, floor):
+    q, k, v = tensors(q_len, 11, heads=2, kv_heads=1, learn=True)
+    logs = logarithms(1, 11, learn=True)
+
+    def told(q, k, v, k_log, decay_log):
+        handed = {"k_log": k_log, "decay_log": decay_log}
+        found = detail(q, k, v, Fading(floor), pattern=pattern, q_start=q_start, parameters=handed)
+        return found.output, found.log_sum_exp.masked_fill(found.log_sum_exp.isinf(), 0)
+
+    assert torch.autograd.gradcheck(told, (q, k, v, *logs.values()), fast_mode=True)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("pattern", [p.Full(), CAUSAL, SPANS, CAUSAL & SPANS, p.SameDocument(torch.arange(11) % 3)])
+def test_gradients_without_logarithms(pattern):
+    q, k, v = tensors(11, 11, heads=2, kv_heads=1, learn=True)
+    told = lambda *given: detail(*given, pattern=pattern).output  # noqa: E731
+    assert torch.autograd.gradcheck(told, (q, k, v), fast_mode=True)
+
+
+@pytest.mark.parametrize("mechanism", [LINEAR, m.LinearTransformer(m.Relu()), m.Performer(23), Fading()], ids=str)
+def test_no_later_key_changes_one_bit_or_flushes_what_came_before(mechanism):
+    q, k, v = (x.float() for x in tensors(300, 300))
+    logs = {name: x.float() for name, x in logarithms(k_len=300).items()} if mechanism == Fading() else None
+    before = rg.attention(q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear")
+    k, v = k.clone(), v.clone()
+    k[:, :, 131], v[:, :, 131] = (1e4 if logs is None else 60.0), 1e4  # 60: its features are exponentials
+    if logs is not None:
+        logs["k_log"][:, :, 131] += 1e4
+        logs["decay_log"][:, :, 140] -= 1e4
+    after = rg.attention(q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear")
+    assert torch.equal(before[:, :, :131], after[:, :, :131])
+    assert after.isfinite().all()
+    assert (after != 0).any(-1).all()
+
+
+def test_steep_decays_forget_and_stay_finite():
+    q, k, v = (x.float() for x in tensors(300, 300))
+    logs = {"k_log": torch.zeros(2, 3, 300), "decay_log": torch.full((2, 3, 300), -1000.0)}
+    output = rg.attention(q, k, v, pattern=CAUSAL, mechanism=Fading(), parameters=logs, backend="linear")
+    torch.testing.assert_close(output, v.repeat_interleave(2, 1))
+
+
+@pytest.mark.parametrize("pattern", [CAUSAL & SPANS, SPANS, CAUSAL & SPANS & TEXTS])
+def test_nan_in_hidden_keys_and_in_queries_that_see_nobody_reaches_no_bit(pattern):
+    def answers(spoilt):
+        torch.manual_seed(3)
+        q, k, v = tensors()
+        logs = logarithms() if CAUSAL in joined(pattern) else None
+        mechanism = LINEAR if logs is None else Fading()
+        live = SPANS.dense(28, 28)[:, 0, 0]
+        with torch.no_grad():
+            for x in (k, v):
+                x.masked_fill_(~live[:, None, :, None], spoilt)
+            for x in (logs or {}).values():
+                x.masked_fill_(~live[:, None], spoilt)
+            lonely = ~pattern.dense(28, 28).any(-1)  # (batch or 1, 1, q_len)
+            q.masked_fill_(lonely[..., None], spoilt)
+        learning = [x.requires_grad_() for x in (q, k, v, *(logs or {}).values())]
+        output = detail(q, k, v, mechanism, pattern=pattern, parameters=logs).output
+        assert torch.equal(output * lonely[..., None], torch.zeros_like(output))
+        return output, *torch.autograd.grad(output.square().sum(), learning)
+
+    for clean, dirty in zip(answers(0.0), answers(torch.nan), strict=True):
+        assert dirty.isfinite().all()
+        assert torch.equal(clean, dirty)
+
+
+def test_features_that_are_all_zero_give_zeros_and_zero_gradient():
+    q, k, v = (x.requires_grad_() for x in tensors())
+    found = detail(-q.abs(), k.abs(), v, m.LinearTransformer(m.Relu(0)), pattern=CAUSAL)
+    assert not found.output.any()
+    assert (found.log_sum_exp == -torch.inf).all()
+    assert not any(x.any() for x in torch.autograd.grad(found.output.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+def test_half_types_are_computed_in_float32(dtype, near):
+    q, k, v = (x.to(dtype) for x in tensors(300, 300))
+    exact = rg.attention(q.double(), k.double(), v.double(), pattern=CAUSAL, mechanism=LINEAR)
+    output = rg.attention(q, k, v, pattern=CAUSAL, mechanism=LINEAR, backend="linear")
+    assert output.dtype == dtype
+    assert (output.double() - exact).abs().max() < near
+
+
+def test_a_tensor_in_another_layout_is_read_as_it_lies():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors(150, 150))
+    expected = by_pairs(elu_plus_one(q), elu_plus_one(k), v, CAUSAL.dense(150, 150).numpy())
+    check(detail(q, k, v, pattern=CAUSAL), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pattern": CAUSAL, "q_start": torch.tensor([0, 1])}, "q_start is a tensor"),
+        ({"pattern": TEXTS, "q_start": 1}, "at every position"),
+        ({"want": ["entropy", "log_sum_exp"]}, "weights that entropy is told from"),
+        ({"mechanism": m.Softmax()}, "mechanisms of features"),
+    ],
+)
+def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the_reference(options, reason):
+    q, k, v = tensors()
+    options = {"mechanism": LINEAR, **options}
+    with pytest.raises(rg.UnsupportedError, match=reason):
+        rg.plan_attention(q, k, v, backend="linear", **options)
+    assert rg.plan_attention(q, k, v, **options).backend != "linear"
+
+
+def test_it_is_chosen_but_for_tiny_calls():
+    long = tensors(200, 200)
+    assert rg.plan_attention(*long, pattern=CAUSAL, mechanism=LINEAR).backend == "linear"
+    assert rg.plan_attention(*long, mechanism=m.Performer(64)).backend == "linear"
+
+
+def test_q_start_by_row_means_nothing_to_those_who_see_all():
+    q, k, v = tensors()
+    found = detail(q, k, v, pattern=SPANS, q_start=torch.tensor([4, -3])).output
+    torch.testing.assert_close(found, detail(q, k, v, pattern=SPANS).output, **EXACT)
+
+
+class Held(TorchDispatchMode):
+    """The most bytes of results that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, weakref.ref] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for x in tree_iter(found):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                self.alive[storage._cdata] = weakref.ref(storage)
+        storages = {one: ref() for one, ref in self.alive.items()}
+        self.alive = {one: self.alive[one] for one, storage in storages.items() if storage is not None}
+        self.most = max(self.most, sum(storage.nbytes() for storage in storages.values() if storage is not None))
+        return found
+
+
+@pytest.mark.parametrize("mechanism", [LINEAR, m.Performer(32)], ids=str)
+@pytest.mark.parametrize("pattern", [None, "causal"])
+def test_twice_the_length_takes_twice_the_memory_forward_and_backward(mechanism, pattern):
+    def most(length):
+        q, k, v = (torch.randn(1, 1, length, 16, requires_grad=True) for _ in range(3))
+        with Held() as seen:
+            rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, backend="linear").sum().backward()
+        return seen.most
+
+    assert most(2048) <= 2.2 * most(1024)

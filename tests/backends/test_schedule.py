@@ -1,0 +1,198 @@
+"""A schedule holds every allowed pair once, and its flat arrays hold nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.schedule import Flat, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
+from regard.core.call import make_problem
+from regard.patterns.survey import Budget, SpentError
+from regard.testing import make_qkv
+
+IDS = torch.arange(200) ** 2 // 900
+PATTERNS: dict[str, p.Pattern] = {
+    "full": p.Full(),
+    "causal": p.Causal(),
+    "window": p.SlidingWindow(12),
+    "causal window": p.CausalWindow(17),
+    "dilated": p.DilatedWindow(8, 3),
+    "global": p.GlobalTokens([0, 5, 71]),
+    "bigbird": p.SlidingWindow(6) | p.GlobalTokens(range(3)) | p.RandomBlocks(2, block=8, seed=3),
+    "random past": p.RandomBlocks(2, block=5, seed=1, past=True) & p.Causal(),
+    "strided": p.Strided(7),
+    "strided causal": p.Strided(13) & p.Causal(),
+    "fixed": p.Fixed(11, summary=2),
+    "prefix": p.Prefix(19) | p.Causal(),
+    "documents": p.SameDocument(IDS) & p.Causal(),
+    "span": p.KeySpan(5, 61) & p.SlidingWindow(30),
+    "explicit": p.Explicit(torch.rand(83, 101, generator=torch.Generator().manual_seed(0)) < 0.3),
+    "where": p.Where(lambda i, j: (i * j) % 5 < 2),
+    "nothing": p.Causal() & ~p.Causal(),
+    "two windows": p.CausalWindow(5) | p.Diagonals(back=40, ahead=-37),
+    "far": ~p.SlidingWindow(30),
+}
+STARTS = (None, 0, 31, -20)
+
+
+def allowed_by(flat: Flat, q_len: int, k_len: int) -> torch.Tensor:
+    """The pairs that flat arrays hold, and how often each."""
+    found = torch.zeros(q_len, k_len, dtype=torch.int64)
+    for first, stop, begin, end in flat.blocks.tolist():
+        for start, after, kind, place in flat.runs[begin:end].tolist():
+            keys = torch.arange(start, after)
+            for row in range(first, stop):
+                if kind == Kind.WHOLE:
+                    here = torch.ones(len(keys), dtype=torch.bool)
+                elif kind == Kind.BOUNDED:
+                    lo, hi = (int(x[place + row - first]) for x in (flat.lo, flat.hi))
+                    here = (keys >= lo) & (keys < hi)
+                else:
+                    count = -(-len(keys) // 32)
+                    words = flat.bits[place + (row - first) * count :][:count]
+                    bit = torch.arange(len(keys))
+                    here = (words[bit // 32] >> (bit % 32)) & 1 == 1
+                found[row, start:after] += here
+    return found
+
+
+def check(pattern: p.Pattern, q_len: int, k_len: int, q_start: int | None, rows: int, align: int) -> None:
+    schedule = Schedule.of(pattern.canonical(), q_len, k_len, q_start, rows=rows, align=align)
+    dense = pattern.dense(q_len, k_len, q_start=q_start)
+    flat = schedule.flat()
+    assert torch.equal(allowed_by(flat, q_len, k_len), dense.long())
+    assert [(a, b) for a, b, *_ in flat.blocks.tolist()] == [
+        (at, min(at + rows, q_len)) for at in range(0, q_len, rows)
+    ]
+    for block in (one for few in schedule for one in few.each()):
+        ends = [end for run in block.runs for end in (run.keys.start, run.keys.stop)]
+        assert ends == sorted(ends)
+        for run in block.runs:
+            assert run.keys
+            inside = dense[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop]
+            assert run.kind != Kind.WHOLE or inside.all()
+            if run.kind == Kind.BOUNDED:  # the allowed keys of each row have no gap
+                assert (inside.int().diff(dim=-1, prepend=torch.zeros(len(inside), 1)) > 0).sum(-1).max() <= 1
+    assert schedule.pairs >= int(dense.sum())
+
+
+@pytest.mark.parametrize("align", [1, 4])
+@pytest.mark.parametrize("rows", [7, 32])
+@pytest.mark.parametrize("q_start", STARTS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_flat_arrays_hold_exactly_the_allowed_pairs(name: str, q_start: int | None, rows: int, align: int) -> None:
+    check(PATTERNS[name], 83, 101, q_start, rows, align)
+
+
+simple = st.one_of(
+    st.builds(p.SlidingWindow, st.integers(1, 30)),
+    st.builds(p.CausalWindow, st.integers(1, 20)),
+    st.builds(p.Diagonals, st.integers(-9, 40), st.integers(-30, 9)),
+    st.builds(p.DilatedWindow, st.integers(2, 9), st.integers(1, 6)),
+    st.builds(p.Strided, st.integers(2, 12), st.booleans()),
+    st.builds(p.Fixed, st.integers(3, 9), st.integers(1, 2)),
+    st.builds(p.GlobalTokens, st.sets(st.integers(0, 40), min_size=1, max_size=3)),
+    st.builds(p.KeySpan, st.integers(0, 30), st.integers(20, 70)),
+    st.just(p.Causal()),
+)
+patterns = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(patterns, st.integers(1, 90), st.integers(1, 90), st.none() | st.integers(-40, 60), st.sampled_from([3, 8, 19]))
+def test_any_combination_is_rebuilt_from_its_flat_arrays(pattern, q_len, k_len, q_start, rows) -> None:
+    check(pattern, q_len, k_len, q_start, rows, 1)
+
+
+def test_equal_row_blocks_are_stored_once() -> None:
+    schedule = Schedule.of(p.CausalWindow(256), 1_000_000, 1_000_000, rows=64)
+    assert [block.times for block in schedule] == [1, 1, 1, 1, 15_621]
+    assert len(schedule.flat().blocks) == 15_625
+
+
+def test_a_far_window_that_comes_into_sight_ends_a_repetition() -> None:
+    pattern = (p.CausalWindow(8) | p.Diagonals(back=900, ahead=-896)).canonical()
+    counted = sum(block.times * len(block.runs) for block in Schedule.of(pattern, 4096, 4096, rows=32))
+    assert counted > 4096 // 32 + 90  # two runs a block once the far one has begun
+
+
+def test_positions_that_differ_by_batch_row_are_covered_together() -> None:
+    allowed = torch.stack([p.Causal().dense(29, 37, q_start=start) for start in (2, 6)]).any(0)
+    met = torch.zeros(29, 37, dtype=torch.bool)
+    for block in Schedule(p.Causal(), 29, 37, (2, 6), range(37), rows=8):
+        for run in block.runs:
+            met[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop] = True
+            if run.kind == Kind.WHOLE:
+                assert p.Causal().dense(29, 37, q_start=2)[block.rows.start : block.rows.stop, run.keys.stop - 1].all()
+    assert met[allowed].all()
+    assert not met.all()
+
+
+def test_row_blocks_get_fewer_rows_where_their_keys_reach_far() -> None:
+    schedule = Schedule(p.Causal(), 400, 400, (0, 0), range(400), rows=128, most=6400)
+    sizes = [len(block.rows) for block in schedule]
+    assert max(sizes) <= 50
+    assert min(sizes[:-1]) == 16
+    assert sum(sizes) == 400
+
+
+def test_more_row_blocks_than_a_budget_are_estimated() -> None:
+    schedule = Schedule.of(p.Causal(), 10**9, 10**9, rows=64)
+    with pytest.raises(SpentError):
+        schedule.blocks(Budget(100))
+    before = time.process_time()
+    (pairs,) = schedule.estimated(lambda block: (block.pairs,))
+    assert time.process_time() - before < 5
+    assert abs(pairs / (10**18 / 2) - 1) < 0.01
+
+
+def test_alignment_cuts_whole_runs_and_closes_gaps() -> None:
+    runs = (Run(range(3), Kind.BITS), Run(range(3, 21), Kind.WHOLE), Run(range(23, 30), Kind.BITS))
+    found = aligned(RowBlock(range(5), runs), 8)
+    assert [(run.keys, run.kind) for run in found.runs] == [
+        (range(8), Kind.BITS), (range(8, 21), Kind.WHOLE), (range(23, 30), Kind.BITS),
+    ]  # fmt: skip
+
+
+def test_words_hold_32_keys_each() -> None:
+    allowed = torch.zeros(2, 33, dtype=torch.bool)
+    allowed[0, 31] = allowed[1, 32] = True
+    assert packed(allowed).tolist() == [-(2**31), 0, 0, 1]
+
+
+def test_batch_rows_that_start_apart_have_no_flat_arrays() -> None:
+    with pytest.raises(ValueError, match="start apart"):
+        Schedule(p.Causal(), 4, 4, (0, 1), range(4), rows=2).flat()
+
+
+def test_the_one_strict_check_compares_with_the_pairs_kept() -> None:
+    q, k, v = make_qkv(q_len=64, k_len=64)
+    problem = make_problem(q, k, v, pattern=p.CausalWindow(8), strict=True)
+    kept = p.CausalWindow(8).count(64, 64) * 12
+    assert strict_refusal(problem, 2 * kept) is None
+    assert "more than twice as many" in str(strict_refusal(problem, 2 * kept + 1))
+    assert strict_refusal(problem, 2 * kept + 1, kept=kept + 1) is None
+    unknown = make_problem(q, k, v, pattern=p.Where(lambda i, j: i > j), strict=True)
+    assert "not known without looking" in str(strict_refusal(unknown, 1))
+    assert strict_refusal(make_problem(q, k, v, pattern=p.CausalWindow(8)), 10**9) is None
+
+
+def test_one_row_that_looks_at_fewer_keys_than_the_pattern_reaches() -> None:
+    pattern = ~(p.Strided(2, local=False) | p.KeySpan(0, 2))  # key 3 of 5 alone; the pattern says 0 to 5 may be reached
+    qkv = make_qkv(q_len=1, k_len=5)
+    found, expected = (rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference"))
+    torch.testing.assert_close(found, expected)
