@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from regard.backends import BACKENDS
 
 from regard.core import problem as problems
 from regard.core.backend import Offer
@@ -13,7 +14,6 @@ from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.tensors import Outline
 from regard.errors import ArgumentError, RegardError
-from regard.kernels import BACKENDS
 from regard.mechanisms import LSH, LinearTransformer, Linformer
 from regard.patterns import Causal, Where, parse, survey
 from regard.patterns.counts import counted
