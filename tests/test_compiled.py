@@ -232,7 +232,7 @@ def test_a_pattern_of_the_users_own_has_no_text_to_travel_by():
         def __str__(self) -> str:
             return "mine"
 
-    assert "'mine' is not compiled, for its text says nothing" in refusal(
+    assert "'mine' is not compiled, since its text cannot be read" in refusal(
         lambda q, k, v: rg.attention(q, k, v, pattern=Mine()), *make_qkv()
     )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from regard.backends import BACKENDS
 
 from regard.backends import BACKENDS
 from regard.core import problem as problems
@@ -140,7 +141,7 @@ def test_an_estimate_says_so_and_an_exact_plan_does_not():
     record = json.loads(plan.to_json())
     assert record["cost"]["estimated"] is True
     assert record["pairs_kept_estimated"] is True
-    assert "estimated from a sample of the row blocks" in str(plan)
+    assert "an estimate from a sample of the row blocks" in str(plan)
     small = make_plan(outlined(4096, pattern, grad=False), BACKENDS)
     assert json.loads(small.to_json())["cost"]["estimated"] is False
     assert "about" not in str(small)

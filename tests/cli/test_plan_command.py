@@ -20,7 +20,7 @@ import regard as rg
              "--want", "weights_of(rows=[0, 5], heads=[2])"],
             ((2, 6, 7, 5), (2, 3, 11, 5), (2, 3, 11, 13)),
             {"pattern": "causal & causal_window(4)",
-             "want": ["entropy", rg.top_keys(3), rg.statistics.weights_of(rows=[0, 5], heads=[2])]},
+             "want": ["entropy", rg.top_keys(3), rg.weights_of(rows=[0, 5], heads=[2])]},
         ),
         (
             ["--q-len", "9", "--softcap", "30", "--dropout", "0.25", "--dtype", "bfloat16", "--backend", "reference"],
