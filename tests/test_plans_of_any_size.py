@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from regard.backends import BACKENDS
 
 from regard.backends import BACKENDS
 from regard.core import problem as problems

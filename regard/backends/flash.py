@@ -12,23 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from regard.backends.second_order import Piece, gradients
 from regard.core.problem import Problem
-from regard.mechanisms import ScaledDot, Softmax
 
 _aten: Any = torch.ops.aten
+_ONE = torch.ones((), device="cpu")
 # Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.
 _PIECE = 1 << 20  # scores at once where second derivatives are computed
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What a fused call does besides its tensors: `causal` means key j <= query i, counted from the first of each."""
 
     mask: torch.Tensor | None
@@ -60,10 +59,10 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
 
 def reason_against(problem: Problem) -> str | None:
     """Why no fused operation computes this problem, or None."""
-    if not isinstance(problem.mechanism, Softmax):
+    if not problem.mechanism.is_softmax:
         return f"it computes softmax attention, not {problem.mechanism}"
-    if not isinstance(problem.mechanism.score, ScaledDot):
-        return f"it computes dot products, not {problem.mechanism.score}"
+    if not problem.mechanism.is_dot_product:
+        return f"it computes dot products, not {problem.mechanism}"
     if problem.empty:
         return "there is nothing to compute, and the fused operations fail on sizes of 0"
     if problem.softcap is not None:
@@ -93,7 +92,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
     """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
     v_dim = v.shape[-1]
     if call.scale <= 0:  # the operation would multiply masked scores, -inf, by it
-        q, call = q * _sign(call), replace(call, scale=abs(call.scale) or 1.0)
+        q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.device.type == "cpu"
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
@@ -104,7 +103,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
         q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
     )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
-    if math.isfinite((log_sum_exp + log_sum_exp.reciprocal()).sum().item()):
+    if math.isfinite(torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()):
         return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0: nothing to repair
     return _repaired(q, k, output, log_sum_exp, call)
 
@@ -119,7 +118,7 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
     grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
     head_dim, v_dim = q.shape[-1], v.shape[-1]
     if call.scale <= 0:
-        positive = replace(call, scale=abs(call.scale) or 1.0)
+        positive = call._replace(scale=abs(call.scale) or 1.0)
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
     if call.mask is not None:  # empty rows: exp(-inf - 0) = 0, and nothing that they hold gets through

@@ -171,7 +171,7 @@ class FusedCalls:
         """Output and statistics."""
         problem, dtype = self.problem, operands.q.dtype
         if dtype.itemsize == 2 and (computing := flash.computing(dtype, problem.device)) != dtype:
-            operands = replace(operands, **{name: getattr(operands, name).to(computing) for name in "qkv"})
+            operands = operands._replace(**{name: getattr(operands, name).to(computing) for name in "qkv"})
         blocks = self.blocks
         if blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs:
             k, v, keys, here = operands.k, operands.v, blocks[0].runs[0].keys, operands.grid.keys

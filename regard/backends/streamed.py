@@ -39,7 +39,7 @@ class Streamed:
     name = "streamed"
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not isinstance(problem.mechanism, Softmax):
+        if not problem.mechanism.is_softmax:
             return Refusal(f"it computes softmax attention, not {problem.mechanism}")
         if problem.empty:
             return Refusal("there is nothing to compute")

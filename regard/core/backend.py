@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -33,8 +34,7 @@ class Relative:
         return bias[None] if bias.dim() == 3 else bias[:, :, 0].transpose(0, 1)
 
 
-@dataclass(frozen=True)
-class Operands:
+class Operands(NamedTuple):
     """Tensors cut to the keys that the pattern can reach, and the grid of their positions.
 
     q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
@@ -48,7 +48,7 @@ class Operands:
     bias: torch.Tensor | Relative | None
     grid: Grid
     dropout_seed: int
-    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parameters: Mapping[str, torch.Tensor] = MappingProxyType({})
 
     def bias_block(self, grid: Grid) -> torch.Tensor | None:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""
@@ -63,14 +63,14 @@ class Operands:
         wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
         bias = self.bias
         bias = replace(bias, table=wide(bias.table)) if isinstance(bias, Relative) else wide(bias)
-        return replace(self, q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
+        return self._replace(q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
 
     def widened(self) -> Operands:
         """The operands with keys and values as plain tensors in q's dtype."""
         if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
             return self
         k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
-        return replace(self, k=k, v=v)
+        return self._replace(k=k, v=v)
 
 
 def reachable_keys(problem: Problem) -> range:

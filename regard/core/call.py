@@ -123,8 +123,7 @@ class Call(NamedTuple):
         sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
         pattern = as_pattern(self.pattern).canonical()
         pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
-        if isinstance(mechanism, Softmax):
-            mechanism.score.check_dims(sizes["head_dim"], sizes["key_dim"])
+        mechanism.check_dims(sizes["head_dim"], sizes["key_dim"])
         scale = mechanism.default_scale(sizes["head_dim"]) if self.scale is None else real("scale", self.scale)
         parameters = named_parameters(self.parameters)
         tensors = [x for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -129,7 +129,7 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
         return result
     k, v = (x.masked_fill(bad[..., None], 0) for x in (operands.k, operands.v))
     touched = _touched(problem, operands, bad)
-    return _with_nan(compute(replace(operands, k=k, v=v)), touched, problem)
+    return _with_nan(compute(operands._replace(k=k, v=v)), touched, problem)
 
 
 def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -95,13 +95,13 @@ class Plan:
             place = place_of(problem, self.keys, call.q_start, call.q.device)
         operands = prepare(problem, place, call)
         if self._has_parameters or call.parameters is not None:
-            operands = replace(operands, parameters=self._parameters_of(call))
+            operands = operands._replace(parameters=self._parameters_of(call))
         as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
         result = self._offer.run(operands if as_prepared else self._entering(operands))
         if self._masks_pairs and not looks_sound(result.output):
             result = contained(problem, operands, result, self._computed)
         if result.output.dtype != problem.dtype:
-            result = replace(result, output=result.output.to(problem.dtype))
+            result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
 
     def lasting_place(self, device: torch.device) -> Place | None:
@@ -191,7 +191,7 @@ class Plan:
     def _enter_as_prepared(self) -> bool:
         """Does the backend take plain tensors as `prepare` left them?"""
         mechanism = self.problem.mechanism
-        return not self._adds_gradients and not (isinstance(mechanism, Softmax) and mechanism.score.projects)
+        return not self._adds_gradients and not mechanism.projects
 
     def _checked_parameters(self, call: Call) -> dict[str, torch.Tensor]:
         return checked_parameters(self.problem.mechanism, self.problem.sizes, call.parameters, call.q)
@@ -204,13 +204,13 @@ class Plan:
     def _entering(self, operands: Operands) -> Operands:
         """The operands as the backend takes them: widened unless it reads stored keys, and projected by the score."""
         mechanism = self.problem.mechanism
-        if not isinstance(mechanism, Softmax) or not mechanism.score.projects:
+        if not mechanism.projects:
             operands = operands if self._offer.takes_stored else operands.widened()
             return operands.in_float32() if self._adds_gradients else operands
         wide = self.problem.lowered.dtype
-        operands = replace(operands, q=operands.q.to(wide)).widened()
-        q, k, left = mechanism.score.project(operands.q, operands.k.to(wide), operands.parameters)
-        return replace(operands, q=q, k=k, v=operands.v.to(wide), parameters=left)
+        operands = operands._replace(q=operands.q.to(wide)).widened()
+        q, k, left = mechanism.project(operands.q, operands.k.to(wide), operands.parameters)
+        return operands._replace(q=q, k=k, v=operands.v.to(wide), parameters=left)
 
     def _check(self, call: Call) -> None:
         """Raise unless the tensors of a call are what the plan was made for."""

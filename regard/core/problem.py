@@ -75,15 +75,14 @@ class Problem:
     @property
     def lowered(self) -> Problem:
         """The problem as backends get it: the projections of queries and keys that a score has are done before."""
-        if not isinstance(self.mechanism, Softmax) or self.mechanism == _SOFTMAX:
+        mechanism = self.mechanism
+        if not mechanism.is_softmax or mechanism == _SOFTMAX:
             return self
-        score, head_dim = self.mechanism.score, self.mechanism.score.projected_dim(self.head_dim)
-        wide = (
-            torch.promote_types(self.dtype, torch.float32) if score.projects else self.dtype
-        )  # and rounded at the end
-        storage = wide if score.projects else self.storage
+        head_dim, dtype, storage = mechanism.projected_dim(self.head_dim), self.dtype, self.storage
+        if mechanism.projects:  # in float32 at least; the output is rounded at the end
+            dtype = storage = torch.promote_types(self.dtype, torch.float32)
         return replace(
-            self, mechanism=Softmax(score.lowered()), head_dim=head_dim, key_dim=head_dim, dtype=wide, storage=storage
+            self, mechanism=mechanism.lowered(), head_dim=head_dim, key_dim=head_dim, dtype=dtype, storage=storage
         )
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -115,8 +115,7 @@ class TopKeysFound:
     weights: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What a backend returns; statistics that were not asked for are None.
 
     output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
@@ -141,7 +140,7 @@ class Result:
         top = self.top_keys
         if top is not None:
             top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
-        return replace(
-            self, received=pad(self.received), weights=pad(self.weights), top_keys=top,
+        return self._replace(
+            received=pad(self.received), weights=pad(self.weights), top_keys=top,
             chosen_weights=pad(self.chosen_weights),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
-from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, SameDocument, as_pattern
 from regard.patterns.documents import PerDocument
 
@@ -66,7 +66,7 @@ def _packed_pattern(
     pattern: Pattern, mechanism: Mechanism | None, q: torch.Tensor, k: torch.Tensor, alike: bool
 ) -> Pattern:
     q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
-    summing = mechanism is not None and not isinstance(mechanism, Softmax)
+    summing = mechanism is not None and not mechanism.is_softmax
     pattern = pattern.canonical()
     if summing and alike and pattern.period == 1 and q.values().shape[1]:  # these mechanisms take documents by ids only
         return pattern & SameDocument(_ids(q))

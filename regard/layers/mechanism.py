@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError
-from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
 from regard.patterns import Causal
 
@@ -30,24 +30,21 @@ class LayerMechanism(nn.Module):
     def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
         super().__init__()
         self.declared = declared
-        score = declared.score if isinstance(declared, Softmax) else None
-        self.key_dim = getattr(score, "key_dim", None) or head_dim  # of the layer's keys, before a score's projection
+        self.key_dim = declared.key_dim(head_dim)  # of the layer's keys, before a score's projection
         if declared.shares_keys and kv_heads != heads:
             raise ArgumentError(
                 f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
             )
-        if score is not None:
-            score.check_dims(head_dim, self.key_dim)
+        declared.check_dims(head_dim, self.key_dim)
         # A score may project its keys. They are projected once, so that a cache holds the projected keys.
-        self.called = declared if score is None else Softmax(score.with_projected_keys())
+        self.called = declared.with_projected_keys()
         self.learned = declared.new_parameters(heads, kv_heads)
         self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
         self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
 
     def keys(self, k: torch.Tensor) -> torch.Tensor:
         """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
-        declared = self.declared
-        return declared.score.project_keys(k, dict(self.learned)) if isinstance(declared, Softmax) else k
+        return self.declared.project_keys(k, dict(self.learned))
 
     @property
     def kept_dim(self) -> int:
@@ -63,7 +60,7 @@ class LayerMechanism(nn.Module):
             return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
         if not takes(self.declared, Causal):
             return "it is not causal, so later tokens would change earlier outputs"
-        if isinstance(self.declared, Softmax) and self.declared.score.counts_keys:
+        if self.declared.counts_keys:
             return "its score depends on the number of keys, so later tokens would change earlier outputs"
         return None
 

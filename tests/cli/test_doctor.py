@@ -18,7 +18,7 @@ class Negative:
         offer = BACKENDS["reference"].assess(problem)
         if problem.needs_grad:
             return Refusal("it sends no gradients")
-        return replace(offer, run=lambda operands: replace(found := offer.run(operands), output=-found.output))
+        return replace(offer, run=lambda operands: (found := offer.run(operands))._replace(output=-found.output))
 
 
 def test_doctor_shows_versions_backends_and_packages():

@@ -48,7 +48,7 @@ def plant_swapped_heads(patch: pytest.MonkeyPatch) -> None:
         if problem.group == 1 or not isinstance(operands.k, torch.Tensor):
             return operands
         turned = [h % problem.kv_heads for h in range(0, problem.heads, problem.group)]
-        return replace(operands, k=operands.k[:, turned], v=operands.v[:, turned])
+        return operands._replace(k=operands.k[:, turned], v=operands.v[:, turned])
 
     patch.setattr(plan, "prepare", wrong)
 
@@ -127,7 +127,7 @@ def plant_constant_gradient(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(*given: Any) -> Any:
         operands = right(*given)
-        return replace(operands, q=_Constant.apply(operands.q))
+        return operands._replace(q=_Constant.apply(operands.q))
 
     patch.setattr(plan, "prepare", wrong)
 

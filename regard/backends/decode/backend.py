@@ -15,7 +15,6 @@ from regard.backends.statistics.observe import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
-from regard.mechanisms import ScaledDot, Softmax
 from regard.patterns.row_blocks import Kind, Run
 
 QUERIES = 16  # more are worth blocks of their own
@@ -43,10 +42,10 @@ class Decode:
 
 
 def _reason_against(problem: Problem) -> str | None:
-    if not isinstance(problem.mechanism, Softmax):
+    if not problem.mechanism.is_softmax:
         return f"it computes softmax attention, not {problem.mechanism}"
-    if not isinstance(problem.mechanism.score, ScaledDot):
-        return f"it computes dot products, not {problem.mechanism.score}"
+    if not problem.mechanism.is_dot_product:
+        return f"it computes dot products, not {problem.mechanism}"
     if problem.empty:
         return "there is nothing to compute"
     if problem.q_len > QUERIES:

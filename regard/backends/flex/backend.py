@@ -16,7 +16,6 @@ from regard.backends.statistics.second_pass import tell, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
-from regard.mechanisms import ScaledDot, Softmax
 from regard.patterns import Grid
 
 LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones get zeros behind them
@@ -105,10 +104,10 @@ class Flex:
 def _reason_in(problem: Problem) -> str | None:
     """What a problem asks for that FlexAttention does not do anywhere."""
     pattern = problem.pattern
-    if not isinstance(problem.mechanism, Softmax):
+    if not problem.mechanism.is_softmax:
         return f"it computes softmax attention, not {problem.mechanism}"
-    if not isinstance(problem.mechanism.score, ScaledDot):
-        return f"it computes dot products, not {problem.mechanism.score}"
+    if not problem.mechanism.is_dot_product:
+        return f"it computes dot products, not {problem.mechanism}"
     if problem.empty:
         return "there is nothing to compute, and FlexAttention does not take sizes of 0"
     if problem.dtype == torch.float64:

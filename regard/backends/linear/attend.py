@@ -98,7 +98,7 @@ def _whole(problem: Problem, operands: Operands) -> Told:
         alone = min(max(0, keys.start - problem.q_start), problem.q_len)
         before = problem.q_start + alone - keys.start
     sight = Sight(Walk(problem.q_len - alone, len(keys), before), live_keys(problem.pattern, operands.grid))
-    operands = replace(operands, q=operands.q[:, :, alone:])
+    operands = operands._replace(q=operands.q[:, :, alone:])
     if sight.live is None and sight.walk.rows and not _learning(operands):
         output, log = _in_blocks(problem, operands, sight.walk)
     else:
@@ -116,7 +116,7 @@ def _in_blocks(problem: Problem, operands: Operands, walk: Walk) -> Told:
         least = None
         for rows, keys, inner in walk.blocks():
             q, k, handed = operands.q[:, :, rows], operands.k[:, :, keys], _cut(problem, operands, keys)
-            here = replace(operands, q=q, k=k, parameters=handed)
+            here = operands._replace(q=q, k=k, parameters=handed)
             found = _features(problem, here, None, None)
             sight = Sight(inner, None, None, least)
             tensors = sight.tensors(found, operands.v[:, :, keys])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -38,7 +37,7 @@ class Linear:
 
     def run(self, problem: Problem, operands: Operands) -> Result:
         wide = torch.promote_types(problem.dtype, torch.float32)
-        operands = replace(operands, q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
+        operands = operands._replace(q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
         output, log = attend(problem, operands)
         return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
 

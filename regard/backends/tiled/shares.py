@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +47,7 @@ class TiledCalls:
         """Output and statistics."""
         problem, dtype = self.problem, operands.q.dtype
         if dtype.itemsize == 2 and self.computing != dtype:
-            operands = replace(operands, **{name: getattr(operands, name).to(self.computing) for name in "qkv"})
+            operands = operands._replace(**{name: getattr(operands, name).to(self.computing) for name in "qkv"})
         output, log_sum_exp = compose(self, operands)
         output = output if output.dtype == dtype else output.to(dtype)
         if not problem.want:

@@ -10,7 +10,6 @@ import torch
 from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention
-from regard.mechanisms import Softmax
 from regard.models.padding import align
 from regard.models.state import LayerCaches
 from regard.patterns import KeySpan
@@ -52,7 +51,7 @@ def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
     A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
     keys, though not their dot products.
     """
-    if layer.positions is not None and not isinstance(layer.mechanism.declared, Softmax):
+    if layer.positions is not None and not layer.mechanism.declared.is_softmax:
         return False
     period = layer.pattern.canonical().period
     return period is not None and not bool((starts % period).any())

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.mechanisms import LSH
 from regard.studies.bench.case import Contender, Contest
 from regard.studies.bench.formulas import Bound, expected_of, hashed_pairs
 from regard.studies.bench.ours import DROPOUT_SEED, WHOLE
@@ -50,7 +49,7 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
     results = answered(work, contender.prepare(work, tensors), tensors)
     if contender.own_pattern is not None:
         allowed = contender.own_pattern(work, rows).numpy()
-    elif isinstance(work.mechanism, LSH):
+    elif work.shares_keys:
         allowed = hashed_pairs(work, tensors, rows).numpy()
     else:
         allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
