@@ -15,21 +15,18 @@ import regard as rg
 from regard.patterns import Causal, CausalWindow
 
 ROOT = Path(rg.__file__).parent
-BELOW = ("kernels/", "patterns/")  # backends and patterns; everything else is the way to them
 CAUSAL, WINDOW = Causal(), CausalWindow(64)
 SHORT, LONG = torch.randn(1, 4, 16, 64), torch.randn(1, 4, 256, 64)
 
 
 def frames(call: Callable[[], Any]) -> list[str]:
-    """The functions of regard outside of kernels and patterns that a call enters, once its plan is kept."""
+    """The functions of regard that a call enters, once its plan is kept."""
     entered: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(ROOT):
-            name = path.relative_to(ROOT).as_posix()
-            if not name.startswith(BELOW):
-                entered.append(f"{name} {frame.f_code.co_name}")
+            entered.append(f"{path.relative_to(ROOT).as_posix()} {frame.f_code.co_name}")
 
     call()
     call()
@@ -41,13 +38,13 @@ def frames(call: Callable[[], Any]) -> list[str]:
     return entered
 
 
-@pytest.mark.parametrize(("x", "pattern", "most"), [(SHORT, CAUSAL, 6), (LONG, WINDOW, 7)], ids=["causal", "window"])
+@pytest.mark.parametrize(("x", "pattern", "most"), [(SHORT, CAUSAL, 12), (LONG, WINDOW, 40)], ids=["causal", "window"])
 def test_a_call_with_a_kept_plan_passes_few_functions(x, pattern, most):
     entered = frames(lambda: rg.attention(x, x, x, pattern=pattern))
     assert 1 < len(entered) <= most, entered
 
 
-@pytest.mark.parametrize(("x", "pattern", "most"), [(SHORT, CAUSAL, 6), (LONG, WINDOW, 7)], ids=["causal", "window"])
+@pytest.mark.parametrize(("x", "pattern", "most"), [(SHORT, CAUSAL, 12), (LONG, WINDOW, 40)], ids=["causal", "window"])
 def test_a_plan_that_has_seen_its_tensors_passes_few_functions(x, pattern, most):
     plan = rg.plan_attention(x, x, x, pattern=pattern)
     entered = frames(lambda: plan.run(x, x, x))
@@ -57,4 +54,4 @@ def test_a_plan_that_has_seen_its_tensors_passes_few_functions(x, pattern, most)
 def test_training_passes_no_more_than_inference():
     leaf = LONG.clone().requires_grad_()
     entered = frames(lambda: rg.attention(leaf, LONG, LONG, pattern=CAUSAL))
-    assert 1 < len(entered) <= 6, entered
+    assert 1 < len(entered) <= 12, entered

@@ -156,13 +156,13 @@ def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
         ({"encoder_pattern": "cuasal"}, "'cuasal' is no pattern"),
         (
             {"encoder_pattern": "random_blocks(1, block=2)"},
-            "encoder_pattern .* depends on the number of keys .* past=true",
+            "encoder_pattern .* depends on the number of keys, .* past=true",
         ),
         (
             {"decoder_pattern": "full & ~random_blocks(1)"},
-            "decoder_pattern .* depends on the number of keys .* past=true",
+            "decoder_pattern .* depends on the number of keys, .* past=true",
         ),
-        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* depends on the number of keys .* past=true"),
+        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* depends on the number of keys, .* past=true"),
         ({"dropout": 1.5}, "dropout is 1.5"),
         ({"vocab_size": True}, "vocab_size is True"),
         ({"dim": 12, "positions": "rotary"}, "must be even"),

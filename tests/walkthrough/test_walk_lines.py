@@ -77,7 +77,7 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
         ({"context": "a b", "causal": True}, "no common origin"),
         ({"context": "a b", "positions": "rotary"}, "no common origin"),
         ({"positions": "sinusoidal", "dim": 9, "heads": 1}, "need an even dim"),
-        ({"positions": "rotary", "dim": 10, "heads": 2}, "no pairs"),
+        ({"positions": "rotary", "dim": 10, "heads": 2}, "rotates pairs"),
         ({"context": " "}, "the context has no words"),
         ({"word": 8}, "the text has words 1 to 7"),
         ({"word": 0}, "the text has words 1 to 7"),

@@ -80,7 +80,7 @@ def approximation(
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
         mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
-            with learned parameters; default: several of every family.
+            with learned parameters; several of every family by default.
         pattern: of the call; combined with a candidate's own pattern by &.
         scale: of the call; ignored for mechanisms without a scale.
         q_start: as for `attention`.

@@ -146,7 +146,7 @@ def through_encoder(
     assert isinstance(own, EncoderLayer)
     h = _before(walker, h, layer, "encoder", "layer(h, None)", axes)
     norm = f"model.encoder[{layer - 1}].around_attention.norm"
-    return _normed(walker, h, norm, axes) if own.around_attention.first else h, own.attention
+    return _normed(walker, h, norm, axes) if own.around_attention.norm_first else h, own.attention
 
 
 def through_decoder(
@@ -165,7 +165,7 @@ def through_decoder(
         f"looked = {name}.around_self_attention({h}[None], {name}.self_attention)[0]", "After self-attention",
         "The target words first attend to each other.", axes=axes,
     )  # fmt: skip
-    if not own.around_cross_attention.first:
+    if not own.around_cross_attention.norm_first:
         return "looked", own.cross_attention
     return _normed(walker, "looked", f"{name}.around_cross_attention.norm", axes), own.cross_attention
 
