@@ -229,7 +229,7 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-c", "from regard.cli import main; main()", "train", "translation", "--data", str(data)]
     command += ["--out", str(tmp_path / "run"), "--steps", "100000", *options]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while b"validation" not in process.stderr.readline():
+    while b"validation loss" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)

@@ -58,7 +58,7 @@ def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
     command = [sys.executable, "-c", "from regard.cli import main; main()", "compare", "--data", str(pairs)]
     process = subprocess.Popen([*command, "--out", str(out), *options], stderr=subprocess.PIPE, env=os.environ)
     for line in process.stderr:
-        if b"validation" in line:
+        if b"validation loss" in line:
             break
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)

@@ -42,7 +42,7 @@ def test_a_model_is_trained_gone_on_with_and_used(model, pairs, tmp_path):
     drawn = regard("translate", run, "sentence number 7", "--picture", look)
     if model == "none":
         assert drawn.returncode == 1
-        assert "no weights to look at" in drawn.stderr.decode()
+        assert "no attention weights" in drawn.stderr.decode()
         assert not look.exists()
         assert drawn.stdout == b""
     else:

@@ -221,7 +221,7 @@ def test_a_termination_signal_saves_and_says_how_to_go_on(files, tmp_path):
     arguments = ["--data", files / "pairs.tsv", "--vocab-size", 300, "--heads", 2, "--validate-every", 3, *SMALL]
     command = [sys.executable, "-c", PROGRAM, "train", "translation", "--out", tmp_path / "run", "--steps", 100_000]
     process = subprocess.Popen([*map(str, command), *map(str, arguments)], stderr=subprocess.PIPE)
-    while b"validation" not in process.stderr.readline():
+    while b"validation loss" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=1200)
