@@ -33,8 +33,8 @@ GARBAGE: dict[str, Any] = {
 
 # What patterns are asked by the planner for every block of rows, with positions that it counted itself.
 PROTOCOL = (
-    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check", "keys", "sees_all",
-    "visible_keys", "block",
+    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check", "keys",
+    "sees_all", "visible_keys", "block",
 )  # fmt: skip
 OWN_FIELDS = [
     f"{kind}.check_{what}"

@@ -162,7 +162,10 @@ def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
             {"decoder_pattern": "full & ~random_blocks(1)"},
             "decoder_pattern .* depends on the number of keys, .* past=true",
         ),
-        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* depends on the number of keys, .* past=true"),
+        (
+            {"cross_pattern": "random_blocks(1, block=2)"},
+            "cross_pattern .* depends on the number of keys, .* past=true",
+        ),
         ({"dropout": 1.5}, "dropout is 1.5"),
         ({"vocab_size": True}, "vocab_size is True"),
         ({"dim": 12, "positions": "rotary"}, "must be even"),
