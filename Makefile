@@ -46,7 +46,7 @@ docs: $(READY)                ## the site, in site/: no network is needed to rea
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict as well
 	@echo "open site/index.html"
 
-figures: $(READY)             ## make anew the pages and figures that come from reports, lessons and docstrings
+figures: $(READY)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
 	$(BIN)/python -m docs.making
 
 bench: $(READY)               ## measurements that take minutes; results are committed as reports

@@ -1,4 +1,4 @@
-"""Write generated pages and figures that are stale: `python -m docs.making [RUN] [--check]`.
+"""Write generated pages, figures and help that are stale: `python -m docs.making [RUN] [--check]`.
 
 A picture is redrawn if its numbers changed or if it was deleted. With the folder of a training run, the lessons about
 a trained model are computed from it first. With --check nothing is written.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from docs.making.command_help import is_help_fresh, write_help
 from docs.making.figures import DOCS
 from docs.making.lessons import keep_trained
 from docs.making.pages import is_fresh, made_figures, made_pages
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code: 1 with --check if a page or figure is stale, else 0."""
+    """Return the exit code: 1 with --check if something is stale, else 0."""
     check = "--check" in arguments
     for run in arguments:
         if run != "--check":
@@ -23,16 +24,20 @@ def main(arguments: list[str]) -> int:
     stale = []
     for name, text in made_pages().items():
         if not is_fresh(name, text):
-            stale.append(name)
+            stale.append(f"docs/{name}")
             if not check:
                 (DOCS / name).write_text(text, encoding="utf-8")
     for figure in made_figures():
         if not figure.is_fresh():
-            stale.append(figure.name)
+            stale.append(f"docs/{figure.name}")
             if not check:
                 figure.write()
+    if not is_help_fresh():
+        stale.append("regard/cli/help.json")
+        if not check:
+            write_help()
     for name in stale:
-        print(f"{'stale' if check else 'written'}: docs/{name}")
+        print(f"{'stale' if check else 'written'}: {name}")
     return int(check and bool(stale))
 
 

@@ -1,22 +1,34 @@
-"""Commands that are imported when they run, so that `regard --help` is instant, and whose numbers are checked."""
+"""Commands that are imported when they run, so that `--help` is instant, and whose numbers are checked."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+# The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
+# whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
+HELP_FILE = Path(__file__).with_name("help.json")
+
 
 class Source(NamedTuple):
-    """Where a command is: a function of a module in this room, and the sentence that its help begins with."""
+    """Where a command is: a function of a module in `regard.cli`, and the sentence that its help begins with."""
 
     module: str
     function: str
     sentence: str
+
+    @property
+    def place(self) -> str:
+        """The key of the command in `help.json`, such as `train.translation`."""
+        return f"{self.module}.{self.function}"
 
 
 class Checked(TyperCommand):
@@ -35,8 +47,14 @@ class Checked(TyperCommand):
         return left
 
 
+@cache
+def kept_help() -> dict[str, dict[str, Any]]:
+    """The help in `help.json` by command: its usage, its arguments and its options, each with a sentence."""
+    return json.loads(HELP_FILE.read_text(encoding="utf-8"))
+
+
 class Unloaded(TyperCommand):
-    """A command of which only the name and the sentence are known; `load` imports it."""
+    """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
 
     def __init__(self, name: str, source: Source) -> None:
         super().__init__(name, help=source.sentence, rich_markup_mode=None)
@@ -49,9 +67,23 @@ class Unloaded(TyperCommand):
         app.command(self.name, cls=Checked, help=self.source.sentence)(function)
         return typer.main.get_command(app)
 
+    def can_help(self, ctx: Any, args: list[str]) -> bool:
+        """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
+        options = [word for word in args if word.startswith("-")]
+        return len(options) == 1 and options[0] in ctx.help_option_names and self.source.place in kept_help()
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return kept_help()[self.source.place]["usage"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for title in ("Arguments", "Options"):
+            if rows := kept_help()[self.source.place][title]:
+                with formatter.section(title):
+                    formatter.write_dl(list(rows.items()))
+
 
 class Commands(TyperGroup):
-    """A group whose commands are listed in a table; each is imported when it is run or its help is asked for."""
+    """A group whose commands are listed in a table; each is imported when it runs."""
 
     SOURCES: ClassVar[Mapping[str, Source]]
 
@@ -62,4 +94,6 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, Unloaded) else command, rest
+        if isinstance(command, Unloaded) and not command.can_help(ctx, rest):
+            command = command.load()
+        return name, command, rest

@@ -18,7 +18,7 @@ from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
-from regard.studies.comparison import Comparison
+from regard.studies.comparison.study import Comparison
 from regard.training import TrainingConfig
 from regard.training.recipes import ClassifierTraining, LanguageModelTraining, MaskedWordsTraining, TranslationTraining
 from regard.training.recipes.settings import StackConfig
