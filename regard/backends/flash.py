@@ -93,7 +93,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
     v_dim = v.shape[-1]
     if call.scale <= 0:  # the operation would multiply masked scores, -inf, by it
         q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
-    on_cpu = q.device.type == "cpu"
+    on_cpu = q.is_cpu
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
     if not on_cpu:
@@ -103,8 +103,11 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
         q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
     )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
-    if math.isfinite(torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()):
-        return output, log_sum_exp  # x + 1/x is finite where x is a number other than 0: nothing to repair
+    if call.mask is None:  # then only rows whose scores are all NaN are wrong, and their log-sum-exp is 0
+        if log_sum_exp.all():
+            return output, log_sum_exp
+    elif math.isfinite(torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()):  # x + 1/x: none is 0, inf or NaN
+        return output, log_sum_exp
     return _repaired(q, k, output, log_sum_exp, call)
 
 

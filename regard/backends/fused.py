@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -172,13 +172,12 @@ class FusedCalls:
         problem, dtype = self.problem, operands.q.dtype
         if dtype.itemsize == 2 and (computing := flash.computing(dtype, problem.device)) != dtype:
             operands = operands._replace(**{name: getattr(operands, name).to(computing) for name in "qkv"})
-        blocks = self.blocks
-        if blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs:
-            k, v, keys, here = operands.k, operands.v, blocks[0].runs[0].keys, operands.grid.keys
+        if (block := self._only) is not None:
+            k, v, keys, here = operands.k, operands.v, block.runs[0].keys, operands.grid.keys
             if keys != here:  # the keys between the first and the last allowed one, which may be fewer
                 own = slice(keys.start - here.start, keys.stop - here.start)
                 k, v = k[:, :, own], v[:, :, own]
-            output, log_sum_exp = flash.attend(operands.q, k, v, self._call(operands, blocks[0]))
+            output, log_sum_exp = flash.attend(operands.q, k, v, self._unmasked or self._call(operands, block))
         else:
             output, log_sum_exp = compose(self, operands)
         output = output if output.dtype == dtype else output.to(dtype)
@@ -186,6 +185,21 @@ class FusedCalls:
             return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
         return Result(output, **wanted, **tell(problem, operands, log_sum_exp))
+
+    @cached_property
+    def _only(self) -> RowBlock | None:
+        """The row block that one call computes, if there is only one."""
+        blocks = self.blocks
+        return (
+            blocks[0] if blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs else None
+        )
+
+    @cached_property
+    def _unmasked(self) -> flash.Call | None:
+        """The call of the only row block, if it needs no mask."""
+        if self._only is None or _masked(self._only):
+            return None
+        return flash.Call(None, self._only.runs[0].kind == Kind.BOUNDED, self.problem.scale)
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = operands.q, operands.k, operands.v
