@@ -18,7 +18,7 @@ from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
-from regard.studies.comparison import Comparison
+from regard.studies.comparison.study import Comparison
 from regard.training import TrainingConfig
 from regard.training.recipes import ClassifierTraining, LanguageModelTraining, MaskedWordsTraining, TranslationTraining
 from regard.training.recipes.settings import StackConfig
@@ -37,7 +37,7 @@ SETTINGS = {field.name for config in CONFIGS for field in fields(config) if fiel
 # What trains, converts and compares. Other commands have options of the same names that mean other things.
 SOURCES = [
     *ROOT.glob("training/**/*.py"),
-    *ROOT.glob("comparison/*.py"),
+    *ROOT.glob("studies/comparison/*.py"),
     ROOT / "conversion/uptraining.py",
     *(ROOT / f"cli/{name}.py" for name in ("train", "compare", "convert", "demo", "evaluate", "options", "progress")),
 ]
