@@ -22,7 +22,7 @@ ROOMS = sorted(
 # Public in their file because a neighbouring file needs them, and no part of what the room promises.
 INSIDE = {
     "patterns": {
-        "Band", "Many", "both", "either", "negate", "check_size", "draw", "new_serial", "row_blocks", "Reach",
+        "Band", "Many", "both", "either", "negate", "check_size", "draw", "new_serial", "grids_of_rows", "Reach",
         "Segments", "hull", "Machinery", "four_axes", "marked", "visible_in_band",
         "everything", "side_by_side", "Kind", "Run", "RowBlock", "row_block", "row_block_at", "in_row_blocks",
         "ascending", "shifted", "Tiles", "tiles", "empty_rows",

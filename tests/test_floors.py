@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.backends import BACKENDS as REGISTERED
 
 ROOT = Path(regard.__file__).parent
 DRAWING = (ROOT.parent / "DESIGN.md").read_text(encoding="utf-8").split("```")[1]
 
-BACKENDS = tuple(
-    f"backends.{name}"
-    for name in ("reference", "fused", "tiled", "streamed", "decode", "flex", "linear", "linformer", "lsh")
-)
+BACKENDS = tuple({".".join(type(one).__module__.split(".")[1:3]) for one in REGISTERED.values()})
 # Inside the room of backends, from the ground up: what several of them use, then the backends, which are strangers.
 SHARED = (
     ("backends.second_order", "backends.schedule"), ("backends.flash", "backends.dropout"), ("backends.scores",),
@@ -140,6 +138,12 @@ def test_inside_no_room_imports_from_the_root():
 
 def test_the_oracle_shares_no_code_with_what_it_judges():
     assert not imports_of(ROOT / "testing" / "oracle.py")
+
+
+def test_every_file_of_the_backends_is_a_listed_backend_or_shared_by_several():
+    there = {f"backends.{path.stem}" for path in (ROOT / "backends").iterdir() if path.stem[0] != "_"}
+    strange = there - set(BACKENDS) - {name for names in SHARED for name in names}
+    assert not strange, f"{strange}: add it to BACKENDS in regard/backends/__init__.py, or to SHARED above"
 
 
 def test_one_file_owns_the_private_operations():

@@ -13,7 +13,7 @@ import torch
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.grid import Grid, four_axes, marked, row_blocks, side_by_side, visible_in_band
+from regard.patterns.grid import Grid, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
 
@@ -229,7 +229,7 @@ class Pattern(Declared, enrol=False):
         if self.structured and not (self.varies_by_head or grid.per_batch):
             return marked(self.machinery.seen_keys(self, grid), grid)
         visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
-        for block in row_blocks(grid):
+        for block in grids_of_rows(grid):
             visible = visible | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
         return visible
 
@@ -271,7 +271,7 @@ class Pattern(Declared, enrol=False):
                 f"{self} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
                 f"queries at a time"
             )
-        return sum(int(self.evaluate(block).sum()) for block in row_blocks(grid))
+        return sum(int(self.evaluate(block).sum()) for block in grids_of_rows(grid))
 
     def _counted(self, grid: Grid) -> int:
         assert isinstance(grid.q_start, int)

@@ -88,7 +88,7 @@ def _device(device: torch.device | str) -> torch.device:
         raise ArgumentError(f"device is {shown(device)}; it needs a device of torch, such as 'cpu' or 'cuda'") from None
 
 
-def row_blocks(grid: Grid) -> list[Grid]:
+def grids_of_rows(grid: Grid) -> list[Grid]:
     """The grid in blocks of rows, each small enough to be evaluated at once."""
     step = max(1, CHUNK // max(1, len(grid.keys)))
     rows = grid.rows

@@ -37,7 +37,7 @@ SETTINGS = {field.name for config in CONFIGS for field in fields(config) if fiel
 # What trains, converts and compares. Other commands have options of the same names that mean other things.
 SOURCES = [
     *ROOT.glob("training/**/*.py"),
-    *ROOT.glob("comparison/*.py"),
+    *ROOT.glob("studies/comparison/*.py"),
     ROOT / "conversion/uptraining.py",
     *(ROOT / f"cli/{name}.py" for name in ("train", "compare", "convert", "demo", "evaluate", "options", "progress")),
 ]

@@ -10,10 +10,12 @@ import pytest
 from teaching import LONG, LOOKING, run_folder, with_few_sentences, without_timing
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.studies import lessons
 from regard.studies.lessons import LESSONS, Settings, find_lesson
 from regard.studies.lessons.words import MOST_WORDS, milliseconds, words_of
 
 __all__ = ["run_folder"]
+FILES = Path(lessons.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,13 @@ def test_there_are_ten_with_a_question_each():
         "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "linear", "heads", "referent"
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
+
+
+def test_every_file_of_a_lesson_is_listed_and_has_a_test_of_its_claims():
+    files = {path.stem for path in FILES.glob("*.py") if "\ndef teach(" in path.read_text("utf-8")}
+    assert files == set(LESSONS), "add a row in regard/studies/lessons/taught.py"
+    untested = [name for name in LESSONS if not (Path(__file__).parent / f"test_lesson_{name}.py").exists()]
+    assert not untested, f"test the claims in tests/lessons/test_lesson_{untested[0]}.py"
 
 
 @pytest.mark.parametrize("name", LESSONS)
