@@ -1,4 +1,4 @@
-"""Decoding reads each key once, as it is stored, and asks for a mask only where one is needed."""
+"""The decode backend reads each key once in its stored dtype, and makes a mask only if one is needed."""
 
 from __future__ import annotations
 

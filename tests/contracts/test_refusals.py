@@ -1,4 +1,4 @@
-"""Wrong calls: one family of errors, with what was asked, the numbers found and the way out."""
+"""Wrong calls raise one family of errors, whose messages have the request, the numbers and the way out."""
 
 from __future__ import annotations
 

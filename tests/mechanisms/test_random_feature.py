@@ -244,7 +244,7 @@ def test_what_the_paper_does_not_have_is_refused(options, words):
 
 @pytest.mark.parametrize("want", ["entropy", "log_sum_exp", "distance"])
 def test_statistics_of_weights_that_are_all_positive_are_refused(want):
-    with pytest.raises(UnsupportedError, match=f"cannot tell {want}"):
+    with pytest.raises(UnsupportedError, match=f"does not compute {want}"):
         rg.attention_detail(*tensors(), mechanism=RandomFeature(13), want=want)
 
 
