@@ -231,7 +231,8 @@ def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Ref
     if kept is None:
         if problem.counted is None:
             return Refusal(
-                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
+                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps "
+                "is unknown without evaluating them"
             )
         kept = problem.counted.pairs
     if pairs <= 2 * kept:

@@ -1,4 +1,4 @@
-"""A key that a query may not look at changes no bit of its output, whatever numbers it holds.
+"""Hidden keys and masked pairs change no bit of an output, even if the keys hold NaN.
 
 Before a backend runs, hidden keys are cut away or zeroed. After it has run, the output is checked for numbers that are
 not finite; if there are any, the call is computed again so that they reach only the queries that may look at their key.

@@ -37,7 +37,7 @@ class WeightsOf:
         for name, asked, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
             for one in asked:
                 if not 0 <= one < size:
-                    raise ArgumentError(f"weights_of asks for {name} {one}; this call has {name}s 0 to {size - 1}")
+                    raise ArgumentError(f"weights_of requests {name} {one}; this call has {name}s 0 to {size - 1}")
 
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
@@ -72,7 +72,7 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
         if asked is not None and len(set(asked)) < len(asked):
             raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; name each once")
         if asked == ():
-            raise ArgumentError(f"weights_of({name}=[]) asks for nothing; name at least one")
+            raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
     return WeightsOf(chosen["rows"] or (), chosen["heads"])
 
 
@@ -96,7 +96,10 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
                 f"want={shown(one)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
                 f"weights_of(rows, heads)"
             )
-    for kind, advice in ((TopKeys, "top_keys twice; ask for the larger number"), (WeightsOf, "weights_of twice; ask")):
+    for kind, advice in (
+        (TopKeys, "top_keys twice; request the larger number"),
+        (WeightsOf, "weights_of twice; request it"),
+    ):
         if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:
             raise ArgumentError(f"want holds {advice} once")
     return tuple(dict.fromkeys(asked))

@@ -201,7 +201,7 @@ def test_rows_without_keys_are_zeros(want, pattern):
         ({"q_len": 1, "requires_grad": True}, {}, "it has no gradient"),
         ({"q_len": 1}, {"bias": torch.zeros(11, requires_grad=True)}, "it has no gradient"),
         ({"q_len": 1, "k_len": 90}, {"strict": True, "pattern": p.Strided(9, local=False)}, "more than twice as many"),
-        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "not known without looking"),
+        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "unknown without evaluating them"),
     ],
 )
 def test_it_refuses_in_words(sizes, options, reason):

@@ -93,9 +93,9 @@ class Round:
         self.q_rows = (F.pad(self.order, (0, layout.spare)) + of_unit).flatten()
 
         codes = codes[:, : number + 1].gather(-1, self.order[:, None].expand(-1, number + 1, -1))
-        nobody = -4 - 2 * keys
-        self.q_codes = self.tiled(F.pad(codes, (0, layout.spare), value=nobody - 2), dim=2)
-        self.k_codes = F.pad(codes, (layout.back, layout.spare), value=nobody).unfold(2, layout.window, layout.tile)
+        no_match = -4 - 2 * keys
+        self.q_codes = self.tiled(F.pad(codes, (0, layout.spare), value=no_match - 2), dim=2)
+        self.k_codes = F.pad(codes, (layout.back, layout.spare), value=no_match).unfold(2, layout.window, layout.tile)
         at = torch.arange(layout.window, device=order.device)
         own = at[layout.back :, None]
         self.others = at < own if layout.causal else at != own  # (tile, window)

@@ -211,7 +211,7 @@ def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
 def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
     """Estimated work of groups: equal consecutive row blocks are one call, others are gathered and counted by name."""
     answers, schedule = Answers(pattern, grid), schedule_of(pattern, grid, terms.rows)
-    alike: set[tuple[Hashable, ...]] = set()
+    names: set[tuple[Hashable, ...]] = set()
 
     def measure(block: RowBlock) -> tuple[float, ...]:
         name = name_of(answers, block, terms.by_distance)
@@ -219,16 +219,16 @@ def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
             following = schedule.block_at(block.rows.stop)
             steady = one_run(following) and goes_on(block, following)
             if steady and name_of(answers, following, terms.by_distance) == name:
-                alike.add(name)
+                names.add(name)
                 return block.pairs, 0, 0
         own = any(type(part) is object for part in name)  # has a mask of its own
         if not own:
-            alike.add(name)
+            names.add(name)
         return block.pairs, 1 if own else 1 / GATHERED, block.width
 
     cost = look_cost(2 * len(schedule.block_at(-(-grid.q_len // terms.rows) // 2 * terms.rows).runs))
     pairs, calls, gathered = schedule.estimated(measure, cost)
-    return Work(pairs, calls + len(alike), gathered, 0)
+    return Work(pairs, calls + len(names), gathered, 0)
 
 
 def _on_lattice(pattern: Pattern, stride: int, grid: Grid, terms: Terms) -> Work:

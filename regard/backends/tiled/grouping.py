@@ -330,18 +330,18 @@ class Residue:
 
 def on_lattice(pattern: Pattern, stride: int, grid: Grid, terms: Terms) -> tuple[Residues, ...]:
     """The pattern on each residue of a stride, with equal neighbours together."""
-    alike: list[tuple[Residue, int]] = []
+    joined_residues: list[tuple[Residue, int]] = []
     for rows in alike_residues(pattern, stride, grid):
         terms.budget.spend()
         residue = residue_at(pattern, stride, grid, rows.start)
         if residue is None:
             continue
-        first, count = alike[-1] if alike else (residue, 0)
+        first, count = joined_residues[-1] if joined_residues else (residue, 0)
         if count and residue == first.moved(count):
-            alike[-1] = first, count + len(rows)
+            joined_residues[-1] = first, count + len(rows)
         else:
-            alike.append((residue, len(rows)))
-    return tuple(_lowered(one, count, stride, terms.farther(stride)) for one, count in alike)
+            joined_residues.append((residue, len(rows)))
+    return tuple(_lowered(one, count, stride, terms.farther(stride)) for one, count in joined_residues)
 
 
 def residue_at(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residue | None:

@@ -156,7 +156,7 @@ def run_bench(
     """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
 
     Args:
-        names: keys of `CASES`; default: all.
+        names: keys of `CASES`; all by default.
         quick: smaller sizes, fewer rounds, and no contender that compiles.
         out: the folder of the results; None to write nothing.
         resume: continue the results in `out`.

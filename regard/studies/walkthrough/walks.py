@@ -54,7 +54,7 @@ def walk(
 
     Args:
         text: a sentence, or its words.
-        word: the word that is shown in detail: its number, from 1, or its text; default: the second.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
         context: another sentence, which the words attend to instead of their own (cross-attention).
         causal: if True, a word may look only at itself and earlier words.
         heads, kv_heads: of the layer.
@@ -180,7 +180,7 @@ def walk_run(
     Args:
         run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
         text: the text to read; its words are the sub-words of the model's tokeniser.
-        word: the word that is shown in detail: its number, from 1, or its text; default: the second.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
         context: the source sentence, for a translator.
         layer, head: which to show, from 1.
 

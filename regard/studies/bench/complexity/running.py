@@ -35,7 +35,7 @@ def run_complexity(
     """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
 
     Args:
-        names: keys of `ROWS`; default: all.
+        names: keys of `ROWS`; all by default.
         quick: shorter lengths, with less accurate exponents.
         out: the folder of the results; None to write nothing.
         resume: continue the results in `out`.
