@@ -233,7 +233,7 @@ def test_a_seed_gives_the_same_features_again_and_another_seed_others():
         ({"scale": 1.0}, "has no scale"),
         ({"softcap": 5.0}, "has no softcap"),
         ({"dropout": 0.1}, "has no dropout"),
-        ({"pattern": "sliding_window(4)"}, "the pattern holds"),
+        ({"pattern": "sliding_window(4)"}, ", not "),
     ],
 )
 def test_what_the_paper_does_not_have_is_refused(options, words):
