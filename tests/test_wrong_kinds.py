@@ -178,7 +178,7 @@ def test_garbage_is_taken_or_refused_by_a_sentence(place):
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "parameters": (lambda: rg.attention(Q, K, V, parameters="x"), "parameters is 'x'; it needs the tensors"),
+    "parameters": (lambda: rg.attention(Q, K, V, parameters="x"), "parameters is 'x'; it needs a dict"),
     "no parameters": (lambda: rg.attention(Q, K, V, parameters=""), "parameters is ''"),
     "strict": (lambda: rg.attention(Q, K, V, strict="no"), "strict is 'no'; it is True or False"),
     "backend": (lambda: rg.attention(Q, K, V, backend=3), "backend 3 does not exist; there are auto"),

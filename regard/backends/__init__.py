@@ -1,7 +1,7 @@
-"""The backends, each a file or a folder that imports no other: `reference` is the definition of every result.
+"""The backends. Each is a file or a folder and imports no other backend; `reference` defines every result.
 
-They share `schedule` (a pattern as row blocks and runs), `flash` (the one owner of PyTorch's private attention
-operations), `composed`, `scores`, `statistics`, `dropout` and `second_order`.
+They share `schedule` (a pattern as row blocks and runs), `flash` (PyTorch's private attention operations, which no
+other module calls), `composed`, `scores`, `statistics`, `dropout` and `second_order`.
 """
 
 from regard.backends.decode import Decode

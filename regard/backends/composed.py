@@ -1,7 +1,7 @@
 """One attention made of several fused calls, differentiable as a whole.
 
-Fused computes row block by row block, tiled group by group. Both hand their calls over as `Calls`, and the one autograd
-function of this file gives them first and second derivatives.
+The fused backend makes one call for each row block, the tiled backend one for each group. Both pass their calls as
+`Calls` to the autograd function of this file, which computes first and second derivatives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Calls(Protocol):
 
 
 def compose(calls: Calls, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of some calls, differentiable in both."""
+    """Output and log-sum-exp of these calls; gradients of both are supported."""
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     return _Composed.apply(operands.q, operands.k, operands.v, bias, calls, operands)
 
@@ -56,7 +56,9 @@ class _Composed(torch.autograd.Function):
         operands: Operands,
     ) -> Any:
         output, log_sum_exp = calls.forward(operands)
-        ctx.save_for_backward(q, k, v, output, log_sum_exp, bias)  # an edited bias is noticed too
+        ctx.save_for_backward(
+            q, k, v, output, log_sum_exp, bias
+        )  # saved, so that autograd detects in-place changes of the bias too
         ctx.lowered = calls, operands
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -78,9 +80,9 @@ class _Composed(torch.autograd.Function):
 
 
 class KeptMasks:
-    """The masks of a plan's calls by name, device and dtype, as long as they have at most `KEPT` numbers together.
+    """A cache for the masks of a plan's calls, by name, device and dtype. It holds at most `KEPT` numbers in all.
 
-    Only a mask that depends on no value of the tensors may be kept.
+    A mask may be cached only if it does not depend on the values of tensors.
     """
 
     def __init__(self) -> None:
@@ -88,17 +90,17 @@ class KeptMasks:
         self._left = KEPT
 
     def reserve(self, numbers: int) -> bool:
-        """Set room aside for a mask that its owner keeps; False if there is not enough."""
+        """Count a mask that the caller keeps against the limit; False if it does not fit."""
         fits = numbers <= self._left
         self._left -= numbers if fits else 0
         return fits
 
     def get(self, name: Any, like: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The mask of this name for tensors such as `like`, made unless it was kept."""
+        """The mask of this name with the device and dtype of `like`: from the cache, or made by `make`."""
         key = name, like.device, like.dtype
         if (kept := self._masks.get(key)) is not None:
             return kept
-        with torch.inference_mode(False):  # what is kept may be needed where gradients are
+        with torch.inference_mode(False):  # a kept mask may be used later in a call with gradients
             mask = make()
         if self.reserve(mask.numel()):
             self._masks[key] = mask

@@ -1,13 +1,13 @@
-"""Dropout of weights by counting: what is dropped depends on a seed and the pair's place, on nothing else.
+"""Dropout by a hash: whether a weight is dropped depends only on the seed and the indices of its pair.
 
-So every backend, block size, device and cached continuation drops the same weights. The hash absorbs batch row, head,
-query position and key position one after the other, so that only the last round is done for every pair. With mix, the
-finaliser of SplitMix64, in 64 bits that wrap around:
+Therefore every backend, block size, device and cached continuation drops the same weights. The hash takes in batch row,
+head, query position and key position in this order, so that only its last round is computed for every pair. With mix,
+the finaliser of SplitMix64, in 64-bit integers with overflow:
 
     state = seed;  for each (counter, constant):  state = mix(state + (counter + 1) · constant)
-    a weight stays where  (state >> 11) >= dropout · 2**53
+    a weight is kept if  (state >> 11) >= dropout · 2**53
 
-mix maps 0 to 0, so the counters begin at 1: seed 0 and the first pair are as good as any others.
+mix maps 0 to 0. The counters begin at 1, so that seed 0 and the first pair are not special.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from regard.patterns import Grid
 
 _BITS = 53
 _STRIDES = (-7046029254386353131, -4417276706812531889, 1609587929392839161, -8796714831421723037)  # odd constants
-PAIR = 700  # floating-point operations that take as long as deciding about one weight
+PAIR = 700  # cost of the hash of one pair, in floating-point operations that take as long
 _CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
 
 def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.Tensor:
-    """Weights with each one zeroed with probability `dropout` and the rest divided by `1 - dropout`.
+    """The weights after dropout: each is zeroed with probability `dropout`, the others are divided by `1 - dropout`.
 
     Args:
         weights: (batch, heads, rows, keys) of the block at `grid`.
-        dropout: 0 to 1; 1 drops everything.
+        dropout: 0 to 1; 1 drops every weight.
         seed: any whole number.
         grid: the positions of the block.
     """
@@ -37,13 +37,13 @@ def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.
 
 
 def kept(dropout: float, seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
-    """Which weights stay, (batch, heads, rows, keys): a hash of (seed, batch, head, q position, k position)."""
-    found = torch.empty(batch, heads, len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device)
-    return write_kept(found, dropout, row_states(seed, batch, heads, grid), grid.k_pos)
+    """Which weights are kept, (batch, heads, rows, keys): a hash of (seed, batch, head, q position, k position)."""
+    out = torch.empty(batch, heads, len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device)
+    return write_kept(out, dropout, row_states(seed, batch, heads, grid), grid.k_pos)
 
 
 def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
-    """The hash of everything but the key, (batch, heads, rows, 1)."""
+    """The hash of seed, batch row, head and query position, (batch, heads, rows, 1)."""
     counters = (
         torch.arange(batch, device=grid.device).view(-1, 1, 1, 1),
         torch.arange(heads, device=grid.device).view(1, -1, 1, 1),
@@ -56,30 +56,31 @@ def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
     return state
 
 
-def write_kept(found: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-    """Fill `found` (..., rows, keys), of any dtype, with 1 where a weight stays and 0 where it is dropped.
+def write_kept(out: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    """Fill `out` (..., rows, keys), of any dtype, with 1 where a weight is kept and 0 where it is dropped.
 
     Args:
-        found: what is written, contiguous.
+        out: the tensor to fill; contiguous.
         dropout: 0 to 1.
         states: `row_states` of the same leading axes, (..., rows, 1).
         k_pos: positions of the keys (keys,).
     """
     threshold = int(dropout * 2**_BITS)
-    if threshold == 2**_BITS or not found.numel():
-        return found.zero_()
-    least = (threshold << (64 - _BITS)) - 2**63  # a comparison without signs, once the highest bit is turned
+    if threshold == 2**_BITS or not out.numel():
+        return out.zero_()
+    # flipping the highest bit makes a signed comparison order numbers as unsigned
+    least = (threshold << (64 - _BITS)) - 2**63
     keys = (k_pos + 1) * _STRIDES[-1]
-    table, states = found.view(-1, found.shape[-1]), states.reshape(-1, 1)
-    step = len(table) if found.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
-    state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=found.device)
+    table, states = out.view(-1, out.shape[-1]), states.reshape(-1, 1)
+    step = len(table) if out.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
+    state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=out.device)
     spare = torch.empty_like(state)
     for at in range(0, len(table), step):
         rows = states[at : at + step]
         torch.add(rows, keys, out=state[: len(rows)])
         _scramble(state[: len(rows)], spare[: len(rows)])
         torch.ge(state[: len(rows)].bitwise_xor_(-(2**63)), least, out=table[at : at + step])
-    return found
+    return out
 
 
 def _scramble(state: torch.Tensor, spare: torch.Tensor) -> None:
@@ -91,7 +92,7 @@ def _scramble(state: torch.Tensor, spare: torch.Tensor) -> None:
 
 def _shifted(state: torch.Tensor, bits: int, out: torch.Tensor) -> torch.Tensor:
     torch.bitwise_right_shift(state, bits, out=out)
-    return out.bitwise_and_((1 << (64 - bits)) - 1)  # zeros come in from the left, as without a sign
+    return out.bitwise_and_((1 << (64 - bits)) - 1)  # a logical shift: zeros enter from the left
 
 
 def _signed(number: int) -> int:

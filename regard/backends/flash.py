@@ -1,7 +1,7 @@
-"""The one owner of PyTorch's private fused attention operations.
+"""One interface to PyTorch's private fused attention operations; no other module calls them.
 
-They differ by device, forget the log-sum-exp of empty rows, want equal head sizes, and fail on sizes of zero.
-Here they have one interface. `forward` and `backward` know nothing of autograd; `attend` is differentiable.
+They differ by device, return a wrong log-sum-exp for empty rows, need equal head sizes, and fail on sizes of zero; this
+file corrects that. `forward` and `backward` do not use autograd; `attend` is differentiable.
 
 In this file: q (batch, heads, q_len, head_dim), k (batch, kv_heads, k_len, head_dim), v (batch, kv_heads, k_len,
 v_dim), all sizes at least 1; mask: None or scores to add, (batch or 1, heads or 1, q_len, k_len), -inf = masked.
@@ -22,13 +22,13 @@ from regard.core.problem import Problem
 
 _aten: Any = torch.ops.aten
 _ONE = torch.ones((), device="cpu")
-# Does this CPU multiply bfloat16 itself? Where it does not, float32 is as fast and more exact.
-_PIECE = 1 << 20  # scores at once where second derivatives are computed
+# Whether this CPU multiplies bfloat16 natively. If not, float32 is as fast and more exact.
+_PIECE = 1 << 20  # scores computed at once for second derivatives
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 class Call(NamedTuple):
-    """What a fused call does besides its tensors: `causal` means key j <= query i, counted from the first of each."""
+    """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0."""
 
     mask: torch.Tensor | None
     causal: bool
@@ -68,30 +68,30 @@ def reason_against(problem: Problem) -> str | None:
     if problem.softcap is not None:
         return "the fused operations have no softcap"
     if problem.dropout > 0:
-        return "the fused operations drop weights by another law than dropout_seed's"
+        return "the fused operations drop weights by another random number generator than dropout_seed's"
     if problem.bias_learns:
         return "the fused operations give a bias no gradient"
     return refusal(problem.dtype, problem.device)
 
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:
-    """The dtype in which the operation is given tensors of `dtype`: their own, where the machine is faster in it."""
+    """The dtype in which the operation computes tensors of `dtype`: their own if this machine is faster in it."""
     if device != "cpu" or dtype in (torch.float32, torch.float64) or (dtype == torch.bfloat16 and _BFLOAT16):
         return dtype
     return torch.float32
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), differentiable in both."""
+    """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
     return _Attend.apply(q, k, v, call)
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp, with -inf for rows that have no key and NaN where queries or keys are not finite."""
+    """Output and log-sum-exp, with -inf for empty rows and NaN for rows whose query or keys are not finite."""
     v_dim = v.shape[-1]
-    if call.scale <= 0:  # the operation would multiply masked scores, -inf, by it
+    if call.scale <= 0:  # the operation multiplies masked scores too, and -inf · scale would not be -inf
         q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
@@ -99,7 +99,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
     if not on_cpu:
         output, log_sum_exp = _forward_cuda(q, k, v, call)
         return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
-    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(  # one of `_aten`, with less on the way
+    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(  # faster to call than by `torch.ops.aten`
         q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
     )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
@@ -114,8 +114,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
 def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
 
-    With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation knows the first two terms;
-    the third enters through one more column, where grad is 1, v is 0 and output is -grad_log_sum_exp.
+    With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation computes the first two
+    terms. One more column adds the third: there grad is 1, v is 0 and output is -grad_log_sum_exp.
     """
     q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
     grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
@@ -124,7 +124,7 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
         positive = call._replace(scale=abs(call.scale) or 1.0)
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
-    if call.mask is not None:  # empty rows: exp(-inf - 0) = 0, and nothing that they hold gets through
+    if call.mask is not None:  # with a log-sum-exp of 0, empty rows have weights exp(-inf - 0) = 0 and no gradient
         empty_rows = log_sum_exp == -math.inf
         log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
         grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
@@ -142,16 +142,16 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One attention from attentions over disjoint keys: outputs (..., v_dim) weighted by their log-sum-exp (...).
+    """Merge attention over disjoint sets of keys: outputs (..., v_dim), weighted by their log-sum-exp (...).
 
-    log_sum_exp = log Σ exp(lse_p), output = Σ exp(lse_p - log_sum_exp) output_p; zeros where no piece has a key.
+    log_sum_exp = log Σ exp(lse_p), output = Σ exp(lse_p - log_sum_exp) output_p; zeros for rows empty in every piece.
     """
     outputs = torch.stack([output for output, _ in pieces])
     sums = torch.stack([log_sum_exp for _, log_sum_exp in pieces])
     empty_rows = (sums == -math.inf).all(0)
     safe = sums.masked_fill(empty_rows, 0)
     total = safe.logsumexp(0)
-    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 however large the sums are
+    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 even if log-sum-exps are large
     output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
     return output, total.masked_fill(empty_rows, -math.inf)
 
@@ -178,9 +178,9 @@ class _Attend(torch.autograd.Function):
 
 
 def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax weights (..., keys) of the scores that are not hidden, and their log-sum-exp (...), by plain operations.
+    """Softmax weights (..., keys) of the scores that are not masked, and their log-sum-exp (...), by plain operations.
 
-    Rows without a key get weights of 0 and a log-sum-exp of -inf.
+    Empty rows get weights of 0 and a log-sum-exp of -inf.
     """
     empty = hidden.all(-1, keepdim=True)
     scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty, 0)
@@ -192,7 +192,7 @@ def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Iterator[Piece]:
-    """The same call by plain operations, as many rows at a time as fit."""
+    """The same call by plain differentiable operations, in blocks of rows, for second derivatives."""
     step = max(1, _PIECE // (q.shape[0] * q.shape[1] * k.shape[2]))
     for at in range(0, q.shape[2], step):
         rows = slice(at, min(at + step, q.shape[2]))
@@ -229,7 +229,7 @@ def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call)
     output, log_sum_exp, _, _ = _aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, call.causal, scale=call.scale
     )
-    return output, log_sum_exp[..., : q.shape[2]]  # the operation rounds the rows up
+    return output, log_sum_exp[..., : q.shape[2]]  # the operation pads the rows
 
 
 def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -250,7 +250,7 @@ def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    """The operation on cuda reads rows of masks 16 numbers at a time."""
+    """The mask in memory whose rows are aligned to 16 numbers, as the operation on cuda requires."""
     if mask is None:
         return None
     k_len = k.shape[2]
@@ -265,7 +265,7 @@ def _sign(call: Call) -> int:
 def _equal_head_sizes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Zeros behind the shorter ones: they add nothing to a score, and their output columns are cut away."""
+    """q, k and v padded with zeros to one head size. Zeros add nothing to a score; extra output columns are removed."""
     size = max(q.shape[-1], v.shape[-1])
     if q.is_cuda:
         size = -(-size // 8) * 8
@@ -283,8 +283,11 @@ def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
 def _repaired(
     q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Empty rows get log-sum-exp -inf and zeros. Rows with no number to compare, for which the operation on CPU returns
-    zeros, get NaN. Both show as a log-sum-exp that is 0, infinite or NaN, which is rare otherwise."""
+    """Correct the result of empty rows and of rows with NaN.
+
+    Empty rows get a log-sum-exp of -inf and zeros. Rows whose query or keys are not finite get NaN,
+    where the operation on CPU may return zeros. Both have a log-sum-exp of 0, inf or NaN, which is rare for other rows.
+    """
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
     if call.mask is not None:
         empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)

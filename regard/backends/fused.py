@@ -1,8 +1,8 @@
-"""Attention through PyTorch's fused operations, row block by row block.
+"""The fused backend: attention by PyTorch's fused operations, one call for each row block.
 
-A row block is computed over the keys from its first to its last, as one run. A WHOLE run needs no mask, a BOUNDED one
-is a causal square that the operation knows itself, and BITS get a mask as large as the block. So memory grows with the
-length, and a window costs the row blocks that it touches.
+A row block is computed over one run of keys, from its first allowed key to its last. A WHOLE run needs no mask, a
+BOUNDED one is a causal square, for which the operation has an option, and BITS need a mask as large as the block. So
+memory grows linearly with the length, and the cost of a window with its size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
 from regard.backends.schedule import Schedule, strict_refusal
-from regard.backends.statistics.second_pass import tell, with_statistics
+from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
@@ -26,9 +26,9 @@ from regard.patterns import Full
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 from regard.patterns.survey import PARTS, Budget, SpentError
 
-ROWS = 256  # of a row block in a band: fewer waste calls, more waste pairs (measured on CPU)
+ROWS = 256  # of a row block in a band; fewer cost more calls, more compute more masked pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
-SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips what it can in steps of this size
+SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
 class Fused:
@@ -51,7 +51,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class _Work:
-    """Over all row blocks: pairs of all batch rows and heads, keys read by one head, calls, and the largest mask."""
+    """Work of all row blocks: pairs of all batch rows and heads, keys read by one head, calls, and the largest mask."""
 
     pairs: int
     keys: int
@@ -70,11 +70,11 @@ def _work(problem: Problem, blocks: list[RowBlock]) -> _Work:
 
 
 def _estimate(problem: Problem) -> _Work:
-    """The work of a problem with too many row blocks, from some of them."""
+    """The work of a problem with many row blocks, estimated from a sample."""
     schedule, largest = _schedule(problem), 0
 
     def measure(block: RowBlock) -> tuple[int, ...]:
-        """Some neighbouring rows, as a row block that may be shortened has it."""
+        """The work of a row block, scaled to all of its rows if it was shortened because of its mask."""
         nonlocal largest
         rows = min(schedule.rows, problem.q_len - block.rows.start)
         work = _work(problem, [one_run(problem, block)])
@@ -87,7 +87,7 @@ def _estimate(problem: Problem) -> _Work:
 
 def _cost(problem: Problem, work: _Work) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
-    rows = problem.heads * (problem.q_len + work.keys)  # each query head reads its keys anew
+    rows = problem.heads * (problem.q_len + work.keys)  # each query head reads its keys again
     vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
     return Cost(
         flops=2 * work.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1),
@@ -100,10 +100,10 @@ def _cost(problem: Problem, work: _Work) -> Cost:
 
 
 def lower(problem: Problem, budget: Budget | None = None) -> list[RowBlock]:
-    """The row blocks of a problem with one run each: all rows at once where that needs no mask.
+    """The row blocks of a problem with one run each; a single block of all rows if that needs no mask.
 
     Raises:
-        SpentError: they are more than the budget.
+        SpentError: there are more than the budget allows.
     """
     schedule = _schedule(problem)
     if problem.q_start is not PER_ROW and not _masked(whole := one_run(problem, schedule.whole)):
@@ -112,7 +112,7 @@ def lower(problem: Problem, budget: Budget | None = None) -> list[RowBlock]:
 
 
 def one_run(problem: Problem, block: RowBlock) -> RowBlock:
-    """The row block with one run from its first key to its last; BOUNDED only where it is a causal square."""
+    """The row block with one run from its first key to its last; BOUNDED only if it is a causal square."""
     keys = block.hull
     if not keys:
         return block
@@ -151,7 +151,7 @@ def _pairs(block: RowBlock) -> int:
 
 
 def _mask_copies(problem: Problem) -> int:
-    """Batch rows times heads that a mask tells apart."""
+    """Batch rows times heads with masks of their own."""
     copies = problem.batch if problem.q_start is PER_ROW or not problem.pattern.by_value else 1
     if problem.bias is None:
         return copies
@@ -161,7 +161,7 @@ def _mask_copies(problem: Problem) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FusedCalls:
-    """One fused call for each row block; `blocks` None: too many to keep, so they are made when they are computed."""
+    """One fused call for each row block. If `blocks` is None there are too many to keep; they are made when needed."""
 
     problem: Problem
     blocks: list[RowBlock] | None
@@ -174,7 +174,7 @@ class FusedCalls:
             operands = operands._replace(**{name: getattr(operands, name).to(computing) for name in "qkv"})
         if (block := self._only) is not None:
             k, v, keys, here = operands.k, operands.v, block.runs[0].keys, operands.grid.keys
-            if keys != here:  # the keys between the first and the last allowed one, which may be fewer
+            if keys != here:  # the only run may be shorter than the range of reachable keys
                 own = slice(keys.start - here.start, keys.stop - here.start)
                 k, v = k[:, :, own], v[:, :, own]
             output, log_sum_exp = flash.attend(operands.q, k, v, self._unmasked or self._call(operands, block))
@@ -184,15 +184,14 @@ class FusedCalls:
         if not problem.want:
             return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        return Result(output, **wanted, **tell(problem, operands, log_sum_exp))
+        return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
 
     @cached_property
     def _only(self) -> RowBlock | None:
         """The row block that one call computes, if there is only one."""
         blocks = self.blocks
-        return (
-            blocks[0] if blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs else None
-        )
+        single = blocks is not None and len(blocks) == 1 and blocks[0].times == 1 and blocks[0].runs
+        return blocks[0] if blocks and single else None
 
     @cached_property
     def _unmasked(self) -> flash.Call | None:
@@ -213,7 +212,7 @@ class FusedCalls:
         return output, log_sum_exp
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the row blocks send to the keys that they share is added."""
+        """The gradients of q, k and v; those of keys that several row blocks share are added."""
         q, k, v = saved.q, saved.k, saved.v
         dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=saved.log_sum_exp.dtype) for x in (k, v))
         for rows, keys, call in self._each(operands):

@@ -1,8 +1,8 @@
-"""Linformer in time and memory linear in the length: mix keys and values, then attend to the mixtures.
+"""Linformer in time and memory linear in the length: project keys and values to a few, then attend to those.
 
     softmax(q (E k)ᵀ · scale) (F v)
 
-The mixtures are few and each is seen by every query, so that the rest is one fused call without a mask.
+There are `rank` projected keys, which every query may look at, so attention to them is one fused call without a mask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.mechanisms import Linformer
 
 
 class Projected:
-    """Linformer with every length, padding and way of sharing; computes half types in float32."""
+    """Linformer for any length, padding and sharing of projections; half types are computed in float32."""
 
     name = "linformer"
 
@@ -28,7 +28,7 @@ class Projected:
         if not isinstance(problem.mechanism, Linformer):
             return Refusal(f"it computes Linformer's attention, not {problem.mechanism}")
         if problem.empty:
-            return Refusal("there is nothing to compute, and the fused operations do not survive sizes of 0")
+            return Refusal("there is nothing to compute, and the fused operations fail on sizes of 0")
         if (reason := flash.refusal(problem.dtype, problem.device)) is not None:
             return Refusal(reason)
         return Offer(_cost(problem, problem.mechanism.rank), partial(_run, problem))
@@ -49,12 +49,12 @@ def _run(problem: Problem, operands: Operands) -> Result:
 
 
 def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """(batch, kv_heads, rank, dim); as one product for the whole batch, so that its gradient is never held by row."""
+    """(batch, kv_heads, rank, dim) by one product for all batch rows, so that its gradient is not stored for each."""
     return torch.einsum("hrn,bhnd->bhrd", projection, x)
 
 
 def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
-    """Batch rows without any live key, (batch or 1, 1, 1, 1); None where every row has one."""
+    """Batch rows without a visible key, (batch or 1, 1, 1, 1); None if all keys are visible."""
     seen = problem.pattern.visible_keys(operands.grid)  # (batch or 1, 1, keys), or None for all
     if seen is None:
         seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
@@ -73,7 +73,7 @@ def _cost(problem: Problem, rank: int) -> Cost:
     return Cost(
         flops=2 * dims * (keys * rank + pairs) * times,
         bytes=width * ((2 * keys + problem.batch * problem.heads * problem.q_len + mixtures) * dims + projections),
-        peak_bytes=width * (2 * keys + mixtures) * dims,  # keys and values laid out for one product, and widened
+        peak_bytes=width * (2 * keys + mixtures) * dims,  # keys and values copied for one product, and widened
         pairs=pairs,
         calls=4 * (3 if problem.needs_grad else 1),
     )

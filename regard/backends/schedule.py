@@ -1,13 +1,13 @@
-"""What a pattern becomes for a backend: a schedule, in three words.
+"""A schedule is a pattern in the form that backends compute. Three words describe it:
 
-    schedule    the row blocks of one pattern, for a size of blocks and an alignment of keys that a backend asks for
+    schedule    the row blocks of one pattern, for the block size and alignment of keys that a backend needs
     row block   neighbouring rows (queries), with the runs of keys that one of them may look at
     run         neighbouring keys of a row block: WHOLE, every row may look at all of it; BOUNDED, row i at the keys
-                lo_i <= key < hi_i of it (causal edges, windows, prefixes, documents); BITS, only bits say
+                lo_i <= key < hi_i of it (causal edges, windows, prefixes, documents); BITS, a bit for each pair
 
-The runs of a row block are disjoint and ascending, and together they hold every allowed pair of its rows. A schedule is
-made without looking at a tensor. It is iterated, not stored, and equal blocks that follow each other are one block with
-`times`, so that a window over a million rows is a handful of row blocks. `flat` writes a schedule as int32 arrays, as a
+The runs of a row block are disjoint and ascending, and together they contain every allowed pair of its rows. A schedule
+is made without reading a tensor. It is iterated, not stored. Equal consecutive blocks are one block with a number of
+`times`, so a window over a million rows has only a few row blocks. `flat` writes a schedule as int32 arrays, as a
 native kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is
 the one check behind `strict=True`.
 """
@@ -34,18 +34,19 @@ SHOWN = 12  # row blocks in the text of a schedule
 
 @dataclass(frozen=True)
 class Schedule:
-    """The row blocks of a pattern that is alike for all batch rows and heads, or is only bits where it is not.
+    """The row blocks of a pattern. If the pattern differs between batch rows or heads, all runs are BITS.
 
     Args:
         pattern: which pairs are allowed.
         q_len: rows.
         k_len: keys of the whole call.
-        starts: the least and the largest position of row 0 over the batch rows; None where they are not known, so that
-            every row block has one run of BITS.
-        keys: those that some row may look at, which runs are cut to.
-        rows: of a row block; the last one may be shorter.
-        align: WHOLE runs begin and end at multiples of it where another run follows, and narrower gaps are closed.
-        most: pairs between the first and the last key of a row block, beyond which it gets fewer rows, but at least 16.
+        starts: the least and the largest position of row 0 over the batch rows; None if they are unknown, so that every
+            row block has one run of BITS.
+        keys: the range of keys that some row may look at; runs are limited to it.
+        rows: rows of a row block; the last one may be shorter.
+        align: WHOLE runs begin and end at multiples of it if another run follows, and narrower gaps are closed.
+        most: limit to the pairs between the first and the last key of a row block; above it a block gets fewer rows,
+            but at least 16.
 
     >>> from regard.patterns import CausalWindow
     >>> print(Schedule.of(CausalWindow(100), 1000, 1000, rows=64))
@@ -70,7 +71,7 @@ class Schedule:
     def of(
         cls, pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None, *, rows: int, align: int = 1
     ) -> Schedule:
-        """The schedule of a pattern; by default the last query meets the last key."""
+        """The schedule of a pattern; by default the last query is aligned with the last key."""
         start = k_len - q_len if q_start is None else q_start
         return cls(pattern, q_len, k_len, (start, start), range(k_len), rows, align)
 
@@ -81,7 +82,7 @@ class Schedule:
         return cls(problem.pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), rows, align, most)
 
     def __iter__(self) -> Iterator[RowBlock]:
-        """The row blocks in the order of their rows, equal ones as one with `times`."""
+        """The row blocks in the order of their rows; equal consecutive blocks as one with a number of `times`."""
         at = 0
         while at < self.q_len:
             block = self.block_at(at)
@@ -90,14 +91,14 @@ class Schedule:
             at += block.times * len(block.rows)
 
     def block_at(self, at: int) -> RowBlock:
-        """The row block whose first row is `at`, once."""
+        """The row block whose first row is `at`, with `times` 1."""
         block = self.block_of(range(at, min(self.q_len, at + self.rows)))
         if self.most is None or len(block.rows) * len(block.hull) <= self.most:
             return block
         return self.block_of(block.rows[: max(LEAST_ROWS, self.most // len(block.hull))])
 
     def block_of(self, rows: range) -> RowBlock:
-        """The row block of these rows, however many."""
+        """These rows as one row block; there may be any number of rows."""
         if self.starts is None:
             return RowBlock(rows, (Run(self.keys, Kind.BITS),) if self.keys else ())
         block = row_block(self.pattern, rows, self.starts, self.k_len, self.keys)
@@ -115,7 +116,7 @@ class Schedule:
 
     @property
     def kept(self) -> int:
-        """Pairs that the pattern allows; the structure of the pattern says so, or an estimate where it is too long."""
+        """Pairs that the pattern allows, from its structure; an estimate if the schedule is too long to count."""
         assert self.starts is not None
         return counted(self.pattern, self.q_len, self.k_len, self.starts[0], LOOKS).pairs
 
@@ -123,11 +124,11 @@ class Schedule:
         """All row blocks.
 
         Args:
-            budget: of looks; None for any number.
-            cost: how many runs a look at a row block counts as.
+            budget: how many row blocks may be evaluated; None for any number.
+            cost: for how many evaluations a row block counts.
 
         Raises:
-            SpentError: they need more looks than the budget has.
+            SpentError: they need more evaluations than the budget has.
         """
         found = []
         for block in self:
@@ -137,11 +138,11 @@ class Schedule:
         return found
 
     def estimated(self, measure: Callable[[RowBlock], tuple[float, ...]], cost: int | None = None) -> tuple[int, ...]:
-        """About the sum of `measure` over row blocks of `rows`, each of its numbers apart, from a sample of the blocks.
+        """An estimate of the sum of `measure` over all row blocks, for each of its numbers, from a sample of blocks.
 
         Args:
-            measure: what one row block adds.
-            cost: looks that a block counts as; those of the middle one by default.
+            measure: the numbers that one row block adds.
+            cost: for how many evaluations a block counts; by default those of the middle block.
         """
         assert self.starts is not None
         turns = turning_rows(self.pattern, self.starts[0], self.q_len, self.k_len)
@@ -156,7 +157,7 @@ class Schedule:
         return _Flattening(self).result()
 
     def _times(self, block: RowBlock) -> int:
-        """How often a row block repeats, itself included, where the pattern's structure says so."""
+        """How often a row block repeats, itself included, as far as the pattern's structure shows it."""
         size = len(block.rows)
         left = (self.q_len - block.rows.stop) // size
         if left < 1 or not block.runs or self.starts is None or self.starts[0] != self.starts[1]:
@@ -171,7 +172,7 @@ class Schedule:
         return self.keys.stop if band is None or band.stop is None else min(band.stop, self.keys.stop)
 
     def _shifts(self, by: int) -> bool:
-        """Does moving queries and keys together change nothing, the ends of the keys aside?"""
+        """Whether the pattern stays the same, except at the ends of the keys, if queries and keys move by this much."""
         band = self.pattern.band()
         if band is not None:
             return band.left is not None and band.right is not None
@@ -179,10 +180,10 @@ class Schedule:
         return period is not None and by % period == 0 and not self.pattern.by_length
 
     def _is_interior(self, block: RowBlock) -> bool:
-        """Are no keys of a row block cut off at an end? Then no other ones come into sight further down.
+        """Whether the keys of a row block are not cut off at either end, so that later equal blocks have the same runs.
 
-        A band says so itself. Another pattern is asked again where no end is near: a run that lies beyond the first key
-        here would come into sight as the block is moved on.
+        For a band this follows from its limits. Other patterns are evaluated again far from both ends, where a run that
+        is cut off here would be visible.
         """
         assert self.starts is not None
         first, last = self.starts[0] + block.rows.start, self.starts[0] + block.rows.stop - 1
@@ -223,14 +224,15 @@ def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Ref
     Args:
         problem: the call.
         pairs: those computed, of all batch rows and heads.
-        kept: those allowed, where a backend knows them; by default those that the pattern's structure tells.
+        kept: those allowed, if the backend knows them; by default as counted by the pattern's structure.
     """
     if not problem.strict:
         return None
     if kept is None:
         if problem.counted is None:
             return Refusal(
-                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps is not known without looking"
+                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps "
+                "is unknown without evaluating them"
             )
         kept = problem.counted.pairs
     if pairs <= 2 * kept:
@@ -239,9 +241,9 @@ def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Ref
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:
-    """The row block with WHOLE runs cut to multiples of `align`, and other runs joined over narrower gaps.
+    """The row block with WHOLE runs cut to multiples of `align`, and other runs joined if their gap is narrower.
 
-    An end of a WHOLE run stays where no other run follows.
+    An end of a WHOLE run is not cut if no other run follows.
     """
     ends = {end for run in joined(tuple(run.keys for run in block.runs)) for end in (run.start, run.stop)}
     inner = (
@@ -259,7 +261,7 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
 
 
 def joined(ranges: Ranges, gap: int = 1) -> Ranges:
-    """Sorted ranges with neighbours less than `gap` apart as one.
+    """Sorted ranges, with neighbours that are less than `gap` apart joined into one.
 
     >>> joined((range(0, 3), range(3, 5), range(9, 12)), gap=5)
     (range(0, 12),)
@@ -275,7 +277,7 @@ def joined(ranges: Ranges, gap: int = 1) -> Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """A schedule as int32 arrays, which a native kernel reads.
+    """A schedule as int32 arrays, the form for native kernels.
 
     blocks: (row blocks, 4): first row, end of rows, first run, end of runs.
     runs: (runs, 4): first key, end of keys, kind (0 WHOLE, 1 BOUNDED, 2 BITS), place.
@@ -295,7 +297,7 @@ class Flat:
 
 @dataclass
 class _Flattening:
-    """Row blocks as they come, written into lists of numbers and tensors."""
+    """Writes row blocks one after the other into lists of numbers and tensors."""
 
     schedule: Schedule
     blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -308,7 +310,9 @@ class _Flattening:
     def __post_init__(self) -> None:
         schedule = self.schedule
         if schedule.starts is None or schedule.starts[0] != schedule.starts[1]:
-            raise ValueError("batch rows start apart, so one array does not hold their schedule; write one for each")
+            raise ValueError(
+                "batch rows start at different positions, so their schedules differ; write one for each batch row"
+            )
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
         self.answers = Answers(schedule.pattern, grid)
 
@@ -322,7 +326,7 @@ class _Flattening:
         return Flat(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
 
     def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
-        """The kind of a run once its pairs are looked at, with its bounds (2, rows) or words."""
+        """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""
         if run.kind == Kind.WHOLE:
             return run.kind, None
         allowed = self.answers.allowed(rows, run.keys)  # (rows, keys)

@@ -1,9 +1,9 @@
 """Second derivatives of functions whose first derivatives are written by hand.
 
-A backward pass written by hand returns numbers that autograd cannot differentiate again. `gradients` runs it as it is
-in an ordinary backward pass. When a graph of the backward pass is asked for (`create_graph=True`), or several gradients
-arrive as one batch (`is_grads_batched=True`), it runs it as an operation with a derivative of its own: the function is
-computed again by plain operations, one piece at a time, and each piece is differentiated twice.
+Autograd cannot differentiate a hand-written backward pass again. `gradients` runs such a pass unchanged in an ordinary
+backward pass. With `create_graph=True`, or with several gradients in one batch (`is_grads_batched=True`), it runs the
+pass as an operation with a derivative of its own, which computes the function again by plain operations, one piece at a
+time, and differentiates each piece twice.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from regard.errors import UnsupportedError
 
 Tensors = Sequence[torch.Tensor | None]
 Gradients = Callable[[Tensors], Tensors]  # from the gradients of the outputs to those of the inputs
-Index = Any  # what stands in x[index]
+Index = Any  # anything that can index a tensor
 
 
 @dataclass(frozen=True)
 class Piece:
     """Part of a function as plain differentiable operations.
 
-    The outputs of the function are the sum of what its pieces compute, each added at its own place.
+    The outputs of the function are the results of all pieces, each added at its index.
 
     Args:
-        compute: from this part of each input to this part of each output.
-        inputs: where its part of each input is.
-        outputs: where its part of each output is.
+        compute: a function from this part of each input to this part of each output.
+        inputs: the index of its part in each input.
+        outputs: the index of its part in each output.
     """
 
     compute: Callable[..., Tensors]
@@ -39,13 +39,13 @@ class Piece:
 
 
 def gradients(first: Gradients, pieces: Callable[[], Iterable[Piece]], inputs: Tensors, grads: Tensors) -> Tensors:
-    """The gradients of `inputs` that the backward pass `first` computes, differentiable where that is asked for.
+    """The gradients of `inputs` that the backward pass `first` computes; differentiable with `create_graph=True`.
 
     Args:
         first: the backward pass; it may return None for an input that needs no gradient.
         pieces: the same function in pieces; called when second derivatives are computed.
-        inputs: the function's tensors as autograd knows them, None where there is none.
-        grads: the gradients of its outputs, None where there is none.
+        inputs: the saved tensors of the function, None for omitted ones.
+        grads: the gradients of its outputs, None for outputs without one.
     """
     if not torch.is_grad_enabled():
         return _each(first, grads)
@@ -53,7 +53,7 @@ def gradients(first: Gradients, pieces: Callable[[], Iterable[Piece]], inputs: T
 
 
 def one_by_one(function: Callable[..., Any], size: int, dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
-    """A function of each member of a batch, stacked; `dims` tells where each argument has the axis of the batch."""
+    """A function of each member of a batch, stacked; `dims` has the batch axis of each argument."""
     found = []
     for at in range(size):
         members = (x if dim is None else x.select(dim, at) for x, dim in zip(args, dims, strict=True))
@@ -62,11 +62,11 @@ def one_by_one(function: Callable[..., Any], size: int, dims: Sequence[int | Non
 
 
 def _each(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
-    """A function of tensors, called once for each member where autograd hands over a batch of gradients."""
+    """A function of tensors, called once for each member if autograd passes a batch of gradients."""
     dims = [0 if x is not None and torch._C._functorch.is_legacy_batchedtensor(x) else None for x in tensors]
     if 0 not in dims:
         return function(tensors)
-    level = torch._C._vmapmode_increment_nesting() - 1  # torch has no function that only reads it
+    level = torch._C._vmapmode_increment_nesting() - 1  # PyTorch has no function that only reads the level
     torch._C._vmapmode_decrement_nesting()
     whole: list[Any] = [
         x if x is None or dim is None else torch._remove_batch_dim(x, level, 1, dim)
@@ -77,7 +77,7 @@ def _each(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
 
 
 class _First(torch.autograd.Function):
-    """The backward pass written by hand, as a function of the inputs and of the gradients that arrive."""
+    """The hand-written backward pass, as a function of the inputs and the gradients of the outputs."""
 
     @staticmethod
     def forward(ctx: Any, first: Gradients, pieces: Any, count: int, *tensors: torch.Tensor | None) -> Any:
@@ -105,14 +105,14 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *thirds: torch.Tensor | None) -> Any:
         raise UnsupportedError(
-            "third derivatives of attention are computed by the reference backend alone; give backend='reference'"
+            "only the reference backend computes third derivatives of attention; pass backend='reference'"
         )
 
 
 def _derivative(
     pieces: Iterable[Piece], inputs: Tensors, grads: Tensors, seconds: Tensors, needs: Sequence[bool]
 ) -> list[torch.Tensor | None]:
-    """The gradient of Σ seconds · gradients by every input and by every gradient that arrived."""
+    """The gradient of Σ seconds · gradients with respect to every input and every gradient of an output."""
     whole = (*inputs, *grads)
     sums = [
         torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) if x is not None and need else None
@@ -135,7 +135,7 @@ def _derivative(
 
 
 def _weighted(piece: Piece, inputs: Tensors, grads: Tensors, seconds: Tensors) -> torch.Tensor | None:
-    """Σ seconds · gradients of one piece, differentiable; None where no gradient reaches an input."""
+    """Σ seconds · gradients of one piece, differentiable; None if no input gets a gradient."""
     outputs = piece.compute(*inputs)
     pairs = [(x, g) for x, g in zip(outputs, grads, strict=True) if x is not None and g is not None and x.requires_grad]
     learning = [(x, at) for at, x in enumerate(inputs) if x is not None and seconds[at] is not None]
@@ -154,7 +154,7 @@ def _weighted(piece: Piece, inputs: Tensors, grads: Tensors, seconds: Tensors) -
 
 
 def first_order_only(name: str, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The outputs of a backend without second derivatives: `create_graph=True` is refused in their backward pass."""
+    """The outputs of a backend without second derivatives; their backward pass refuses `create_graph=True`."""
     return _Once.apply(name, *outputs)
 
 
@@ -169,7 +169,7 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         if torch.is_grad_enabled():
             raise UnsupportedError(
-                f"backend {ctx.name!r} has no second derivatives, which create_graph=True asks for; name another one, "
+                f"backend {ctx.name!r} has no second derivatives, which create_graph=True needs; name another one, "
                 f"such as backend='streamed'"
             )
         return None, *grads

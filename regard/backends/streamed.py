@@ -1,8 +1,8 @@
-"""Softmax attention streamed over row blocks, a score block at a time, in memory that grows with the length.
+"""The streamed backend: softmax attention one score block at a time, in memory linear in the length.
 
 It computes what the fused operations cannot: softcap, dropout by `dropout_seed`, gradients of a bias, positions that
-differ by batch row. The forward pass keeps the softmax over the keys met so far; the backward pass computes the scores
-again from the log-sum-exp.
+differ by batch row. The forward pass updates the softmax with each block of keys. The backward pass computes the
+weights again from scores and log-sum-exp.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Sco
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import gradients
-from regard.backends.statistics.second_pass import tell, with_statistics
+from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
 
-# Measured on CPU in float32, as the floating-point operations that take as long:
-PAIR = 70  # for each pair forward: its maximum, difference, exponential and sum
-PAIR_BACKWARD = 130  # and backward: the exponential again and the products around it
-STARTING, BLOCK = 10, 5  # calls: small operations cost less than `Cost.calls` counts
+# Times measured on CPU in float32, in floating-point operations that take as long:
+PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
+PAIR_BACKWARD = 130  # of a pair backward: the exponential again and the products with it
+STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cost.calls`
 
 
 class Streamed:
@@ -52,8 +52,8 @@ class Streamed:
     def run(self, blocking: Blocking, operands: Operands) -> Result:
         problem = blocking.problem
         output, log_sum_exp = stream(blocking, operands)
-        told = tell(problem, operands, log_sum_exp)
-        return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **told)
+        statistics = compute_statistics(problem, operands, log_sum_exp)
+        return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
 
 
 def _cost(blocking: Blocking, size: Size) -> Cost:
@@ -63,7 +63,7 @@ def _cost(blocking: Blocking, size: Size) -> Cost:
     by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
     by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
     by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
-    reads = pairs // (problem.batch * problem.heads * blocking.rows)  # times the keys of each
+    reads = pairs // (problem.batch * problem.heads * blocking.rows)  # keys read by one head, over all row blocks
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
     held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
@@ -85,7 +85,7 @@ class _Stream(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, blocking: Blocking, operands: Operands, v: torch.Tensor, *inputs: torch.Tensor | None) -> Any:
         output, log_sum_exp = forward(Scores(blocking, operands), operands)
-        ctx.save_for_backward(output, log_sum_exp, v, *inputs)  # an edited tensor is noticed too
+        ctx.save_for_backward(output, log_sum_exp, v, *inputs)  # saved, so that autograd detects in-place changes too
         ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -114,7 +114,7 @@ def _backward(
     output: torch.Tensor,
     log_sum_exp: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of v; those of the scores are sent on.
+    """The gradient of v; the gradients of the scores are added to `sent`.
 
     With weights P, dP = grad vᵀ: dS = P (dP - rowsum(grad · output) + grad_log_sum_exp).
     """
@@ -144,10 +144,10 @@ def _backward(
         for block in scores.blocks(row_block):
             one, pull, kept = block.number, pulls[block.number], dropping.kept(block)
             weights = scores.exponentials(scores.compute(block, queries, room, slope).sub_(tops[one]))
-            gradient = torch.bmm(pull, v[one][:, block.columns].mT, out=other.shaped(block.units))  # by the weights
+            gradient = torch.bmm(pull, v[one][:, block.columns].mT, out=other.shaped(block.units))  # of the weights
             if kept is not None:
                 gradient.mul_(kept)
-            gradient.sub_(offsets[one]).mul_(weights)  # by the scores
+            gradient.sub_(offsets[one]).mul_(weights)  # of the scores
             dropped = weights if kept is None else weights.mul_(kept)
             dv_parts[one][:, block.columns].baddbmm_(dropped.mT, pull)
             sent.send(block, gradient, None if slope is None else slope.shaped(block.units))
@@ -155,7 +155,7 @@ def _backward(
     return dv
 
 
-FUSED_PAIRS = 1 << 20  # of a block that a fused operation computes, which needs no workspace but a mask
+FUSED_PAIRS = 1 << 20  # of a block that a fused operation computes; it needs a mask but no workspace
 
 
 def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,9 +165,8 @@ def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Ten
 
 
 def may_be_fused(problem: Problem) -> bool:
-    """Do the fused operations compute the blocks? They are faster, but for a bias that would be spread out for them.
-
-    The backward pass of this file needs no more than their log-sum-exp.
+    """Whether the fused operations compute the blocks of the forward pass. They are faster, unless a bias by distance
+    would have to be written out for every pair. The backward pass of this file needs only their log-sum-exp.
     """
     if problem.softcap is not None or problem.dropout or problem.bias == RELATIVE or problem.mechanism != Softmax():
         return False
@@ -192,7 +191,7 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
 
 
 def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
-    """What is added to the scores of a block, (batch or 1, heads or 1, rows, keys)."""
+    """Mask and bias of a block, to be added to its scores, (batch or 1, heads or 1, rows, keys); None without both."""
     bias, hidden = scores.bias_of(block), None if block.hidden is None else block.of(block.hidden)
     parts = [part for part in (bias, hidden) if part is not None]
     if not parts:
@@ -203,7 +202,7 @@ def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
 
 
 def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    """Corrected whenever a larger score is met.
+    """Output and log-sum-exp by a running softmax, which is rescaled if a block has a larger score than those before.
 
     Source: Online normalizer calculation for softmax, Milakov and Gimelshein 2018, algorithm 3.
     """
@@ -224,7 +223,9 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
             here = (state[block.number] for state in states)
             _absorb(scores, block, queries, room, dropping.kept(block), v[block.number][:, block.columns], *here)
         rows = slice(row_block.rows.start, row_block.rows.stop)
-        share = dropping.factor / total.clamp_min(1)  # a row that sees a key has at least 1, that of its largest score
+        share = dropping.factor / total.clamp_min(
+            1
+        )  # the total is at least 1 unless the row is empty, since the largest score adds 1
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
         log_sum_exp[:, :, rows] = largest.add_(total.log2_()).div_(LOG2E).view(*sizes[:2], len(row_block.rows))
     return _without_spoilt_rows(scores, output, log_sum_exp)
@@ -241,7 +242,7 @@ def _absorb(
     total: torch.Tensor,
     mean: torch.Tensor,
 ) -> None:
-    """One block more into the largest score, the sum of weights and the sum of weighted values, which are changed."""
+    """Add a block to the running largest scores, sums of weights and weighted sums of values, in place."""
     found = scores.compute(block, queries, room)
     larger = torch.maximum(largest, found.amax(-1, keepdim=True))
     correction = largest.sub_(larger).exp2_()
@@ -256,7 +257,7 @@ def _absorb(
 def _without_spoilt_rows(
     scores: Scores, output: torch.Tensor, log_sum_exp: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows without a key are zeros whatever their query holds; only one that is not finite can have spoilt them."""
+    """The output and log-sum-exp with empty rows set to zeros and -inf; a NaN in their query may have changed them."""
     if log_sum_exp.isnan().any():
         empty_rows = scores.find_empty_rows()
         output.masked_fill_(empty_rows[..., None], 0)
@@ -265,7 +266,7 @@ def _without_spoilt_rows(
 
 
 class Dropping:
-    """Which weights stay, block by block; `factor` is what they are multiplied with."""
+    """Dropout block by block: which weights are kept, and the `factor` that they are multiplied by."""
 
     def __init__(self, scores: Scores, operands: Operands) -> None:
         problem = scores.problem

@@ -1,10 +1,10 @@
-"""What stands between a call and a backend: the call, the problem it poses, the plan that answers it, and the result.
+"""From a call to its result: the call, its problem, the plan, and the interface of backends.
 
-tensors    what may be given as q, k and v, and the checks of their axes
-result     the statistics one may ask for, and the result that holds them
-problem    a call as a value, without any number of its tensors
-call       the tensors and options of one call, from which everything else is made
-backend    what a backend is: problem in, offer or refusal out; operands in, result out
-hidden     hidden keys zeroed before a backend runs, and values that are not finite contained after it
-plan       the backend chosen, its cost, why not the others, and the one way to run it
+tensors    the types that q, k and v may have, and the checks of their axes
+result     the statistics that a call can return, and the result that contains them
+problem    sizes and options of a call, without the values of its tensors
+call       the tensors and options of one call
+backend    the interface of backends: from problem to offer or refusal, from operands to result
+hidden     hidden keys are zeroed before a backend runs; values that are not finite are contained after it
+plan       the chosen backend, its cost, the cost or refusal of every other, and how it is run
 """

@@ -1,4 +1,4 @@
-"""What a backend is: it answers a problem with an offer or a refusal, and an offer turns operands into a result."""
+"""The interface of backends: `assess` returns an offer or a refusal, and an offer computes a result from operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.core.tensors import Stored
 from regard.errors import ArgumentError
 from regard.patterns import Grid
 
-# Floating-point operations in the time of one byte moved and of one launch: measured on CPU, estimated for cuda.
+# Floating-point operations that take as long as moving a byte, and as a launch: measured on CPU, estimated for cuda.
 MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 
 
@@ -74,7 +74,7 @@ class Operands(NamedTuple):
 
 
 def reachable_keys(problem: Problem) -> range:
-    """The range of keys outside which no query of this problem may look; found without reading a tensor."""
+    """The range of keys outside which no query of this problem may look; no tensor is read."""
     if problem.q_start is PER_ROW or problem.q_len == 0:
         return range(problem.k_len)
     first = problem.q_start
@@ -83,10 +83,10 @@ def reachable_keys(problem: Problem) -> range:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a backend would spend: floating-point operations, bytes moved, bytes held at once beside in- and output.
+    """The cost of a call: floating-point operations, bytes moved, and the largest memory beside input and output.
 
-    `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are an
-    estimate from a sample of the row blocks.
+    `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are
+    estimates from a sample of the row blocks.
     """
 
     flops: float
@@ -120,7 +120,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Offer:
-    """What computing a problem would cost, and the function that does it.
+    """The cost of computing a problem, and the function that computes it.
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
     """
@@ -131,7 +131,7 @@ class Offer:
 
 
 class Backend(Protocol):
-    """A way to compute problems: it answers with an offer or the reason why not."""
+    """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason."""
 
     name: str
 

@@ -33,10 +33,10 @@ UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.ke
 
 
 class Call(NamedTuple):
-    """The tensors and options of one call, as `attention` takes them; `_replace` derives a changed call.
+    """The tensors and options of one call, as `attention` takes them; `_replace` returns a changed call.
 
-    Nothing is checked when a call is made: `problem` checks everything, and `key` is equal only for calls that pass
-    the same checks, so that a call seen before need not be checked again.
+    Creating a call checks nothing: `problem` makes all checks. Calls with equal keys pass the same checks, so a call
+    whose key is known need not be checked again.
     """
 
     q: torch.Tensor
@@ -56,13 +56,13 @@ class Call(NamedTuple):
     backend: str = "auto"
 
     def key(self) -> Hashable | None:
-        """What a kept plan is found by: every option by type and value, and the properties of every tensor.
+        """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
 
-        None where a plan cannot be found so: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
-        the same properties may mean another call, and a bias object may hold tensors.
+        None if a kept plan cannot be used: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
+        equal properties may need another plan, and a bias object may hold tensors.
 
         Raises:
-            AttributeError, TypeError, ValueError or RuntimeError: something is no tensor; `problem` says what.
+            AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
         """
         if (
             torch._C._is_any_autocast_enabled()
@@ -90,14 +90,14 @@ class Call(NamedTuple):
         return key
 
     def in_numbers(self) -> Call:
-        """The call with Python's numbers where options were given as NumPy scalars or 0-d tensors."""
+        """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
         wrapped = {name: x for name in _NUMBERS if type(x := getattr(self, name)) not in PLAIN}
         return self._replace(**{name: plain(name, x) for name, x in wrapped.items()}) if wrapped else self
 
     def cast(self) -> Call:
-        """The call with its tensors in autocast's dtype where autocast is on.
+        """The call with its tensors in autocast's dtype, if autocast is on.
 
-        float64 stays, and so does what a cache stores. A float64 call keeps its bias as it is, too.
+        float64 tensors and entries of a cache are not cast, nor is the bias of a float64 call.
         """
         q = self.q
         if not isinstance(q, torch.Tensor) or (dtype := autocast_dtype(device := q.device.type)) is None:
@@ -107,16 +107,16 @@ class Call(NamedTuple):
         return self._replace(q=q, k=k, v=v, bias=bias)
 
     def as_planned(self) -> Call:
-        """The call without a number as q_start, which is part of its plan already; a tensor is handed to the plan."""
+        """The call without q_start if that is a number, which is part of the plan; a tensor of q_start is kept."""
         return self if isinstance(self.q_start, torch.Tensor) else self._replace(q_start=None)
 
     def problem(self) -> Problem:
-        """The problem that the call poses, or a refusal that says what does not fit.
+        """The problem of this call, after all checks of its arguments.
 
         Raises:
             ShapeError: tensors that do not fit together.
             ArgumentError: an option outside the values it may take.
-            UnsupportedError: what the mechanism may not be combined with.
+            UnsupportedError: the mechanism does not support a pattern or option of the call.
         """
         q, k, v, bias = self.q, self.k, self.v, self.bias
         mechanism = checked_mechanism(self.mechanism)

@@ -1,4 +1,4 @@
-"""What a mechanism may be combined with, and the tensors that it needs: checked once for all backends."""
+"""Checks that a mechanism supports the options of a call and got the parameters that it needs, for all backends."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
     """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
 
     Args:
-        mechanism: the declaration, whose attributes are the table.
-        pattern: in its canonical form.
-        options: those that were given, of OPTIONS.
-        want: the statistics that were asked for.
+        mechanism: its attributes list what it supports.
+        pattern: the pattern in its canonical form.
+        options: the options that were passed, of OPTIONS.
+        want: the requested statistics.
     """
     allowed = mechanism.patterns
     if allowed is not None:
@@ -32,28 +32,27 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
                 names = ", ".join(kind.__name__ for kind in (Full, *allowed))
                 because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
                 raise UnsupportedError(
-                    f"{mechanism} attends by {names} and these joined by &, and the pattern holds {part}{because}; "
-                    f"use softmax for it"
+                    f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
                 )
     for option in OPTIONS:
         if option in options and option not in mechanism.takes:
             raise UnsupportedError(
-                f"{mechanism} has no {option}: its paper gives it no place there; leave {option} out, or use softmax"
+                f"{mechanism} has no {option}, since its paper defines none; leave {option} out, or use softmax"
             )
     for one in want:
         name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(one), str(one))
         if name not in mechanism.tells:
-            told = ", ".join(known for known in STATISTICS if known in mechanism.tells) or "nothing but its output"
-            raise UnsupportedError(f"{mechanism} cannot tell {name}; it tells {told}")
+            available = ", ".join(known for known in STATISTICS if known in mechanism.tells) or "nothing but its output"
+            raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
 
 
 def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
-    """What was given as parameters=, as a dict, or a refusal."""
+    """The argument parameters= as a dict; anything but a mapping is refused."""
     if given is None:
         return {}
     if not isinstance(given, Mapping | torch.nn.ParameterDict):
         raise ArgumentError(
-            f"parameters is {shown(given)}; it needs the tensors that a mechanism learned by their names, as "
+            f"parameters is {shown(given)}; it needs a dict of the mechanism's learned tensors by name, as "
             f"mechanism.new_parameters(...) makes them"
         )
     return dict(given.items())
@@ -62,11 +61,11 @@ def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torc
 def checked_parameters(
     mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
 ) -> dict[str, torch.Tensor]:
-    """The tensors that the mechanism needs, by name, or a refusal.
+    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices.
 
     Raises:
-        ArgumentError: a tensor that is missing, or one too many.
-        ShapeError: one of another shape or device.
+        ArgumentError: a tensor is missing or unknown.
+        ShapeError: a tensor has another shape or device.
     """
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)

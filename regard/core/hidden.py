@@ -1,4 +1,4 @@
-"""A key that a query may not look at changes no bit of its output, whatever numbers it holds.
+"""Hidden keys and masked pairs change no bit of an output, even if the keys hold NaN.
 
 Before a backend runs, hidden keys are cut away or zeroed. After it has run, the output is checked for numbers that are
 not finite; if there are any, the call is computed again so that they reach only the queries that may look at their key.
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def lasting(self) -> bool:
-        """Is it the same for every call of its problem, and without a tensor that would be kept alive?"""
+        """Whether it is the same for every call of its problem and holds no tensor, so that a plan may keep it."""
         return self.hidden is None and not self.grid.per_batch
 
 
@@ -46,7 +46,7 @@ def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, 
     """The place of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
-        start = q_start.clone()  # a backward pass asks again, perhaps after the caller has counted on
+        start = q_start.clone()  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
     visible = problem.pattern.visible_keys(grid)
     return Place(grid, None if visible is None else ~_for_kv_heads(visible, problem)[..., None])
@@ -97,7 +97,7 @@ def _seed(dropout_seed: int | None) -> int:
 
 
 def masks_pairs(problem: Problem, keys: range) -> bool:
-    """Does the pattern or the bias mask some pairs? A value that is not finite could reach a query through them."""
+    """Whether the pattern or the bias masks some pairs. If so, a value that is not finite could reach other queries."""
     pattern = problem.pattern
     if not keys or problem.empty:
         return False
@@ -111,7 +111,7 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
 
 
 def looks_sound(output: torch.Tensor) -> bool:
-    """Is the sum of the output finite? Always True on other devices than the CPU, where reading it would block."""
+    """Whether the sum of the output is finite; always True on devices where reading it would block, all but the CPU."""
     if not output.is_cpu:
         return True
     total = output.sum(dtype=torch.float32) if output.dtype.itemsize == 2 else output.sum()

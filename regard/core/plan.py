@@ -1,4 +1,4 @@
-"""Plans: which backend computes a problem, what it costs, why not another, and the one way to run it."""
+"""Plans: the backend chosen for a problem, its cost, the cost or refusal of every other, and how it is run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_trac
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.mechanisms import Softmax
 
-UNASKED_BYTES = 4 * 2**30  # beside the tensors; a backend that needs more, and more than they, runs only if named
+# A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
+UNASKED_BYTES = 4 * 2**30
 FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
 _SOFTMAX = Softmax()
 
@@ -79,8 +80,8 @@ class Plan:
         """
         if torch.compiler.is_compiling():
             raise UnsupportedError(
-                "a plan is not followed inside torch.compile, where attention itself is compiled; call attention "
-                "there, or follow the plan outside, where this works"
+                "a plan cannot be run inside torch.compile, where attention itself is compiled; call attention "
+                "there, or run the plan outside"
             )
         try:
             place = self._places.get(key := call.key())
@@ -111,7 +112,7 @@ class Plan:
 
     @property
     def asked(self) -> str:
-        """The statistics asked for, in words."""
+        """The requested statistics as text."""
         return ", ".join(map(str, self.problem.want)) or "the output alone"
 
     def to_json(self) -> str:
@@ -154,7 +155,7 @@ class Plan:
         """The result of a call whose key is not known, or that autocast changes."""
         refuse_tracing()
         if (cast := call.cast()) is not call:
-            with torch.autocast(cast.q.device.type, enabled=False):  # the backend alone decides in what it computes
+            with torch.autocast(cast.q.device.type, enabled=False):  # the backend chooses in what it computes
                 return self.result_of(cast)
         self._check(call)
         if has_no_values(call.q, call.k, call.v):
@@ -174,7 +175,7 @@ class Plan:
 
     @cached_property
     def _adds_gradients(self) -> bool:
-        """Are gradients of half precision added from output and statistics, where parts may cancel?"""
+        """Whether half-precision gradients of output and statistics are added, whose parts may cancel."""
         problem = self.problem
         half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
         return half and learning and bool(set(problem.want) - {"log_sum_exp"})
@@ -189,7 +190,7 @@ class Plan:
 
     @cached_property
     def _enter_as_prepared(self) -> bool:
-        """Does the backend take plain tensors as `prepare` left them?"""
+        """Whether the backend takes plain tensors as `prepare` returns them."""
         mechanism = self.problem.mechanism
         return not self._adds_gradients and not mechanism.projects
 
@@ -258,7 +259,7 @@ class Plan:
 
 
 class AttentionDetail:
-    """Output, plan and statistics of one call; a statistic that was not asked for raises instead of being None."""
+    """Output, plan and statistics of one call; reading a statistic that was not requested raises."""
 
     def __init__(self, result: Result, plan: Plan) -> None:
         self._result = result
@@ -308,7 +309,7 @@ class AttentionDetail:
         found = getattr(self._result, name)
         if found is None:
             name = "weights_of" if name == "chosen_weights" else name
-            raise RegardError(f"{name} was not asked for; add it to want= (asked: {self.plan.asked})")
+            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.plan.asked})")
         return found
 
     def __repr__(self) -> str:
@@ -316,7 +317,7 @@ class AttentionDetail:
 
 
 def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
-    """Ask every backend, take the cheapest, or the named one.
+    """The plan with the cheapest backend for a problem, or with the named one.
 
     Raises:
         UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
@@ -331,7 +332,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         )
     if not offers:
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
-        raise UnsupportedError(f"nothing computes {problem}: {reasons}")
+        raise UnsupportedError(f"no backend computes {problem}: {reasons}")
     answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
     expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
@@ -361,7 +362,7 @@ def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend:
 
 def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
     if problem.forward_mode and name != FORWARD_MODE:
-        return Refusal(f"it has no forward-mode derivatives; {FORWARD_MODE} has")
+        return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
     return backend.assess(problem)
 
 

@@ -1,4 +1,4 @@
-"""A call as a value, which is what plans are made for, and the checks of the options that it holds."""
+"""The problem of a call, for which plans are made, and the checks of its options."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from regard.patterns.survey import LOOKS
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 _SOFTMAX = Softmax()
-FARTHEST = 2**62  # positions beyond would leave int64
+FARTHEST = 2**62  # positions beyond it could overflow int64
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes, dtypes, pattern and options of a call, without any number of its tensors; equal problems share a plan.
+    """Sizes, dtypes, pattern and options of a call, without the values of its tensors; equal problems share a plan.
 
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
-    `bias_learns`: does it need a gradient? `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing is run, so that costs may be estimates. `forward_mode`: a tensor has a
+    `bias_learns`: the bias needs a gradient. `storage` is the dtype in which a cache holds keys and values.
+    `outlined`: there are no tensors and nothing is run, so costs may be estimates. `forward_mode`: a tensor has a
     tangent (forward-mode automatic differentiation).
     """
 
@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def lowered(self) -> Problem:
-        """The problem as backends get it: the projections of queries and keys that a score has are done before."""
+        """The problem as backends get it: queries and keys are projected already, if the score projects them."""
         mechanism = self.mechanism
         if not mechanism.is_softmax or mechanism == _SOFTMAX:
             return self
@@ -87,7 +87,7 @@ class Problem:
 
     @property
     def empty(self) -> bool:
-        """Is there nothing to compute?"""
+        """Whether there is nothing to compute."""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
 
     @property
@@ -198,7 +198,7 @@ def checked_seed(dropout_seed: int) -> int:
 
 
 def carries_tangent(*given: object) -> bool:
-    """Does one of these have a tangent of forward-mode automatic differentiation?"""
+    """Whether one of these has a tangent of forward-mode automatic differentiation."""
     if forward_ad._current_level < 0:  # outside of every dual_level and jvp
         return False
     tensors: list[object] = []
@@ -208,7 +208,7 @@ def carries_tangent(*given: object) -> bool:
 
 
 def learns(bias: torch.Tensor | Bias | None) -> bool:
-    """Does a bias need a gradient from this call?"""
+    """Whether a bias needs a gradient from this call."""
     if bias is None or not torch.is_grad_enabled():
         return False
     return bias.learns if isinstance(bias, Bias) else bias.requires_grad
@@ -247,5 +247,5 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
     mask = "give pattern=Explicit(mask), True = may look"
     if not padding:
         return mask
-    span = "say which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
+    span = "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
     return f"{mask}, or if it marks padding {span}" if square else span

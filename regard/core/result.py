@@ -1,4 +1,4 @@
-"""The statistics one may ask for besides the output of a call, and the result that holds them."""
+"""The statistics that a call can return besides its output, and the result that contains them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class WeightsOf:
         return f"weights_of(rows={list(self.rows)}, heads={'all' if self.heads is None else list(self.heads)})"
 
     def check(self, heads: int, q_len: int) -> None:
-        """Raise an ArgumentError if a call of these sizes has not all of the rows and heads."""
+        """Raise an ArgumentError unless a call of these sizes has all of the rows and heads."""
         for name, asked, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
             for one in asked:
                 if not 0 <= one < size:
-                    raise ArgumentError(f"weights_of asks for {name} {one}; this call has {name}s 0 to {size - 1}")
+                    raise ArgumentError(f"weights_of requests {name} {one}; this call has {name}s 0 to {size - 1}")
 
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
@@ -46,7 +46,7 @@ NAMES = ("log_sum_exp", "entropy", "received", "distance", "weights")
 
 
 def top_keys(count: int) -> TopKeys:
-    """Ask for the `count` largest weights of each query; missing ones have index -1 and weight 0.
+    """Request the `count` largest weights of each query; missing ones have index -1 and weight 0.
 
     >>> print(top_keys(8))
     top_keys(8)
@@ -58,7 +58,7 @@ def top_keys(count: int) -> TopKeys:
 
 
 def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> WeightsOf:
-    """Ask for the weights of some queries, without those of all others.
+    """Request the weights of some queries only.
 
     Args:
         rows: which queries of the call, counted from 0.
@@ -72,7 +72,7 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
         if asked is not None and len(set(asked)) < len(asked):
             raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; name each once")
         if asked == ():
-            raise ArgumentError(f"weights_of({name}=[]) asks for nothing; name at least one")
+            raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
     return WeightsOf(chosen["rows"] or (), chosen["heads"])
 
 
@@ -87,7 +87,7 @@ def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
 
 
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
-    """The statistics asked for, each once; an unknown one is refused with the names of all."""
+    """The requested statistics, each once; an unknown one is refused with the names of all."""
     single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
     asked: tuple[Any, ...] = (want,) if single else tuple(want)
     for one in asked:
@@ -96,14 +96,17 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
                 f"want={shown(one)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
                 f"weights_of(rows, heads)"
             )
-    for kind, advice in ((TopKeys, "top_keys twice; ask for the larger number"), (WeightsOf, "weights_of twice; ask")):
+    for kind, advice in (
+        (TopKeys, "top_keys twice; request the larger number"),
+        (WeightsOf, "weights_of twice; request it"),
+    ):
         if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:
             raise ArgumentError(f"want holds {advice} once")
     return tuple(dict.fromkeys(asked))
 
 
 def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
-    """The want of this kind, if there is one."""
+    """The requested statistic of this kind, if there is one."""
     return next((want for want in wants if isinstance(want, kind)), None)
 
 
@@ -116,7 +119,7 @@ class TopKeysFound:
 
 
 class Result(NamedTuple):
-    """What a backend returns; statistics that were not asked for are None.
+    """What a backend returns; statistics that were not requested are None.
 
     output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
     received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.

@@ -1,7 +1,7 @@
-"""Calls of tensors without values (the meta device, FakeTensorMode): shapes and dtypes without computing.
+"""Calls with tensors without values (the meta device, FakeTensorMode): shapes and dtypes without computing.
 
-No backend is chosen for them, since what a pattern keeps may depend on values: their plan has the backend "shapes".
-Gradients of any order have the right shapes too.
+No backend is chosen, since the kept pairs may depend on values; the backend of their plan is "shapes". Gradients of any
+order have the right shapes too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NOTHING = Cost(0, 0, 0, 0, calls=0)
 
 
 def has_no_values(*tensors: Any) -> bool:
-    """Is one of these a tensor without values?"""
+    """Whether one of these is a tensor without values."""
     for x in tensors:
-        if type(x) is torch.Tensor:  # the usual case first: this is asked of every call
+        if type(x) is torch.Tensor:  # the usual case first, since every call is checked
             if x.is_meta:
                 return True
         elif _holds_none(x.numbers if isinstance(x, Stored) else x):
@@ -44,7 +44,7 @@ def offer_of_shapes() -> Offer:
 
 def _refuse_values(operands: Operands) -> Result:
     raise UnsupportedError(
-        "this plan was made for tensors without values, so it computes nothing; plan again with these"
+        "this plan was made for tensors without values, so it computes nothing; make a new plan for these tensors"
     )
 
 
@@ -52,7 +52,7 @@ def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Res
     """The result of a call in empty tensors like q, connected to all tensors of the call for their gradients.
 
     Args:
-        problem: what was called.
+        problem: the problem of the call.
         keys: columns of the statistics that have one for each key.
         q: the queries; others: keys, values, bias and parameters of the call.
     """

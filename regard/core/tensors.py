@@ -1,6 +1,6 @@
-"""What may be given as q, k and v: dense tensors, vectors as a cache stores them, and outlines for estimates of cost.
+"""The types that q, k and v may have: dense tensors, vectors as a cache stores them, and outlines for planning.
 
-Their axes are named and checked here, once, so that everything else may rely on the sizes.
+Their axes are named and checked here, so that all other code can rely on the sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xp
 class Stored:
     """Vectors of positions `first` and on, (batch, kv_heads, held, dim); a number is `numbers · scales`.
 
-    It stands wherever attention takes k or v. Its `shape` counts the positions before `first` too, which are gone:
+    Attention takes it as k or v. Its `shape` includes the positions before `first`, whose vectors are no longer stored;
     a pattern that reaches one of them is refused.
 
     Args:
@@ -59,7 +59,7 @@ class Stored:
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, kv_heads, positions, dim), those no longer held included."""
+        """(batch, kv_heads, positions, dim), including those no longer stored."""
         batch, kv_heads, held, dim = self.numbers.shape
         return torch.Size((batch, kv_heads, self.first + held, dim))
 
@@ -75,7 +75,7 @@ class Stored:
 
     @property
     def requires_grad(self) -> bool:
-        """Does autograd remember where the numbers came from?"""
+        """Whether autograd tracks the numbers."""
         return self.numbers.requires_grad
 
     def dim(self) -> int:
@@ -83,7 +83,7 @@ class Stored:
         return self.numbers.dim()
 
     def cut(self, keys: range) -> Stored:
-        """The vectors at the positions `keys` alone, counted from 0.
+        """The vectors at the positions `keys`, counted from 0.
 
         Raises:
             ArgumentError: positions that are no longer held.
@@ -109,7 +109,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Outline:
-    """A tensor of a call that is only planned: its sizes, which may be larger than any memory."""
+    """The sizes of a tensor, for calls that are only planned; they may be larger than any memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -122,7 +122,7 @@ class Outline:
 
 
 def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str, int]:
-    """Size of every named axis, where tensors that share a name must share its size.
+    """The size of every named axis; axes with the same name must have the same size.
 
     Args:
         named: for each tensor's name, the tensor and its axes as one string of words.
@@ -186,7 +186,7 @@ def _way_of_nested(name: str, layout: torch.layout) -> str:
         )
     return (
         "attention takes nested q, k and v of layout torch.jagged and shape (batch, heads, ragged length, size): make "
-        "them with layout=torch.jagged, or pad them and say the lengths by pattern=KeySpan(0, lengths)"
+        "them with layout=torch.jagged, or pad them and give the lengths as pattern=KeySpan(0, lengths)"
     )
 
 
@@ -201,7 +201,7 @@ def refuse_tracing() -> None:
     """Raise an UnsupportedError while torch.jit.trace records."""
     if torch.jit.is_tracing():
         raise UnsupportedError(
-            "attention is planned by the sizes of a call and is not recorded by torch.jit.trace, which keeps those of "
+            "attention makes a plan for the sizes of a call and does not support torch.jit.trace, which keeps those of "
             "one example; use torch.export or torch.compile"
         )
 
@@ -212,7 +212,7 @@ def bind_attention(
     v: torch.Tensor | Stored | Outline,
     own_key_dim: bool = False,
 ) -> dict[str, int]:
-    """Sizes of one attention call, after every check of q, k and v.
+    """The sizes of one attention call, after all checks of q, k and v.
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
 
@@ -237,7 +237,7 @@ def bind_attention(
         if tensors[name].device != q.device:
             raise ShapeError(f"q is on {q.device} but {name} on {tensors[name].device}; move one of them")
     if k.dtype != v.dtype or isinstance(k, Stored) != isinstance(v, Stored):
-        raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache holds both alike")
+        raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache stores both in one dtype")
     if 0 in (sizes["head_dim"], sizes["key_dim"]):
         raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension")
     heads, kv_heads = sizes["heads"], sizes["kv_heads"]
@@ -250,7 +250,7 @@ def bind_attention(
 
 
 def is_casting(device: str) -> bool:
-    """Does autocast change dtypes on this kind of device here?"""
+    """Whether autocast is on for this kind of device."""
     return device in _DEVICES and torch.is_autocast_enabled(device)
 
 

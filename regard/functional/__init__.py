@@ -1,4 +1,4 @@
-"""Attention as one function, the plan it follows, its statistics, and attention merged from several.
+"""The public functions: attention, its plan, its statistics, and merging of attention over several sets of keys.
 
 `api` holds the four functions, `kept` the plans that equal calls share. The other modules compute a call inside
 torch.compile (`compiled`), inside torch.func (`transforms`) and with nested tensors (`jagged`).

@@ -1,4 +1,4 @@
-"""The public functions: attention, the plan it follows, its statistics, and attention merged from several."""
+"""The public functions: attention, its plan, its statistics, and merging of attention over several sets of keys."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def attention(
         bias: added to the scores: a tensor broadcastable to (batch, heads, q_len, k_len), or one of `regard.bias`.
         softcap: scores become softcap · tanh(scores / softcap).
         scale: multiplies the dot products; 1 / sqrt(head_dim) by default.
-        dropout: share of the weights dropped, always applied.
-        dropout_seed: decides which ones; drawn from torch's generator by default.
-        q_start: position of the first query, a number or int64 (batch,); by default the last query meets the last key.
+        dropout: share of the weights that is dropped; it is always applied.
+        dropout_seed: determines which weights are dropped; drawn from torch's generator by default.
+        q_start: position of the first query, a number or int64 (batch,); by default the ends of queries and keys align.
         backend: "auto" for the cheapest, or the name of one, which then computes the call or raises.
         strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
         parameters: the tensors that the mechanism learned, by name; `mechanism.new_parameters` makes them.
@@ -126,7 +126,7 @@ def plan_attention(
     backend: str = "auto",
     **options: Any,
 ) -> Plan:
-    """The plan that `attention` would follow: which backend, what it costs, and why not the others.
+    """The plan that `attention` would use: the chosen backend, its cost, and the cost or refusal of every other.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
@@ -137,7 +137,7 @@ def plan_attention(
         options: as for `attention`.
 
     Returns:
-        A frozen plan; `print(plan)` shows it, `plan.run(q, k, v)` follows it.
+        A frozen plan; `print(plan)` shows it, `plan.run(q, k, v)` runs it.
 
     >>> x = torch.randn(1, 2, 64, 8)
     >>> plan = plan_attention(x, x, x, pattern="causal")
@@ -164,7 +164,7 @@ def attention_detail(
     parameters: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
 ) -> AttentionDetail:
-    """`attention` together with the statistics asked for.
+    """`attention` with statistics.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
@@ -174,7 +174,7 @@ def attention_detail(
         options: as for `attention`.
 
     Returns:
-        Output, the statistics asked for, and the plan. Weights are those before dropout.
+        Output, the requested statistics, and the plan. Weights are those before dropout.
 
     >>> x = torch.zeros(1, 1, 2, 4)
     >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
@@ -185,7 +185,7 @@ def attention_detail(
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One attention from several over disjoint keys, exact and differentiable.
+    """Merge attention over disjoint sets of keys into attention over all of them, exactly and differentiably.
 
         log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
 

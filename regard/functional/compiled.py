@@ -1,8 +1,8 @@
-"""`attention` inside torch.compile and torch.export: one operation, which the compiler does not look into.
+"""`attention` inside torch.compile and torch.export: one operation, which the compiler does not trace into.
 
-While a graph is traced, values and perhaps sizes are unknown, so nothing can be planned. The graph holds the operation
-`regard::attention` with tensors and plain values: a pattern as its text, a bias by distance as its table. When it runs
-it plans and computes as outside a graph, so that every backend and every length works.
+While a graph is traced, values and perhaps sizes are unknown, so no plan can be made. The graph contains the operation
+`regard::attention` with tensors and plain values: a pattern as its text, a bias by distance as its table. When the
+operation runs it makes a plan and computes as outside a graph, so that every backend and every length works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
-# `learns`, `bias_learns`: do q, k and v, does the bias need a gradient?
+# `learns`, `bias_learns`: whether q, k and v, and the bias, need a gradient.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? q_start, Tensor? dropout_seed, *, str pattern, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
@@ -39,7 +39,7 @@ torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
-# Not None while torch.compile would compile the next function that is called, as it does between two graphs.
+# Not None while torch.compile would compile the next function call, as between two graphs.
 compiler_beside: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _OUTSIDE = "call attention outside of torch.compile, where this works"
 
@@ -59,7 +59,7 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
             )
         refuse_tracing()
-        if compiler_beside() is None:  # asking for the compiler would load it, which takes seconds
+        if compiler_beside() is None:  # importing the compiler takes seconds
             return function(*args, **options)
         if not apart:
             apart.append(torch.compiler.disable(function))
@@ -73,8 +73,8 @@ def traced_attention(call: Call) -> torch.Tensor:
 
     Raises:
         UnsupportedError: what cannot be written into a graph. The compiler then leaves this call out of its graph or,
-            with fullgraph=True, stops and quotes the sentence. What other calls refuse, the operation refuses as it
-            runs.
+            with fullgraph=True, stops and quotes the sentence. Other refusals are raised when the
+            operation runs.
     """
     _check_traceable(call)
     softcap, scale = _number("softcap", call.softcap), _number("scale", call.scale)
@@ -137,14 +137,14 @@ def _text(pattern: Pattern | str | None) -> str:
     given = as_pattern(pattern)
     if not given.by_value:
         raise UnsupportedError(
-            f"pattern {given!s} holds a tensor or a function, and a compiled call knows a pattern by its text; "
+            f"pattern {given!s} holds a tensor or a function, and a compiled call stores a pattern as its text; "
             f"use a pattern of numbers, or {_OUTSIDE}"
         )
     return str(_steady(given))
 
 
 def _steady(value: Any) -> Any:
-    """The same pattern in constant numbers: a compiler takes numbers that change between calls for sizes, which have
+    """The same pattern with constant numbers. A compiler treats numbers that change between calls as sizes, which have
     no text."""
     if isinstance(value, Pattern):
         same = object.__new__(type(value))
@@ -170,12 +170,12 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     if seed is None:
         return torch.randint(2**62, (), device="cpu") if dropout > 0 else None
     seed = checked_seed(seed)
-    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the last 64 bits count
+    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the lowest 64 bits are used
     return torch.full((), folded, dtype=torch.int64, device="cpu")
 
 
 class Table(Bias):
-    """A bias by distance, read from a table."""
+    """A bias by distance that is read from a table."""
 
     def __init__(self, table: torch.Tensor, lowest: int) -> None:
         self.table, self.lowest = table, lowest
@@ -196,14 +196,14 @@ def _forward(*tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> tor
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
 def _backward(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> list[torch.Tensor]:
-    """Gradients of those of q, k, v and bias that learn. The forward pass is computed again, so any backend will do."""
+    """Gradients of those of q, k, v and bias that learn. The forward pass is computed again, by any backend."""
     leaves, learning = _leaves(tensors[:4], learns, bias_learns)
     output = _answer(*leaves, *tensors[4:], with_graph=True, **call)
     return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
 def _leaves(tensors: tuple[Any, ...], learns: bool, bias_learns: bool) -> tuple[list[Any], list[torch.Tensor]]:
-    """q, k, v and bias cut from their graph, and those of them that learn."""
+    """q, k, v and bias detached from their graph, and those of them that need gradients."""
     needs = (learns, learns, learns, bias_learns)
     pairs = zip(tensors, needs, strict=True)
     leaves = [
@@ -228,7 +228,7 @@ def _answer(
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     call = Call(q, k, v, added, dropout_seed=seed, q_start=first if q_start is None else q_start, **options)
-    with torch.enable_grad():  # so that the plan is that of the call outside a graph
+    with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         plan = plan_of(call)
     with torch.set_grad_enabled(with_graph):
         return plan.result_of(call.as_planned()).output

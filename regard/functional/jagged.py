@@ -24,7 +24,7 @@ def is_nested(*tensors: Any) -> bool:
 
 
 def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor]]:
-    """The call of one packed row that stands for a call of jagged tensors.
+    """A call of jagged tensors as a call of dense tensors with one batch row, in which the documents are packed.
 
     A document is a batch row. Each attends to its own keys, and patterns count positions from its start.
 
@@ -47,7 +47,7 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     for name, tensor in named:
         _check(name, tensor)
     if not torch.equal(_offsets(k), _offsets(v)):
-        raise ShapeError("k and v are nested tensors of different lengths; document by document they come in pairs")
+        raise ShapeError("k and v are nested tensors of different lengths; each key needs a value")
     if len(_offsets(q)) != len(_offsets(k)):
         raise ShapeError(f"q holds {q.shape[0]} documents and k {k.shape[0]}; document d of q attends to document d")
     alike = torch.equal(_offsets(q), _offsets(k))
@@ -68,7 +68,8 @@ def _packed_pattern(
     q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
     summing = mechanism is not None and not mechanism.is_softmax
     pattern = pattern.canonical()
-    if summing and alike and pattern.period == 1 and q.values().shape[1]:  # these mechanisms take documents by ids only
+    # linear mechanisms take documents only by ids
+    if summing and alike and pattern.period == 1 and q.values().shape[1]:
         return pattern & SameDocument(_ids(q))
     return PerDocument(pattern, q_edges, k_edges)
 
@@ -80,7 +81,7 @@ def _ids(x: torch.Tensor) -> torch.Tensor:
 
 
 def _offsets(x: torch.Tensor) -> torch.Tensor:
-    """Where documents start and end among the packed positions, (documents + 1,)."""
+    """The first packed position of each document, and the end of the last, (documents + 1,)."""
     return x.offsets()  # ty: ignore[missing-attribute]
 
 
@@ -114,6 +115,6 @@ def _refuse_options(call: Call, alike: bool) -> None:
         )
     if call.q_start is not None:
         raise UnsupportedError(
-            "q_start beside nested tensors has no meaning, since in each document the last query meets the last key; "
+            "q_start beside nested tensors has no meaning, since in each document the last query is at the last key; "
             "leave it out, or call attention for each document"
         )

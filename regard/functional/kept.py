@@ -1,7 +1,7 @@
-"""Plans that are kept: equal calls share one plan, and an equal call is not checked again.
+"""The cache of plans: equal calls share one plan and are checked once.
 
-A call is looked up by its key. A new one is checked, made a problem and planned; calls that make equal problems share
-a plan.
+A call is looked up by its key. If the key is new, the call is checked and its problem is looked up; calls with equal
+problems share a plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plan_of(call: Call) -> Plan:
     problem = call.problem()
     if has_no_values(call.q, call.k, call.v):
         return make_plan_of_shapes(problem, BACKENDS, call.backend)
-    if not problem.pattern.by_value:  # equal only to itself, so that no other call would find the plan
+    if not problem.pattern.by_value:  # the pattern is equal only to itself, so no other call could use the plan
         return make_plan(problem, BACKENDS, call.backend)
     check_backend(call.backend, BACKENDS)
     plan = _plans.get((problem, call.backend))

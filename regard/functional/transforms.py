@@ -1,8 +1,8 @@
 """`attention` inside torch.func: grad, vjp, jacrev and vmap, and combinations such as per-sample gradients.
 
-For a transform a call is one operation, whose derivative is the same operation one order higher. Inside it the
-tensors are plain, so every backend works. vmap's axis is merged with the batch axis where nothing differs by batch row;
-otherwise its members are computed one after the other.
+A transform treats a call as one operation, whose derivative is again such an operation. Inside it the tensors are
+plain, so every backend works. vmap's axis is merged with the batch axis if nothing differs by batch row; otherwise its
+members are computed one after the other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FORWARD = torch._C._functorch.TransformType.Jvp
 
 
 def transforming() -> bool:
-    """Is this call inside a transform of torch.func that has no forward-mode derivative in it?
+    """Whether this call is inside a transform of torch.func without forward-mode derivatives.
 
-    Forward-mode derivatives are those of the reference's plain operations and need no rule of their own.
+    Forward-mode derivatives are computed by the plain operations of the reference and need no rule here.
     """
     stack = torch._C._functorch.get_interpreter_stack()
     return bool(stack) and all(one.key() != _FORWARD for one in stack)
@@ -40,7 +40,7 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
     """The result of `compute(call)`, as torch.func differentiates and batches it.
 
     Raises:
-        UnsupportedError: a call that no transform can take.
+        UnsupportedError: the call is not supported inside transforms.
     """
     pattern = _checked_pattern(call)
     bias, lowest = call.bias, None
@@ -68,9 +68,9 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
 
 
 def _checked_pattern(call: Call) -> Pattern:
-    """The pattern of a call that a transform can be handed, or an UnsupportedError."""
+    """The pattern of a call, after checks that a transform supports the call."""
     if isinstance(call.k, Stored) or isinstance(call.v, Stored):
-        raise UnsupportedError("keys and values of a cache have no transforms of torch.func; give plain tensors")
+        raise UnsupportedError("keys and values of a cache are not supported inside torch.func; give plain tensors")
     if call.dropout and call.dropout_seed is None:
         raise UnsupportedError(
             f"dropout={call.dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
@@ -125,7 +125,7 @@ def _folded(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor 
 
 def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor | None) -> Tensors:
     """The gradients of `count` tensors that `call` takes, from these tensors and the gradients of what it returns."""
-    again = torch.is_grad_enabled()  # will the result be differentiated again?
+    again = torch.is_grad_enabled()  # whether the result may be differentiated again
     with torch.enable_grad():
         tensors = [_fresh(x, again) for x in given[:count]]
         outputs = call(*tensors)
@@ -154,7 +154,7 @@ def _fresh(x: torch.Tensor | None, again: bool) -> torch.Tensor | None:
 
 
 def _holds_wrapped(value: Any) -> bool:
-    """Does a pattern hold a tensor that a transform of torch.func made?"""
+    """Whether a pattern holds a tensor that a transform of torch.func made."""
     if isinstance(value, torch.Tensor):
         return torch._C._functorch.is_functorch_wrapped_tensor(value)
     if isinstance(value, tuple | list):

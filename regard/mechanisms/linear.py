@@ -129,7 +129,7 @@ class Products(FeatureMap):
 
 @dataclass(frozen=True)
 class LinearTransformer(Kernelised, also=("linear",)):
-    """Weights are dot products of features, so that their sum over keys is a matrix, whatever the length.
+    """Weights are dot products of features, so that the sum over keys is a matrix of constant size.
 
         output_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i) Σ_j φ(k_j)
 

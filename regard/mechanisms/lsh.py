@@ -120,14 +120,14 @@ class LSH(Mechanism):
         length = keys.norm(dim=-1, keepdim=True)
         return keys / length.masked_fill(length == 0, 1)
 
-    def own_keys(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, live: torch.Tensor | None) -> torch.Tensor:
+    def own_keys(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, visible: torch.Tensor | None) -> torch.Tensor:
         """The column of the key that each query is: (batch or 1, q_len); one past the last where it has none.
 
         Args:
             q: (batch, heads, q_len, head_dim).
             k: (batch, heads, keys, head_dim).
             grid: where these stand.
-            live: None, or which keys are not hidden, (batch or 1, keys).
+            visible: which keys are visible, (batch or 1, keys); None for all.
 
         Raises:
             ArgumentError: queries that are not the keys at their positions.
@@ -135,10 +135,10 @@ class LSH(Mechanism):
         keys = len(grid.keys)
         own = grid.q_pos.view(-1 if grid.per_batch else 1, q.shape[2]) - grid.keys.start
         own = own.masked_fill((own < 0) | (own >= keys), keys)
-        if live is not None:
-            rows = max(len(own), len(live))
-            own, live = own.expand(rows, -1), F.pad(live, (0, 1)).expand(rows, -1)
-            own = own.masked_fill(~live.gather(1, own), keys)
+        if visible is not None:
+            rows = max(len(own), len(visible))
+            own, visible = own.expand(rows, -1), F.pad(visible, (0, 1)).expand(rows, -1)
+            own = own.masked_fill(~visible.gather(1, own), keys)
         if not _same_tensor(q, k):
             self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
         return own

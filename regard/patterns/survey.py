@@ -1,7 +1,7 @@
-"""Sums over row blocks: exact while there are few to look at, else estimated from a sample of them.
+"""Sums over row blocks: exact if there are few, otherwise estimated from a sample.
 
-`regard plan` takes sizes that no memory holds, so the time to plan must not grow with them. Exact code spends a
-`Budget`; when that is used up, `estimated` takes a sample of the blocks, with more of them at the rows where a pattern
+`regard plan` takes sizes larger than any memory, so the time to plan must not grow with them. Exact code spends a
+`Budget`. When that is used up, `estimated` takes a sample of the blocks, with more of them near rows where a pattern
 changes.
 """
 
@@ -19,9 +19,11 @@ from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
 
 LOOKS = 1 << 10  # row blocks evaluated one by one before a sample is taken; one with many runs counts as several
-SAMPLE = 256  # looks of a sample; fewer where each is expensive, at least LEAST between two changes of a pattern
+SAMPLE = 256  # blocks of a sample; fewer if each is expensive, but at least LEAST between two changes of a pattern
 LEAST = 4
-MOST_TURNS = 128  # rows at which a window meets an end of keys; rows at which a set of queries ends are not limited
+MOST_TURNS = (
+    128  # rows at which a window reaches an end of the keys; rows at which a set of queries ends are not limited
+)
 PARTS = 1 << 10  # sums of fractions are kept in units of 1 / PARTS
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly modulo 1 (low-discrepancy sequence)
 
@@ -32,15 +34,15 @@ class SpentError(Exception):
 
 @dataclass
 class Budget:
-    """How many blocks may still be looked at; None for no limit."""
+    """The number of blocks that may still be evaluated; None for no limit."""
 
     left: int | None = None
 
     def spend(self, runs: int = 1) -> None:
-        """Count one look at a block with this many runs of keys.
+        """Count the evaluation of a block with this many runs of keys.
 
         Raises:
-            SpentError: no look is left.
+            SpentError: nothing is left.
         """
         if self.left is None:
             return
@@ -49,13 +51,13 @@ class Budget:
             raise SpentError
 
     def need(self, looks: int) -> None:
-        """Raise a SpentError at once if fewer looks are left than will be needed."""
+        """Raise a SpentError at once if less is left than will be needed."""
         if self.left is not None and looks > self.left:
             raise SpentError
 
 
 def look_cost(runs: int) -> int:
-    """How many looks a block counts as: more for a block with many runs of keys."""
+    """For how many evaluations a block counts: more for a block with many runs of keys."""
     return max(1, runs // 4)
 
 
@@ -65,10 +67,10 @@ def estimated(
     """An estimate of the sum of `look(block)` over blocks 0 .. blocks - 1, separately for each number it returns.
 
     Args:
-        blocks: how many there are.
-        look: what one block adds.
+        blocks: number of blocks.
+        look: a function from a block to the numbers that it adds.
         turns: blocks at which the summand may change; between two of them it changes little or repeats.
-        cost: looks that one counts as.
+        cost: for how many evaluations a block counts.
 
     >>> round(estimated(10**18, lambda block: (block,), ())[0] / (10**36 / 2), 4)
     1.0
@@ -86,12 +88,12 @@ def estimated(
 
 
 def _whole(number: float) -> int:
-    """The number in units of 1 / PARTS, as a whole number, which stays exact at any size."""
+    """The number in units of 1 / PARTS, rounded to a whole number, since whole numbers are exact at any size."""
     return number * PARTS if isinstance(number, int) else round(number * PARTS)
 
 
 def _spread(span: range, count: int) -> list[int]:
-    """One block from each of `count` equal parts of a span, at places without a common period."""
+    """One block from each of `count` equal parts of a span, at offsets without a common period."""
     if len(span) <= count:
         return list(span)
     edges = [span.start + len(span) * at // count for at in range(count + 1)]

@@ -28,7 +28,7 @@ def parse(text: str) -> Pattern:
 
 
 def as_pattern(pattern: Pattern | str | None) -> Pattern:
-    """A pattern from whatever an argument `pattern=` may be: a pattern, its text, or None for full."""
+    """The pattern of an argument `pattern=`, which may be a pattern, its text, or None for full."""
     if pattern is None:
         return Full()
     if isinstance(pattern, str):

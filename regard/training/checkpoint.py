@@ -191,7 +191,7 @@ def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """The step that a folder's name tells, and how often it was saved again."""
+    """The step in a folder's name, and how often it was saved again."""
     digits = name.removeprefix("step-").partition("-")[0]
     return int(digits) if digits.isdecimal() else -1, name.count("-again")
 
@@ -209,7 +209,7 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as its last checkpoint tells it: its settings, its data's fingerprint, and its best model so far."""
+    """A training run, read from its last checkpoint: its settings, its data's fingerprint and its best model so far."""
 
     config: TrainingConfig
     data: dict[str, Any]

@@ -97,7 +97,7 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_what_is_left(path: str | Path) -> ReadableLog:
-    """The readable lines of a log, whatever lies between them.
+    """The readable lines of a damaged log.
 
     Raises:
         CheckpointError: the file is missing, or no plain file.

@@ -1,4 +1,4 @@
-"""Decoding reads each key once, as it is stored, and asks for a mask only where one is needed."""
+"""The decode backend reads each key once in its stored dtype, and makes a mask only if one is needed."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_rows_without_keys_are_zeros(want, pattern):
         ({"q_len": 1, "requires_grad": True}, {}, "it has no gradient"),
         ({"q_len": 1}, {"bias": torch.zeros(11, requires_grad=True)}, "it has no gradient"),
         ({"q_len": 1, "k_len": 90}, {"strict": True, "pattern": p.Strided(9, local=False)}, "more than twice as many"),
-        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "not known without looking"),
+        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "unknown without evaluating them"),
     ],
 )
 def test_it_refuses_in_words(sizes, options, reason):

@@ -1,4 +1,4 @@
-"""Dropout is a law of the pair's place: the same weights fall in any block, backend, chunk or continuation."""
+"""Dropout depends on the indices of the pair: every block, backend, chunk and continuation drops the same weights."""
 
 from __future__ import annotations
 

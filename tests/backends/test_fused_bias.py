@@ -1,4 +1,4 @@
-"""The fused backend adds a bias of any shape to what any pattern lets through."""
+"""The fused backend adds a bias of any shape to the allowed pairs of any pattern."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Linear attention: the walk over chunks equals the sum over pairs, with gradients, and nothing looks ahead."""
+"""Linear attention by chunks equals the sum over pairs, with gradients, and no later key affects a result."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def test_a_tensor_in_another_layout_is_read_as_it_lies():
     [
         ({"pattern": CAUSAL, "q_start": torch.tensor([0, 1])}, "q_start is a tensor"),
         ({"pattern": TEXTS, "q_start": 1}, "at every position"),
-        ({"want": ["entropy", "log_sum_exp"]}, "weights that entropy is told from"),
-        ({"mechanism": m.Softmax()}, "mechanisms of features"),
+        ({"want": ["entropy", "log_sum_exp"]}, "weights, which entropy needs"),
+        ({"mechanism": m.Softmax()}, "linear attention by feature maps"),
     ],
 )
 def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the_reference(options, reason):

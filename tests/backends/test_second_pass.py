@@ -1,4 +1,4 @@
-"""The pass over the scores tells what the formulas of all weights tell, and sends the same gradients."""
+"""The second pass gives the same statistics and gradients as the formulas of dense weights."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class TestWeightsOf:
 
     def test_what_was_not_asked_for_is_refused(self):
         q, k, v = make_qkv()
-        with pytest.raises(rg.RegardError, match="weights_of was not asked for"):
+        with pytest.raises(rg.RegardError, match="weights_of was not requested"):
             _ = detail(q, k, v).chosen_weights
 
 

@@ -1,4 +1,4 @@
-"""The tiled backend: structure becomes few dense calls, exact to rounding, at the cost of the pairs kept."""
+"""The tiled backend: patterns as few dense calls, exact to rounding, at about the cost of the kept pairs."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ def test_the_plan_of_a_long_window_names_tiled_and_its_share() -> None:
     ("options", "words"),
     [
         ({"pattern": p.SlidingWindow(4), "softcap": 2.0}, "no softcap"),
-        ({"pattern": p.SlidingWindow(4), "dropout": 0.1}, "another law"),
+        ({"pattern": p.SlidingWindow(4), "dropout": 0.1}, "another random number generator"),
         ({"pattern": p.SlidingWindow(4), "bias": torch.zeros(5)}, "no structure"),
-        ({"pattern": p.SlidingWindow(4), "q_start": torch.tensor([0, 1])}, "not known to the plan"),
+        ({"pattern": p.SlidingWindow(4), "q_start": torch.tensor([0, 1])}, "plan does not know the positions"),
         ({"pattern": p.Where(lambda i, j: i > j)}, "pair by pair"),
         ({"pattern": p.Full()}, "nothing to skip"),
         ({"pattern": p.Causal()}, "open on one side"),

@@ -19,7 +19,7 @@ LEARNING = [name for name in HERE if name != "decode"]  # they have gradients
 
 
 def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> AttentionDetail:
-    """What `attention_detail` answers by this backend, or its refusal."""
+    """The result of `attention_detail` by this backend, or its refusal."""
     seed = options.pop("dropout_seed", None)
     problem = make_problem(q, k, v, want=checked_wants(want), **options)
     plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
@@ -30,7 +30,7 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
 
 
 def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> bool:
-    """Does this backend offer to compute a call? That it offers what it should is what the grid holds."""
+    """Whether this backend offers to compute a call. The grid checks that it offers what it should."""
     options.pop("dropout_seed", None)
     return isinstance(
         BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).lowered), Offer
@@ -38,7 +38,7 @@ def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options:
 
 
 def computing(q: Any, k: Any, v: Any, **options: Any) -> list[str]:
-    """The backends that offer to compute a call; two or more, so that a claim is never about the reference alone."""
+    """The backends that offer to compute a call; at least two, so that a test never covers only the reference."""
     found = [backend for backend in BACKENDS if computes(backend, q, k, v, **options)]
     assert "reference" in found
     assert len(found) > 1, "only the reference computes this"

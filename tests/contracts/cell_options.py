@@ -17,7 +17,7 @@ BUCKETS, FARTHEST = 8, 6
 
 @dataclass(frozen=True)
 class Option:
-    """Keywords of a call, and whether its bias learns; `added`: what a bias by distance adds, by another formula."""
+    """Keywords of a call, and whether its bias learns; `added` is a NumPy formula of its bias by distance."""
 
     make: Callable[[Places], dict[str, Any]]
     learns: bool = False
@@ -36,7 +36,7 @@ def _bias(*axes: str, hidden: bool = False) -> Callable[[Places], dict[str, Any]
 
 
 def _slopes(at: Places) -> np.ndarray:
-    """ALiBi's for six heads: those of four, and between them two of eight."""
+    """ALiBi's slopes for six heads: those for four heads, and between them two of those for eight."""
     slopes = {6: [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3], 2: [2.0**-4, 2.0**-8]}[at.h.size]
     return -np.array(slopes)[at.h] * np.abs(at.i - at.j)
 
@@ -55,7 +55,7 @@ def _t5(learns: bool, sides: bool) -> Callable[[Places], dict[str, Any]]:
 
 
 def bucket(at: Places, sides: bool) -> np.ndarray:
-    """T5's bucket of each pair: half of them by one, the others by equal steps of a logarithm."""
+    """T5's bucket of each distance: half of the buckets have one distance, the others grow logarithmically."""
     ahead = at.j - at.i
     count = BUCKETS // 2 if sides else BUCKETS
     far = np.abs(ahead) if sides else np.maximum(-ahead, 0)

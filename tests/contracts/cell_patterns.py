@@ -1,4 +1,4 @@
-"""Every pattern beside a NumPy formula of its own, as docs and papers write it; no formula asks a pattern."""
+"""Every pattern with a NumPy formula of its own, as docs and papers write it; no formula uses the pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard import patterns as p
 
 @dataclass(frozen=True)
 class Row:
-    """A pattern, its formula, and what a backend may ask about it before it refuses."""
+    """A pattern, its formula, and the properties by which a backend refuses it."""
 
     build: Callable[[Places], p.Pattern | str | None]
     formula: Callable[[Places], np.ndarray]
@@ -81,7 +81,7 @@ DOCUMENTS = np.stack([np.arange(700) * 7 // 23 % 5, np.arange(700) ** 2 // 40 % 
 
 
 def same_document(ids: np.ndarray) -> Callable[[Places], np.ndarray]:
-    """ids (1 or batch, length); beyond the ids nobody sees or is seen."""
+    """ids (1 or batch, length); every pair with a position beyond the ids is masked."""
 
     def formula(at: Places) -> np.ndarray:
         rows = np.arange(len(ids)).reshape(-1, 1, 1, 1)

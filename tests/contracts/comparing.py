@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Cell:
-    """Everything about one call but its backend. `learning`: its gradients are asked for; without them keys and
+    """All properties of one call except its backend. `learning`: gradients are computed; without them keys and
     values may come from a cache that keeps them as `storage`."""
 
     pattern: str
@@ -74,7 +74,7 @@ class Cell:
 
     @cached_property
     def whole(self) -> Places:
-        """With the ends aligned: what an Explicit mask and a bias of pairs are made from."""
+        """The places of a call with aligned ends, for Explicit masks and bias tensors."""
         return Places.of(self.batch, self.heads[0], *self.lengths)
 
     @cached_property
@@ -99,7 +99,7 @@ class Cell:
 
     @cached_property
     def added(self) -> torch.Tensor | None:
-        """What the oracle adds to the scores, four axes."""
+        """The bias that the oracle adds to the scores, with four axes."""
         option, bias = OPTIONS[self.option], self.made.get("bias")
         if option.added is not None:
             return torch.from_numpy(np.broadcast_to(option.added(self.places), self.places.shape).copy())
@@ -112,7 +112,7 @@ class Cell:
 
     @cached_property
     def tensors(self) -> tuple[Any, Any, Any]:
-        """q, k and v as the call is given them."""
+        """q, k and v as passed to the call."""
         qkv = make_qkv(**self.sizes, dtype=torch.bfloat16, seed=self.seed, layout=self.layout)
         q, k, v = (_like(x, self.dtype) for x in qkv)
         if self.storage is None:
@@ -121,7 +121,7 @@ class Cell:
 
     @cached_property
     def numbers(self) -> list[torch.Tensor]:
-        """What the tensors stand for."""
+        """The numbers of the tensors in float64, for the oracle."""
         return [x.widened(torch.float64) if isinstance(x, Stored) else x.double() for x in self.tensors]
 
     @cached_property
@@ -151,7 +151,7 @@ class Cell:
         return budget
 
     def compare(self, backend: str, tally: Tally) -> None:
-        """Raise unless the backend answers within the budget, or refuses in the documented words."""
+        """Raise unless the backend's result is within the error budget, or its refusal has the documented words."""
         words = documented(backend, self)
         q, k, v = (self._fresh(x) for x in self.tensors)
         options = self._options()
@@ -196,7 +196,7 @@ class Cell:
         return made
 
     def _in_buckets(self, pairs: np.ndarray) -> np.ndarray:
-        """What stands at each pair, summed over the pairs of a bucket: (buckets, heads)."""
+        """Sums over the pairs of each bucket, (buckets, heads)."""
         places = np.broadcast_to(bucket(self.places, sides=True), self.places.shape)
         heads = np.broadcast_to(self.places.h, self.places.shape)
         found = np.zeros((self.made["bias"].buckets, self.heads[0]))

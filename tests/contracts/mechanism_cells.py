@@ -1,4 +1,4 @@
-"""Every mechanism with calls that it must answer; a new mechanism is one line in MECHANISMS."""
+"""Every mechanism with calls that it must compute; a new mechanism is one line in MECHANISMS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Call:
 
     @property
     def learning(self) -> list[torch.Tensor]:
-        """Everything that may need a gradient; queries that are the keys are one tensor."""
+        """The tensors that may need a gradient; if queries are the keys, both are one tensor."""
         own = (self.q, self.v) if self.mechanism.shares_keys else (self.q, self.k, self.v)
         return [*own, *(self.parameters or {}).values()]
 

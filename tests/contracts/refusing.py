@@ -1,4 +1,4 @@
-"""What each backend refuses, in which order and in which words; everything else it computes."""
+"""What each backend refuses, in order and with its words; a backend must compute everything else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _start_by_row(cell: Cell) -> bool:
 
 _FUSED: Rules = (
     ("have no softcap", _softcap),
-    ("another law", _dropout),
+    ("another random number generator", _dropout),
     ("give a bias no gradient", _learns),
 )
 DOCUMENTED: dict[str, Rules] = {
@@ -50,13 +50,13 @@ DOCUMENTED: dict[str, Rules] = {
         *_FUSED,
         ("a bias tensor has no structure", _bias_of_pairs),
         ("q_start is a tensor", _start_by_row),
-        ("nothing but pair by pair", lambda cell: not cell.row.structured),
-        ("every query sees every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
+        ("only be evaluated pair by pair", lambda cell: not cell.row.structured),
+        ("every query may look at every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
         ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
     ),
     "streamed": (),
     "reference": (),
-    "linear": (("it computes mechanisms of features", lambda cell: True),),
+    "linear": (("it computes linear attention by feature maps", lambda cell: True),),
     "linformer": (("it computes Linformer", lambda cell: True),),
     "lsh": (("it computes LSH attention", lambda cell: True),),
     "flex": (("is for cuda here", lambda cell: True),),

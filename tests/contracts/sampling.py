@@ -1,4 +1,4 @@
-"""Which cells are compared: a sample in which every two choices meet, or the whole product."""
+"""Which cells are compared: a sample in which every two choices occur together, or the whole product."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIED = 8  # candidates for a place in the sample
 
 
 def pairs(choices: dict[str, Any]) -> set[tuple[Any, ...]]:
-    """Every two choices that meet."""
+    """Every two choices that occur together."""
     return set(itertools.combinations(choices.items(), 2))
 
 

@@ -1,4 +1,4 @@
-"""Blocks of a few rows and keys, so that small calls take every turn that large ones take."""
+"""Blocks of a few rows and keys, so that small calls reach the code that otherwise only large calls reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.backends.tiled import backend, execution, grouping
 
 
 def any_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tiled backend take every batch row by itself, however few pairs there are."""
+    """Let the tiled backend compute every batch row separately, even with few pairs."""
     monkeypatch.setattr(backend, "ROW_PATTERNS", 0)
 
 

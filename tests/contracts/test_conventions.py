@@ -1,4 +1,4 @@
-"""The written meaning, line by line, as pictures and small sums that one can check by eye."""
+"""docs/conventions.md line by line, as pictures and small sums that can be checked by eye."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ learning = pytest.mark.parametrize("backend", LEARNING)
 
 
 def seen(pattern, q_len: int, k_len: int, **options) -> list[str]:
-    """Which pairs are given weight, one text a query; the same by every backend that computes them."""
+    """Which pairs have weight, one text for each query; equal for every backend that computes them."""
     q, k, v = torch.zeros(1, 1, q_len, 2), torch.zeros(1, 1, k_len, 2), torch.eye(k_len)[None, None]
     pictures = []
     for backend in computing(q, k, v, pattern=pattern, **options):

@@ -1,4 +1,4 @@
-"""Everything that is drawn by counting: the first draws of 10,000 seeds are uniform, and none of them is special."""
+"""All hashed random numbers: the first draws of 10,000 seeds are uniform, and no seed is special."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pattern, mechanism, score and feature map reads back, is documented, judged and exported; by its name."""
+"""Every registered pattern, mechanism, score and feature map can be read from text, is documented, tested, exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws without a search: no option leaks, batch rows stay apart, gradients are those of the values."""
+"""Laws for fixed calls: no option affects another call, batch rows are independent, gradients match values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every backend answers as the oracle does, in values and gradients, or refuses in the documented words."""
+"""Every backend agrees with the oracle in values and gradients, or refuses with the documented words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no query may see changes no bit, NaN and Inf included; what is visible surfaces in every backend."""
+"""A hidden key changes no bit of a result, even if it is NaN or Inf; NaN in a visible key shows in every backend."""
 
 from __future__ import annotations
 

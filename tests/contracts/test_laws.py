@@ -1,6 +1,6 @@
 """Metamorphic laws, for random sizes and pattern expressions: what must follow when a call is changed in a known way.
 
-Every law is for every backend, wherever it computes the call; that it computes what it should is what the grid holds.
+Every law holds for every backend that computes the call. The grid checks which calls a backend computes.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def test_moving_queries_and_keys_together_means_nothing(backend, kv_heads, q_len
 
 
 def hidden_keys(pattern: p.Pattern, q_len: int, k_len: int, kv_heads: int) -> torch.Tensor:
-    """Keys that no query sees, (2, kv_heads, k_len)."""
+    """Keys that no query may look at, (2, kv_heads, k_len)."""
     seen = pattern.dense(q_len, k_len)
     seen = seen.expand(2, laws.HEADS, q_len, k_len).any(2)
     return ~seen.unflatten(1, (kv_heads, -1)).any(2)

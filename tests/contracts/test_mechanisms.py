@@ -1,4 +1,4 @@
-"""What every mechanism promises alike, whatever it computes; its own formula is tested in tests/mechanisms."""
+"""The rules that hold for every mechanism; the formula of each is tested in tests/mechanisms."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_the_table_holds_what_it_does_not_list_is_refused(name):
     for statistic in STATISTICS:
         want = wants.get(statistic, statistic)
         if statistic not in call.mechanism.tells:
-            with pytest.raises(rg.UnsupportedError, match="cannot tell"):
+            with pytest.raises(rg.UnsupportedError, match="does not compute"):
                 rg.attention_detail(*call.tensors, **call.options, **base, want=want)
         else:
             rg.attention_detail(*call.tensors, **call.options, **base, want=want)

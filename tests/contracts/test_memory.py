@@ -14,7 +14,7 @@ LENGTH = 4096
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that any operation hands back, in numbers really held."""
+    """The largest tensor that any operation returns, in numbers stored."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The judge is judged: triple loops in pure Python, finite differences, and sums known by hand."""
+"""The oracle is checked against triple loops in pure Python, finite differences and sums computed by hand."""
 
 from __future__ import annotations
 

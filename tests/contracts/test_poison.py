@@ -1,4 +1,4 @@
-"""Reading memory that nobody has written shows: every way of taking some hands it out poisoned."""
+"""In tests uninitialised memory is filled with NaN, by every function that allocates it, so that reading it shows."""
 
 from __future__ import annotations
 

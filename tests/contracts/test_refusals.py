@@ -1,4 +1,4 @@
-"""Wrong calls: one family of errors, with what was asked, the numbers found and the way out."""
+"""Wrong calls raise one family of errors, whose messages have the request, the numbers and the way out."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ def test_strict_passes_what_is_computed_once_and_refuses_waste_with_the_numbers(
     assert rg.attention(x, x, x, pattern="causal_window(512)", strict=True).shape == x.shape
     with pytest.raises(rg.UnsupportedError, match=r"pairs where 4090 are kept, more than twice"):
         rg.attention(x, x, x, pattern="causal_window(4)", strict=True)
-    with pytest.raises(rg.UnsupportedError, match="not known without looking"):
+    with pytest.raises(rg.UnsupportedError, match="unknown without evaluating them"):
         rg.attention(x, x, x, pattern=p.Where(lambda i, j: i >= j), strict=True)

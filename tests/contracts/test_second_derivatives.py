@@ -1,4 +1,4 @@
-"""Second derivatives are true on every path with a gradient, in memory that grows with the length, or are refused."""
+"""Second derivatives are correct for every backend with a gradient, in memory linear in the length, or refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def small_pieces(monkeypatch):
 def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
     """The second derivative along a random direction is the difference quotient of the first one.
 
-    First derivatives are held against the oracle elsewhere. The direction moves every input and every gradient that
+    First derivatives are compared with the oracle elsewhere. The direction moves every input and every gradient that
     arrives, so that one number depends on all second derivatives at once.
     """
     generator = torch.Generator().manual_seed(11)

@@ -1,4 +1,4 @@
-"""What attention tells about itself equals the oracle's weights for every backend, and can be trained on."""
+"""Statistics equal those of the oracle's weights for every backend, and have gradients."""
 
 from __future__ import annotations
 
@@ -120,5 +120,5 @@ def test_what_was_not_asked_for_is_refused_and_not_none(name):
         detail = ask(backend, x, x, x, pattern="causal_window(2)", want=other)
         asked = "weights_of" if name == "chosen_weights" else name
         if name != other:
-            with pytest.raises(rg.RegardError, match=rf"{asked} was not asked for.*asked: {other}"):
+            with pytest.raises(rg.RegardError, match=rf"{asked} was not requested.*requested: {other}"):
                 getattr(detail, name)

@@ -251,7 +251,7 @@ def test_more_keys_than_columns_are_refused_with_the_way_out():
 
 def test_statistics_of_pairs_are_refused():
     q, k, v, mechanism, parameters = operands()
-    with pytest.raises(rg.errors.UnsupportedError, match="cannot tell entropy; it tells log_sum_exp"):
+    with pytest.raises(rg.errors.UnsupportedError, match="does not compute entropy; it computes log_sum_exp"):
         rg.attention_detail(q, k, v, mechanism=mechanism, parameters=parameters, want="entropy")
 
 

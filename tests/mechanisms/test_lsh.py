@@ -215,8 +215,8 @@ def test_more_rounds_capture_more_of_exact_attention():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pattern": "causal_window(4)"}, "attends by Full, Causal, KeySpan"),
-        ({"pattern": "causal | key_span(0, 2)"}, "attends by Full, Causal, KeySpan"),
+        ({"pattern": "causal_window(4)"}, "takes Full, Causal, KeySpan"),
+        ({"pattern": "causal | key_span(0, 2)"}, "takes Full, Causal, KeySpan"),
         ({"bias": torch.zeros(11, 11)}, "no bias"),
         ({"dropout": 0.1}, "no dropout"),
         ({"softcap": 3.0}, "no softcap"),

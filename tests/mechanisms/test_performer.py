@@ -201,7 +201,7 @@ def test_a_finite_future_edit_changes_nothing():
         ({"softcap": 5.0}, "has no softcap"),
         ({"bias": torch.zeros(7, 11)}, "has no bias"),
         ({"dropout": 0.1}, "has no dropout"),
-        ({"pattern": "sliding_window(4)"}, "the pattern holds"),
+        ({"pattern": "sliding_window(4)"}, ", not "),
     ],
 )
 def test_what_the_paper_does_not_have_is_refused(options, words):

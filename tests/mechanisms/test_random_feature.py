@@ -233,7 +233,7 @@ def test_a_seed_gives_the_same_features_again_and_another_seed_others():
         ({"scale": 1.0}, "has no scale"),
         ({"softcap": 5.0}, "has no softcap"),
         ({"dropout": 0.1}, "has no dropout"),
-        ({"pattern": "sliding_window(4)"}, "the pattern holds"),
+        ({"pattern": "sliding_window(4)"}, ", not "),
     ],
 )
 def test_what_the_paper_does_not_have_is_refused(options, words):
@@ -244,7 +244,7 @@ def test_what_the_paper_does_not_have_is_refused(options, words):
 
 @pytest.mark.parametrize("want", ["entropy", "log_sum_exp", "distance"])
 def test_statistics_of_weights_that_are_all_positive_are_refused(want):
-    with pytest.raises(UnsupportedError, match=f"cannot tell {want}"):
+    with pytest.raises(UnsupportedError, match=f"does not compute {want}"):
         rg.attention_detail(*tensors(), mechanism=RandomFeature(13), want=want)
 
 

@@ -81,7 +81,7 @@ def test_a_config_goes_through_json():
         ({"pattern": "per_head(causal, full, causal)"}, "3"),
         ({"mechanism": "softmx"}, "performer, random_feature, softmax"),
         ({"mechanism": "linformer(length=9, rank=2)"}, "mixes all positions"),
-        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "attends by Full, Causal"),
+        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "takes Full, Causal"),
         ({"mechanism": ("softmax", "linear"), "positions": "alibi"}, "has no bias"),
         ({"mechanism": "linear", "attention_dropout": 0.1}, "has no dropout"),
         ({"mechanism": "lsh", "kv_heads": 1}, "kv_heads must be heads, 2"),

@@ -1,4 +1,4 @@
-"""When few queries are computed this way, and what that costs."""
+"""The decode backend: which problems it refuses, and what the others cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns.row_blocks import Kind, Run
 
-QUERIES = 16  # more are worth blocks of their own
+QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 
 
 class Decode:
@@ -51,12 +51,12 @@ def _reason_against(problem: Problem) -> str | None:
     if problem.q_len > QUERIES:
         return f"it is for at most {QUERIES} queries, and there are {problem.q_len}"
     if problem.needs_grad or problem.bias_learns:
-        return "it has no gradient; texts are continued under torch.no_grad()"
+        return "it has no gradient; continue texts under torch.no_grad()"
     return None
 
 
 def _folds(problem: Problem) -> bool:
-    """Can the fused operation compute it, reading keys as they are?"""
+    """Whether the fused operation can compute it from keys in their stored dtype."""
     plain = problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
     computing = flash.computing(problem.dtype, problem.device)
     return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
@@ -67,7 +67,7 @@ def _pairs(problem: Problem, runs: Runs) -> int:
 
 
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
-    """Each key and value is read once from memory, as it is stored; a chunk that was widened stays near the core."""
+    """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
     width = 8 if problem.dtype == torch.float64 else 4
     pairs = _pairs(problem, runs)
     keys = sum(len(run.keys) for run in runs)
@@ -91,7 +91,7 @@ def _mask_size(problem: Problem, run: Run) -> int:
 
 
 def _nothing(problem: Problem, operands: Operands) -> Result:
-    """The result where every row is empty."""
+    """The result of a problem in which every row is empty."""
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
     none = operands.q.new_zeros(*shape, 0, dtype=wide)

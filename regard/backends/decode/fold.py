@@ -1,5 +1,5 @@
-"""Few queries through the fused operation: a group of heads is one matrix of rows, and the keys of a long cache are
-shared out among the workers."""
+"""Few queries by the fused operation: the heads of a group are rows of one matrix, and long runs of keys are divided
+among the threads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns.row_blocks import Run
 
-SPLIT = 512  # keys at least that one worker gets
-ROWS = 32  # that one worker takes anyway
+SPLIT = 512  # fewest keys for one thread
+ROWS = 32  # rows that the operation gives to one thread in any case
 
 Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-sum-exp (.., rows)
 
 
 def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    """Output and log-sum-exp; keys and values need the dtype in which queries are computed."""
+    """Output and log-sum-exp; keys and values must have the dtype in which queries are computed."""
     k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
     q = operands.q.to(k.dtype).reshape(problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim)
     here = operands.grid.keys.start
@@ -52,13 +52,13 @@ def _mask(problem: Problem, operands: Operands, run: Run, dtype: torch.dtype) ->
 def _computed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> list[Merged]:
-    """Attention over one run, cut along the keys where that gives idle workers something to do."""
+    """Attention over one run, in several parts along the keys if threads would be idle otherwise."""
     parts = _parts(q, k.shape[2])
     if parts == 1:
         return [flash.forward(q, k, v, flash.Call(mask, False, scale))]
     size = k.shape[2] // parts
     outputs, sums = [], []
-    for row in range(len(q)):  # a row at a time: then its parts are a batch, viewed in place
+    for row in range(len(q)):  # one batch row at a time, so that its parts are a batch without a copy
         own = None if mask is None else _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
         output, log_sum_exp = flash.forward(
             q[row].expand(parts, -1, -1, -1),
@@ -77,12 +77,12 @@ def _computed(
 
 
 def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
-    """Equal parts of x along an axis, (parts, ...), viewed in place; the rest is left out."""
+    """Equal parts of x along an axis, (parts, ...), as a view; a shorter rest at the end is omitted."""
     return x.narrow(axis, 0, parts * size).unflatten(axis, (parts, size)).movedim(axis, 0)
 
 
 def _parts(q: torch.Tensor, keys: int) -> int:
-    """Into how many parts the keys of a run are cut."""
+    """The number of parts into which the keys of a run are divided."""
     if q.device.type == "cpu":
         workers = torch.get_num_threads()
     else:

@@ -11,7 +11,7 @@ from regard.core.backend import Operands
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, Run
 
-MOST = 4  # runs; more are computed as one with a mask
+MOST = 4  # the most runs; more are computed as one run with a mask
 
 Runs = tuple[Run, ...]
 
@@ -19,7 +19,7 @@ Runs = tuple[Run, ...]
 def lower(problem: Problem) -> Runs:
     """The runs of a problem's queries as one row block: WHOLE without a mask, BITS with one.
 
-    Statistics are counted over all reachable keys, so where some are wanted there is one run.
+    Statistics need all reachable keys in one run, so if any are requested there is one run.
     """
     schedule = Schedule.of_problem(problem, rows=problem.q_len)
     if not schedule.keys:
@@ -51,7 +51,7 @@ def allowed(problem: Problem, operands: Operands, run: Run) -> tuple[torch.Tenso
 
 
 def with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
-    """Each run with the columns that its keys have where the runs are put side by side."""
+    """Each run with its columns in the concatenation of all runs."""
     start = 0
     for run in runs:
         yield run, slice(start, start + len(run.keys))

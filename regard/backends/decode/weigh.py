@@ -1,7 +1,7 @@
-"""Few queries with all of their weights held: any option, any statistic, and keys that are widened chunk by chunk.
+"""Few queries with all of their weights in memory: every option, every statistic, and keys widened chunk by chunk.
 
-The weights of few queries are no more numbers than a key/value head or two, so they may be held. Keys and values that a
-cache stores in a narrow dtype are not: they are widened chunk by chunk into one workspace that fits a core's cache.
+The weights of few queries take no more memory than one or two key/value heads. Keys and values that a cache stores in a
+narrow dtype are larger: they are widened chunk by chunk into one workspace that fits a core's cache.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 
-WORKSPACE = 1 << 17  # numbers: half a MiB, where a quarter and four times as many were slower
-FEWEST = 256  # keys in a chunk, however many heads there are
+WORKSPACE = 1 << 17  # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
+FEWEST = 256  # the fewest keys in a chunk, for any number of heads
 
 
 def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
@@ -43,7 +43,7 @@ def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
 
 
 def chunk_size(width: int, device: str) -> int:
-    """Keys in a chunk where `width` numbers are read of each, all batch rows and heads together."""
+    """Keys in a chunk, if `width` numbers are read for each key over all batch rows and heads."""
     workers = torch.get_num_threads() if device == "cpu" else 256
     return max(FEWEST, WORKSPACE * workers // max(1, width))
 
@@ -56,7 +56,7 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
     rows = _as_rows(problem, scores)  # (batch * kv_heads, group * q_len, columns)
     q = _as_rows(problem, operands.q.to(wide) * problem.scale)
     for columns, k in _chunks(runs, operands, operands.k, wide):
-        rows[..., columns] = torch.bmm(q, k.mT)  # with out= and strides it would go head by head
+        rows[..., columns] = torch.bmm(q, k.mT)  # out= with strides would be computed head by head
     if (scales := _scales(runs, operands, operands.k)) is not None:
         rows.mul_(scales)
     if problem.softcap is not None:
@@ -71,7 +71,7 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
         if bias is not None:
             part += bias
         part.masked_fill_(~here, -math.inf)
-        seen = here.expand(shape) if len(runs) == 1 else seen  # statistics are asked of one run
+        seen = here.expand(shape) if len(runs) == 1 else seen  # statistics need one run
     return scores, seen
 
 
@@ -93,12 +93,12 @@ def _output(problem: Problem, runs: Runs, operands: Operands, weights: torch.Ten
 
 
 def _as_rows(problem: Problem, x: torch.Tensor) -> torch.Tensor:
-    """(batch, heads, q_len, ..) with the queries that read one key/value head as rows of one matrix."""
+    """(batch, heads, q_len, ..) as one matrix for each key/value head, with its queries as rows."""
     return x.reshape(problem.batch * problem.kv_heads, problem.group * problem.q_len, x.shape[-1])
 
 
 def _scales(runs: Runs, operands: Operands, x: torch.Tensor | Stored) -> torch.Tensor | None:
-    """What the columns are multiplied with where the numbers are int8, (batch * kv_heads, 1, columns)."""
+    """The scales of int8 keys or values, (batch * kv_heads, 1, columns); None for other dtypes."""
     if not isinstance(x, Stored) or x.scales is None:
         return None
     here = operands.grid.keys.start
@@ -111,7 +111,7 @@ def _chunks(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Keys or values of some columns, (batch * kv_heads, chunk, dim) in `wide`; int8 without their scales.
 
-    All chunks share one workspace, so each is gone when the next is asked for.
+    All chunks share one workspace, so the next chunk overwrites the last.
     """
     numbers = x.numbers if isinstance(x, Stored) else x
     batch, kv_heads, _, dim = numbers.shape

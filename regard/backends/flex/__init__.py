@@ -1,7 +1,7 @@
-"""Any structured pattern on cuda through PyTorch's FlexAttention, one compiled kernel for all patterns.
+"""The flex backend: structured patterns on cuda by PyTorch's FlexAttention, with one compiled kernel for all patterns.
 
-`tile_map` turns a pattern into tiles and the bits of those that are seen in part, `tables` are FlexAttention's own
-tables of it, `changes` what happens to a score, `backend` is what the planner asks. The first call of a kind compiles.
+`tile_map` turns a pattern into tiles, with bits for those that are partly masked. `tables` makes FlexAttention's block
+mask and score function from them. `backend` assesses problems and computes calls. The first call of a kind compiles.
 """
 
 from regard.backends.flex.backend import Flex

@@ -1,4 +1,4 @@
-"""When FlexAttention computes a problem, and what that costs."""
+"""The flex backend: which problems it refuses, what the others cost, and how a call is computed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import torch.nn.functional as F
 from regard.backends.flex.tile_map import TILE, most_pairs, tile_map
 from regard.backends.schedule import strict_refusal
 from regard.backends.second_order import first_order_only
-from regard.backends.statistics.second_pass import tell, with_statistics
+from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.patterns import Grid
 
-LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones get zeros behind them
-KERNELS = 256  # kept side by side: one for each dtype, head size, kind of bias, ..., never one for each pattern
+LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
+KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
 class Flex:
     """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
 
     The first call of a dtype, head size or kind of options compiles a kernel, which takes seconds to a minute; the
-    cost of a plan does not hold it. Another pattern of the same lengths compiles nothing.
+    cost of a plan does not include that. Another pattern of the same lengths compiles nothing.
 
     Args:
-        devices: where it computes; elsewhere than on cuda FlexAttention has no gradients.
-        compiled: False traces the kernel and computes it pair by pair, to test what stands around it.
+        devices: the devices on which it computes; FlexAttention has gradients only on cuda.
+        compiled: False computes the kernel pair by pair without compiling, for tests of the code around it.
     """
 
     name = "flex"
@@ -58,18 +58,18 @@ class Flex:
         output, log_sum_exp = self._attend(problem, grid, operands)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
         if log_sum_exp is not None:
-            wanted |= tell(problem, operands, log_sum_exp)
+            wanted |= compute_statistics(problem, operands, log_sum_exp)
         return Result(output, **wanted)
 
     def _attend(self, problem: Problem, grid: Grid, operands: Operands) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output, and the log-sum-exp if a statistic needs it."""
-        from torch.nn.attention.flex_attention import AuxRequest  # here, as these modules load the compiler
+        from torch.nn.attention.flex_attention import AuxRequest  # imported here, since it loads the compiler
 
         from regard.backends.flex.tables import block_mask, change_of
 
         tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
         q, k, v = operands.q, operands.k, operands.v
-        if tiles.empty_rows is not None:  # what stands in an empty row reaches no gradient
+        if tiles.empty_rows is not None:  # NaN in an empty row must reach no gradient
             q = q.masked_fill(tiles.empty_rows.to(q.device), 0)
         with torch._dynamo.config.patch(recompile_limit=KERNELS):
             output, aux = _kernel(self.compiled)(
@@ -102,7 +102,7 @@ class Flex:
 
 
 def _reason_in(problem: Problem) -> str | None:
-    """What a problem asks for that FlexAttention does not do anywhere."""
+    """Why FlexAttention cannot compute a problem on any device, or None."""
     pattern = problem.pattern
     if not problem.mechanism.is_softmax:
         return f"it computes softmax attention, not {problem.mechanism}"
@@ -118,20 +118,20 @@ def _reason_in(problem: Problem) -> str | None:
     if problem.dropout > 0:
         return "FlexAttention has no dropout"
     if problem.bias_learns:
-        return "a gradient of a bias is left to backends that add it up in a fixed order"
+        return "it has no gradient of a bias; other backends add it up in a fixed order"
     if problem.q_start is PER_ROW:
-        return "q_start is a tensor, so where its queries stand is not known to the plan"
+        return "q_start is a tensor, so the plan does not know the positions of the queries"
     if not pattern.structured:
-        return f"{pattern} tells nothing but pair by pair"
+        return f"{pattern} has no structure and can only be evaluated pair by pair"
     if not reachable_keys(problem):
-        return f"no query sees a key of {pattern}, and FlexAttention does not take sizes of 0"
+        return f"no pair is allowed by {pattern}, and FlexAttention does not take sizes of 0"
     if _fused_at_once(problem):
-        return f"{pattern} leaves no tile out that fused would compute, and fused needs no compiling"
+        return f"{pattern} skips no tile that fused would compute, and fused needs no compiling"
     return None
 
 
 def _fused_at_once(problem: Problem) -> bool:
-    """Is this one call of a fused operation: everything, or a causal square?"""
+    """Whether this is one call of a fused operation: all pairs, or a causal square."""
     assert problem.q_start is not None
     if problem.softcap is not None or problem.bias is not None:
         return False
@@ -144,7 +144,7 @@ def _fused_at_once(problem: Problem) -> bool:
 
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
-    """What the kernels do with every tile that may hold an allowed pair."""
+    """The cost of computing every tile that may contain an allowed pair."""
     most = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks)
     pairs = most.pairs
     width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
@@ -153,8 +153,9 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
     copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
         problem.heads if problem.pattern.varies_by_head else 1
     )
-    tables = 9 * 4 * copies * -(-problem.q_len // TILE) * -(-len(grid.keys) // TILE)  # kinds, and orders to visit them
-    back = 4 * rows + width * vectors  # sums for each row, and gradients on their way
+    # the kinds of tiles, and the order of visits
+    tables = 9 * 4 * copies * -(-problem.q_len // TILE) * -(-len(grid.keys) // TILE)
+    back = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
     return Cost(
         flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),
         bytes=width * vectors * (2.5 if problem.needs_grad else 1) + tables,
@@ -166,7 +167,7 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
 
 
 def _fitted(x: torch.Tensor) -> torch.Tensor:
-    """As the kernels want it: zeros behind short vectors, which change no score and are cut off the output."""
+    """Vectors padded with zeros to the least size of the kernels; zeros change no score."""
     if x.shape[-1] < LEAST_SIZE:
         return F.pad(x, (0, LEAST_SIZE - x.shape[-1]))
     return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,4 +1,4 @@
-"""What FlexAttention's kernels read: which tiles to visit, whether a pair is allowed, and the changes of its score.
+"""The inputs of FlexAttention's kernels: the tiles to visit, the allowed pairs, and the function that changes a score.
 
 A score is capped, then the bias is added, before the softmax.
 """
@@ -20,18 +20,18 @@ Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch
 
 
 @lru_cache(maxsize=32)
-@torch.inference_mode(False)  # what is remembered may be needed where gradients are
+@torch.inference_mode(False)  # a cached result may be used later in a call with gradients
 def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> BlockMask:
-    """The tiles on a device.
+    """FlexAttention's block mask of a tile map.
 
     Args:
-        tiles: what a pattern became.
-        q_len: queries.
-        k_len: reachable keys.
-        device: where the tensors of the call are.
+        tiles: the tile map of a pattern.
+        q_len: number of queries.
+        k_len: number of reachable keys.
+        device: device of the call's tensors.
     """
     kinds, bits = tiles.kinds.to(device), tiles.bits.to(device)
-    torch._dynamo.maybe_mark_dynamic(bits, 0)  # patterns differ in how many kinds they have
+    torch._dynamo.maybe_mark_dynamic(bits, 0)  # the number of kinds differs between patterns
     kind_at = lookup(kinds)
 
     def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
 
 
 def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """`table[place]` for a place of one index an axis, where an axis of size 1 has the same for every index."""
+    """A function that reads `table` at one index for each axis; an axis of size 1 is broadcast."""
     used = [size > 1 for size in table.shape]
     flat = table.reshape([size for size in table.shape if size > 1])
 
@@ -57,13 +57,13 @@ def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
 
 
 def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many tiles of each row are chosen, and all columns of the row with the chosen ones first."""
+    """The number of chosen tiles in each row, and the columns of the row, chosen ones first."""
     order = chosen.to(torch.int32).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
 def change_of(problem: Problem, operands: Operands) -> Change | None:
-    """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None for neither."""
+    """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None without both."""
     softcap = problem.softcap
     bias = None if operands.bias is None else _bias_at(operands.bias, operands)
     if softcap is None and bias is None:
@@ -77,23 +77,25 @@ def change_of(problem: Problem, operands: Operands) -> Change | None:
         if bias is None:
             return score
         added = bias(batch, head, query, key).to(score.dtype)
-        return torch.where(added == -math.inf, -math.inf, score + added)  # masked, whatever the score is
+        return torch.where(added == -math.inf, -math.inf, score + added)  # masked, even if the score is NaN
 
     return change
 
 
 def _bias_at(bias: torch.Tensor | Relative, operands: Operands) -> Callable[..., torch.Tensor]:
-    """The bias at (batch, head, query, key)."""
+    """A function of (batch, head, query, key) that returns the bias."""
     if isinstance(bias, torch.Tensor):
         return lookup(_narrow(bias))
     by_distance = lookup(_narrow(bias.table))
     grid = operands.grid
     assert isinstance(grid.q_start, int)
-    shift = torch.tensor(grid.keys.start - grid.q_start - bias.lowest, device=grid.device)  # kernels know no numbers
+    shift = torch.tensor(
+        grid.keys.start - grid.q_start - bias.lowest, device=grid.device
+    )  # a tensor, since a number would be compiled into the kernel
     return lambda batch, head, query, key: by_distance(head, key - query + shift)
 
 
 def _narrow(bias: torch.Tensor) -> torch.Tensor:
-    """Kernels compute in float32 and give a bias no gradient."""
+    """The bias in float32 without a gradient, as the kernels need it."""
     bias = bias.detach()
     return bias.float() if bias.dtype == torch.float64 else bias

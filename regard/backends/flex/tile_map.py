@@ -1,6 +1,6 @@
-"""A schedule in square tiles: full ones, and the bits of partial ones, each kept once.
+"""A schedule in square tiles: empty, full, or partial with bits; equal partial tiles share their bits.
 
-A kernel that reads bits is the same for every pattern, so that another window or stride compiles nothing.
+The kernel reads the bits, so it is the same for every pattern: another window or stride needs no compiling.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from regard.patterns.ranges import covers
 from regard.patterns.row_blocks import Answers, RowBlock
 from regard.patterns.survey import Budget, SpentError
 
-TILE = 128  # queries and keys of a tile: what FlexAttention's kernels are made for
+TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
 EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
 
 
 @dataclass(frozen=True, eq=False)
 class TileMap:
-    """Which kind of tile stands where, counted from the first query and the first reachable key.
+    """The kind of each tile; tiles are counted from the first query and the first reachable key.
 
     kinds: (batch or 1, heads or 1, rows of tiles, columns of tiles) int32.
     bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
-    empty_rows: (batch or 1, heads or 1, q_len, 1); None where there is none.
-    pairs, kept: of all batch rows and heads, the pairs in tiles that are not empty and the allowed ones among them.
+    empty_rows: (batch or 1, heads or 1, q_len, 1); None if no row is empty.
+    pairs, kept: the pairs in tiles that are not empty, and the allowed pairs, of all batch rows and heads.
     """
 
     kinds: torch.Tensor
@@ -42,9 +42,10 @@ class TileMap:
 
 
 def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
-    """The tiles of a structured pattern; remembered, so that layers with one pattern ask once.
+    """The tiles of a structured pattern; cached, so that layers with one pattern share the map.
 
-    A pattern equal only to itself is needed while its batch is: a few such maps are kept, and displace no others.
+    Patterns that hold a tensor are equal only to themselves and change with each batch. A few of their maps are cached
+    separately, so that they do not displace others.
 
     Args:
         pattern: may differ by batch row and head.
@@ -81,9 +82,9 @@ _kept_shortly = lru_cache(maxsize=4)(_tile_map)
 
 
 def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int | None = None) -> Count:
-    """Pairs of all tiles that may hold an allowed one, of all batch rows and heads; no pair is looked at.
+    """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated.
 
-    With a limit to the `looks` at rows of tiles, more of them are estimated.
+    If more than `looks` rows of tiles are needed, the number is estimated from a sample.
     """
     known: dict[Pattern, Count] = {}
     plain = _plain(pattern, batch, heads)
@@ -115,19 +116,19 @@ def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
 
 
 def tiles_of(some: range, keys: range) -> range:
-    """The columns of tiles that hold a key of a run, where tiles begin at the first of `keys`."""
+    """The columns of tiles that contain a key of a run; tiles begin at the first of `keys`."""
     return range((some.start - keys.start) // TILE, (some[-1] - keys.start) // TILE + 1)
 
 
 def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
-    """The pattern of each batch row and head; one row, one head, where they are alike."""
+    """The pattern of each batch row and head; a single entry if all rows, or heads, have the same pattern."""
     rows = [pattern.for_row(row) for row in range(batch if pattern.varies_by_row else 1)]
     return [[row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)] for row in rows]
 
 
 @dataclass
 class _Kinds:
-    """Every kind of tile met so far: its bits, the rows that may look at a key of it, and how many pairs it allows."""
+    """The kinds of tiles so far: the bits of each, its rows with an allowed pair, and its number of allowed pairs."""
 
     bits: list[torch.Tensor] = field(default_factory=list)
     looking: list[torch.Tensor] = field(default_factory=list)
@@ -139,7 +140,7 @@ class _Kinds:
             self.number(torch.full((TILE, TILE), whole, device="cpu"))
 
     def number(self, allowed: torch.Tensor) -> int:
-        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); pairs beyond an end are masked."""
+        """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); pairs beyond the ends are masked."""
         allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
         bits = (allowed.unflatten(-1, (-1, 8)) * BIT).sum(-1).to(torch.uint8)
         name = bits.numpy().tobytes()
@@ -163,7 +164,7 @@ class _Sheet:
 
 def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
     answers = Answers(pattern, grid)
-    numbers: dict[Hashable, int] = {}  # of blocks that the pattern cannot tell apart
+    numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
     pairs = kept = 0
     for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):

@@ -1,6 +1,6 @@
-"""Attention by features in time and memory that grow with the length: a sum over keys is kept instead of the keys.
+"""Linear attention: time and memory grow linearly with the length, since a sum over keys replaces the keys.
 
-Causal calls go chunk by chunk: within a chunk pairs are weighed, what lies before it is a sum.
+Causal calls are computed chunk by chunk: pairs within a chunk one by one, all earlier keys through their sum.
 """
 
 from regard.backends.linear.backend import Linear

@@ -1,4 +1,4 @@
-"""What linear attention costs, and when it is refused."""
+"""The linear backend: which problems it refuses, and what the others cost."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from regard.patterns import SameDocument
 
 
 class Linear:
-    """Mechanisms of features, and their log-sum-exp."""
+    """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
 
     name = "linear"
 
     def assess(self, problem: Problem) -> Offer | Refusal:
         if not isinstance(problem.mechanism, Kernelised):
-            return Refusal(f"it computes mechanisms of features, not {problem.mechanism}")
+            return Refusal(f"it computes linear attention by feature maps, not {problem.mechanism}")
         if problem.empty:
             return Refusal("there is nothing to compute")
-        if told := ", ".join(str(one) for one in problem.want if one != "log_sum_exp"):
-            return Refusal(f"it never holds the weights that {told} is told from")
+        if names := ", ".join(str(one) for one in problem.want if one != "log_sum_exp"):
+            return Refusal(f"it does not compute the weights, which {names} needs")
         by_document = any(isinstance(part, SameDocument) for part in joined(problem.pattern))
         if problem.q_start is PER_ROW and (by_document or is_causal(problem)):
-            return Refusal("q_start is a tensor, and its chunks of queries stand at one place in all batch rows")
+            return Refusal("q_start is a tensor, and a chunk of queries needs the same positions in all batch rows")
         if by_document and (problem.q_start, problem.q_len) != (0, problem.k_len):
-            return Refusal("it lays documents out one by one, and needs a query and a key at every position for that")
+            return Refusal("it computes each document by itself, which needs a query and a key at every position")
         return Offer(_cost(problem, by_document), partial(self.run, problem))
 
     def run(self, problem: Problem, operands: Operands) -> Result:
@@ -46,7 +46,7 @@ def _cost(problem: Problem, by_document: bool) -> Cost:
     assert isinstance(problem.mechanism, Kernelised)
     causal, keys = is_causal(problem), len(reachable_keys(problem))
     features, wide = problem.mechanism.feature_dim(problem.head_dim), problem.v_dim + 1
-    rows = problem.batch * problem.heads * problem.q_len * (2 if by_document else 1)  # padding at most doubles
+    rows = problem.batch * problem.heads * problem.q_len * (2 if by_document else 1)  # padding at most doubles them
     added = problem.batch * problem.kv_heads * keys * (2 if by_document else 1)
     pairs = rows * min(CHUNK, keys) if causal else 0
     chunks = -(-keys // (CHUNK if causal else BLOCK))

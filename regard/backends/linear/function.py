@@ -1,4 +1,4 @@
-"""A walk with its gradient, which walks back."""
+"""A walk as an autograd function; its backward pass takes the steps in reverse order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.backends.linear.walk import Step, Sums, Tensors, Walk, shares, vanishing
+from regard.backends.linear.walk import Step, Sums, Tensors, Walk, normalised, vanishing
 from regard.backends.second_order import Piece, gradients
 
 
@@ -23,15 +23,15 @@ def follow(walk: Walk, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def follow_on(walks: Iterable[tuple[slice, Walk, Tensors]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, without a gradient, of walks that follow on each other, each with its rows among all.
+    """As `follow`, without gradients, for consecutive walks; the slice of each says which of all rows it computes.
 
-    Their tensors are asked for one after the other, so that features need not all be there at once.
+    The iterable is read one walk at a time, so that only the features of one walk are in memory.
     """
-    room: _Told | None = None
+    room: _Results | None = None
     sums: Sums | None = None
     for here, walk, tensors in walks:
         if room is None or sums is None:
-            room, sums = _Told.of(tensors, rows), tensors.start()
+            room, sums = _Results.of(tensors, rows), tensors.start()
             heads = tensors.units[0], tensors.q.shape[1] * tensors.q.shape[2]
         for step in walk.steps():
             sums = room.after(step, tensors, sums, here.start)
@@ -40,9 +40,12 @@ def follow_on(walks: Iterable[tuple[slice, Walk, Tensors]], rows: int) -> tuple[
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What rows are told: output (u, g, rows, v_dim); denominator (u, g, rows), divided by the exponential of scale
-    (u, 1, rows) if there is one; raised, likewise, where it was raised to its least."""
+class _Results:
+    """Results of a walk, filled step by step.
+
+    output: (u, g, rows, v_dim). denominator: (u, g, rows), divided by exp(scale) if there is a scale. scale: (u, 1,
+    rows). raised: (u, g, rows), True where the denominator was raised to its lower bound.
+    """
 
     output: torch.Tensor
     denominator: torch.Tensor
@@ -50,8 +53,8 @@ class _Told:
     raised: torch.Tensor | None
 
     @classmethod
-    def of(cls, tensors: Tensors, rows: int) -> _Told:
-        """Room for so many rows."""
+    def of(cls, tensors: Tensors, rows: int) -> _Results:
+        """Uninitialised results for this number of rows."""
         units, group = math.prod(tensors.units), tensors.q.shape[2]
         output = tensors.q.new_empty(units, group, rows, tensors.v.shape[-1])
         denominator = output.new_empty(units, group, rows)
@@ -60,15 +63,15 @@ class _Told:
         return cls(output, denominator, scale, raised)
 
     def after(self, step: Step, tensors: Tensors, sums: Sums, first: int = 0) -> Sums:
-        """Tell the rows of a step, which stand `first` further on in this room; the sums after it."""
+        """Write the results of a step, with its rows moved by `first`; returns the sums after the step."""
         chunk = tensors.chunk(sums, step.keys) if step.adds else None
-        if step.answers:
+        if step.reads:
             rows = (slice(None), slice(None), slice(first + step.rows.start, first + step.rows.stop))
-            found, log = (chunk or sums).answer(tensors.queries(step.rows))
+            totals, log = (chunk or sums).unnormalised(tensors.queries(step.rows))
             lowest = tensors.lowest(log, step.rows)
-            _, self.denominator[rows] = shares(found, lowest, out=self.output[rows])
+            _, self.denominator[rows] = normalised(totals, lowest, out=self.output[rows])
             if self.raised is not None and lowest is not None:
-                self.raised[rows] = found[..., -1] < lowest
+                self.raised[rows] = totals[..., -1] < lowest
             if self.scale is not None and log is not None:
                 self.scale[rows] = log[:, None]
         return sums if chunk is None else chunk.after()
@@ -80,19 +83,19 @@ class _Told:
 
 
 class _Follow(torch.autograd.Function):
-    """The sum before each step is kept, which is little beside the features; all else is computed again."""
+    """Saves the sum before each step, which is small compared with the features; the rest is computed again."""
 
     @staticmethod
     def forward(ctx: Any, walk: Walk, *given: Any) -> Any:
         tensors = Tensors(*given)
-        told, sums, all_sums = _Told.of(tensors, walk.rows), tensors.start(), []
+        results, sums, all_sums = _Results.of(tensors, walk.rows), tensors.start(), []
         for step in walk.steps():
             all_sums.append(sums)
-            sums = told.after(step, tensors, sums)
-        ctx.save_for_backward(*given, told.output, told.denominator, told.raised)
+            sums = results.after(step, tensors, sums)
+        ctx.save_for_backward(*given, results.output, results.denominator, results.raised)
         ctx.walk, ctx.sums = walk, all_sums
         ctx.set_materialize_grads(False)
-        return told.output, told.log()
+        return results.output, results.log()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -103,21 +106,21 @@ class _Follow(torch.autograd.Function):
             back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads)
             for step, before in reversed(list(zip(walk.steps(), sums, strict=True))):
                 back.step(step, before)
-            return back.found()
+            return back.result()
 
         whole = Piece(partial(_followed, walk), (...,) * len(given), (..., ...))
         return None, *gradients(first, lambda: [whole] if walk.rows else [], given, grads)
 
 
 def _followed(walk: Walk, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same walk by plain operations; what autograd keeps of it grows with the length."""
+    """The same walk by plain differentiable operations; autograd's memory for it grows linearly with the length."""
     tensors = Tensors(*given)
     sums, outputs, logs = tensors.start(), [], []
     for step in walk.steps():
         chunk = tensors.chunk(sums, step.keys) if step.adds else None
-        if step.answers:
-            found, log = (chunk or sums).answer(tensors.queries(step.rows))
-            output, denominator = shares(found, tensors.lowest(log, step.rows))
+        if step.reads:
+            totals, log = (chunk or sums).unnormalised(tensors.queries(step.rows))
+            output, denominator = normalised(totals, tensors.lowest(log, step.rows))
             none = vanishing(denominator)
             log_denominator = denominator.masked_fill(none, 1).log()
             log_denominator = log_denominator if log is None else log_denominator + log[:, None]
@@ -128,7 +131,7 @@ def _followed(walk: Walk, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class _WayBack:
-    """Gradients, gathered from the last step to the first."""
+    """The backward pass: gradients, added up from the last step to the first."""
 
     def __init__(
         self,
@@ -147,25 +150,25 @@ class _WayBack:
         self.dq = output.new_empty(*output.shape[:3], tensors.q.shape[-1])
         room = tensors.k.new_empty if walk.before + walk.both >= walk.keys else tensors.k.new_zeros
         self.dk, self.dv = (room(units, *x.shape[2:]) for x in (tensors.k, tensors.v))
-        self.by_row = None if tensors.decay_log is None else output.new_empty(units, output.shape[2])  # by c_i
+        self.by_row = None if tensors.decay_log is None else output.new_empty(units, output.shape[2])  # gradient of c_i
         self.dleast = None if tensors.least is None else tensors.least.new_empty(units, output.shape[2])
-        self.later = torch.zeros_like(tensors.start().total)  # by the sum after the step
+        self.later = torch.zeros_like(tensors.start().total)  # gradient of the sum after the step
 
     def step(self, step: Step, before: Sums) -> None:
-        if step.answers:
-            q, grad = self.tensors.queries(step.rows), self._by_answers(step.rows)
+        if step.reads:
+            q, grad = self.tensors.queries(step.rows), self._by_totals(step.rows)
         if not step.adds:
             self.dq[:, :, step.rows], self.later = before.send(q, grad, self.later)
             return
         chunk = self.tensors.chunk(before, step.keys)
-        if step.answers:
+        if step.reads:
             self.dq[:, :, step.rows], dk, dv, self.later = chunk.send(q, grad, self.later)
         else:
             dk, dv, self.later = chunk.send_keys(self.later)
         self.dk[:, step.keys], self.dv[:, step.keys] = dk, dv[..., :-1]
 
-    def _by_answers(self, rows: slice) -> torch.Tensor:
-        """By sums and denominators, (u, g, n, v_dim + 1), of output = sum / denominator and log = log denominator."""
+    def _by_totals(self, rows: slice) -> torch.Tensor:
+        """The gradient of the totals, (u, g, n, v_dim + 1), where output = sum / denominator, log = log denominator."""
         grad, output, inverse = (x[:, :, rows] for x in (self.grad, self.output, self.inverse))
         along = (grad * output).sum(-1)  # (u, g, n)
         by_denominator, by_row = -along, torch.zeros_like(along)
@@ -183,13 +186,13 @@ class _WayBack:
         torch.mul(by_denominator, inverse, out=both[..., -1])
         return both
 
-    def found(self) -> list[torch.Tensor | None]:
-        """Those of all tensors, in their order and shapes."""
+    def result(self) -> list[torch.Tensor | None]:
+        """The gradients of all tensors, in their order and shapes."""
         grads = (self.dq, self.dk, self.dv, *self._by_logarithms(), self.dleast)
         return [None if x is None else x.unflatten(0, self.tensors.units) for x in grads]
 
     def _by_logarithms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Those of k_log and decay_log, (u, keys): they scale what keys send and rows hear, so k · dk tells them.
+        """The gradients of k_log and decay_log, (u, keys). Both scale keys, so they follow from the products k · dk.
 
         Source: Gated Linear Attention Transformers with Hardware-Efficient Training, Yang et al. 2024, appendix C.
         """
@@ -197,7 +200,7 @@ class _WayBack:
             return None, None
         walk = self.walk
         by_key = (self.tensors.k.flatten(0, 1) * self.dk).sum(-1)
-        by_place = -by_key.double()  # sums of much that cancels
+        by_place = -by_key.double()  # float64, since the terms of its sums largely cancel
         by_place[:, walk.before : walk.before + walk.both] += self.by_row[:, : walk.both]
         by_place[:, -1:] += self.by_row[:, walk.both :].sum(-1, keepdim=True)
         return by_key, by_place.flip(-1).cumsum(-1).flip(-1).to(by_key.dtype)

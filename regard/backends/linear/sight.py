@@ -1,4 +1,4 @@
-"""Features of one call with hidden keys taken out of the sums, and the logarithm of a running sum of exponentials."""
+"""Which keys the rows of a linear call may look at, and their features without those of hidden keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Grid, KeySpan, Pattern
 
-PAIRS = 1 << 20  # of a place and one before it, at once where second derivatives are computed
+PAIRS = 1 << 20  # of positions i and j <= i that are computed at once for second derivatives
 
 
 def running_log_sum(x: torch.Tensor) -> torch.Tensor:
     """log Σ exp(x_j) over j <= i, along the last axis.
 
-    PyTorch's own operation takes the logarithm of the gradient that arrives, whose derivative is infinite at 0.
+    The backward pass of `torch.logcumsumexp` takes the logarithm of the incoming gradient, and the derivative of that
+    is infinite at 0; this function has finite second derivatives.
     """
     return _RunningLogSum.apply(x)
 
@@ -60,40 +61,41 @@ def _pieces(x: torch.Tensor) -> Iterator[Piece]:
         yield Piece(compute, ((..., before),), ((..., rows),))
 
 
-NOBODY = -1e300  # in place of -inf, for which a running sum has no gradient
+LOWEST = -1e300  # in place of -inf, for which a running sum has no gradient
 
 
 @dataclass(frozen=True)
 class Sight:
-    """Which keys the rows of a call see: row r all live ones up to key `before + r`, and those of an earlier call.
+    """Which keys each row may look at: row r all visible keys up to key `walk.before + r`, and those of earlier calls.
 
-    live: (batch or 1, 1, keys), booleans; None where all are.
-    met: (batch or 1, 1, 1), True where an earlier call had a live key; None where there was no call.
-    least: (batch, kv_heads, 1), the logarithm of the least denominator after it, for mechanisms that have one.
+    visible: (batch or 1, 1, keys), booleans; None if all keys are visible.
+    earlier: (batch or 1, 1, 1), True if an earlier call had a visible key; None if there was no earlier call.
+    least: (batch, kv_heads, 1), the logarithm of the lower bound of denominators after the earlier call, for mechanisms
+        that have such a bound.
     """
 
     walk: Walk
-    live: torch.Tensor | None
-    met: torch.Tensor | None = None
+    visible: torch.Tensor | None
+    earlier: torch.Tensor | None = None
     least: torch.Tensor | None = None
 
     def empty_rows(self) -> torch.Tensor | None:
-        """Rows that see no key, (batch or 1, 1, rows); None where each sees one."""
-        if self.live is None:
+        """Rows that may look at no key, (batch or 1, 1, rows); None if all keys are visible."""
+        if self.visible is None:
             return None
-        alone = self._at_rows(self.live.cumsum(-1)) == 0
-        return alone if self.met is None else alone & ~self.met
+        empty = self._at_rows(self.visible.cumsum(-1)) == 0
+        return empty if self.earlier is None else empty & ~self.earlier
 
-    def tensors(self, found: Features, v: torch.Tensor) -> Tensors:
+    def tensors(self, features: Features, v: torch.Tensor) -> Tensors:
         """The features and values (batch, kv_heads, keys, v_dim) as a walk reads them."""
-        q = found.q.unflatten(1, (found.k.shape[1], -1))  # (batch, kv_heads, group, rows, features)
-        tensors = self._without_hidden(Tensors(q, found.k, v, *_logarithms(found)))
-        return tensors if found.floor is None else replace(tensors, least=self._least(found.floor, tensors))
+        q = features.q.unflatten(1, (features.k.shape[1], -1))  # (batch, kv_heads, group, rows, features)
+        tensors = self._without_hidden(Tensors(q, features.k, v, *_logarithms(features)))
+        return tensors if features.floor is None else replace(tensors, least=self._least(features.floor, tensors))
 
     def _without_hidden(self, tensors: Tensors) -> Tensors:
-        if self.live is None:
+        if self.visible is None:
             return tensors
-        hidden = ~self.live
+        hidden = ~self.visible
         k = tensors.k.masked_fill(hidden[..., None], 0)
         if tensors.k_log is None or tensors.decay_log is None:
             return replace(tensors, k=k)
@@ -101,11 +103,11 @@ class Sight:
         return replace(tensors, k=k, k_log=k_log, decay_log=decay_log)
 
     def least_after(self, floor: float, tensors: Tensors) -> torch.Tensor:
-        """`least` for a call that follows on this one."""
+        """`least` for the call that continues this one."""
         return self._running(floor, tensors)[..., -1:]
 
     def _least(self, floor: float, tensors: Tensors) -> torch.Tensor:
-        """What `_running` is at the last key that each row sees, (batch, kv_heads, rows)."""
+        """The value of `_running` at the last key that each row may look at, (batch, kv_heads, rows)."""
         return self._at_rows(self._running(floor, tensors))
 
     def _running(self, floor: float, tensors: Tensors) -> torch.Tensor:
@@ -114,41 +116,41 @@ class Sight:
             return self.least
         k, k_log, decay_log = tensors.k, tensors.k_log, tensors.decay_log
         if k_log is None or decay_log is None:
-            live = k.new_ones(1, 1, k.shape[2]) if self.live is None else self.live
-            decayed, sums = 0, live.cumsum(-1, dtype=torch.float64).log().expand(*k.shape[:2], -1)
+            visible = k.new_ones(1, 1, k.shape[2]) if self.visible is None else self.visible
+            decayed, sums = 0, visible.cumsum(-1, dtype=torch.float64).log().expand(*k.shape[:2], -1)
         else:
             decayed = decay_log.cumsum(-1, dtype=torch.float64)
-            sums = running_log_sum((k_log - decayed).clamp_min(NOBODY))
+            sums = running_log_sum((k_log - decayed).clamp_min(LOWEST))
         sums = sums + math.log(floor)
         return decayed + (sums if self.least is None else torch.logaddexp(self.least, sums))
 
     def _at_rows(self, by_key: torch.Tensor) -> torch.Tensor:
-        """The running sums (..., keys) as far as each row sees, (..., rows)."""
+        """Of running sums (..., keys), the entry of the last key that each row may look at, (..., rows)."""
         last = torch.arange(self.walk.before, self.walk.before + self.walk.rows, device=by_key.device)
         return by_key[..., last.clamp_max(max(0, self.walk.keys - 1))]
 
 
-def live_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
-    """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are live."""
+def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
+    """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
     spans = (part.visible_keys(grid) for part in joined(pattern) if isinstance(part, KeySpan))
-    told = [span for span in spans if span is not None]
-    return reduce(torch.logical_and, told) if told else None
+    masks = [span for span in spans if span is not None]
+    return reduce(torch.logical_and, masks) if masks else None
 
 
-def shown(
-    mechanism: Kernelised, parameters: Mapping[str, torch.Tensor], live: torch.Tensor | None
+def without_hidden(
+    mechanism: Kernelised, parameters: Mapping[str, torch.Tensor], visible: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """Parameters with zeros in place of what was handed for a hidden key."""
-    if live is None:
+    """The parameters, with zeros where a parameter has an entry for a hidden key."""
+    if visible is None:
         return dict(parameters)
-    return {name: x.masked_fill(~live, 0) if name in mechanism.by_key else x for name, x in parameters.items()}
+    return {name: x.masked_fill(~visible, 0) if name in mechanism.by_key else x for name, x in parameters.items()}
 
 
-def _logarithms(found: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """k_log and decay_log, both if there is one."""
-    k_log, decay_log = found.k_log, found.decay_log
+def _logarithms(features: Features) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """k_log and decay_log: both None, or both tensors."""
+    k_log, decay_log = features.k_log, features.decay_log
     if decay_log is None:
         return k_log, None if k_log is None else torch.zeros_like(k_log)
-    # a key that fades everything before it below the smallest number there is, has faded it
-    decay_log = decay_log.clamp_min(math.log(torch.finfo(found.k.dtype).tiny))
+    # a stronger decay would make no difference: the earlier keys are below the smallest normal number already
+    decay_log = decay_log.clamp_min(math.log(torch.finfo(features.k.dtype).tiny))
     return torch.zeros_like(decay_log) if k_log is None else k_log, decay_log

@@ -1,10 +1,10 @@
-"""Over a text, chunk by chunk: a sum over keys, what one more chunk adds to it, and which rows it answers when.
+"""Linear attention chunk by chunk: the sum over earlier keys, what a chunk adds to it, and the order of the steps.
 
-    answer_i = Σ_j e_ij (q_i · k_j) [v_j, 1],  e_ij = exp(k_log_j + Σ decay_log_t over j < t <= i)
+    total_i = Σ_j e_ij (q_i · k_j) [v_j, 1],  e_ij = exp(k_log_j + Σ decay_log_t over j < t <= i)
 
-whose last number is the denominator. With c_i the sum of decay_log up to i, ℓ_j = k_log_j - c_j: e_ij is
-exp(c_i + ℓ_j), and answers are returned divided by exp(c_i + M_i), where M_i is the largest ℓ_j so far. So nothing
-overflows, and no later key changes an earlier answer.
+The last entry of a total is the denominator of its row; the others divided by it are the output. With c_i the sum of
+decay_log up to i and ℓ_j = k_log_j - c_j, e_ij is exp(c_i + ℓ_j). Totals are returned divided by exp(c_i + M_i), where
+M_i is the largest ℓ_j up to i, so that nothing overflows and no later key affects an earlier total.
 
 Source: Transformers are RNNs, Katharopoulos et al. 2020, equations 16 to 20, a chunk at a time.
 
@@ -20,7 +20,7 @@ from functools import cached_property
 
 import torch
 
-FAINTEST = -1e30  # in place of the logarithm of 0, from which nothing can be subtracted
+FAINTEST = -1e30  # in place of -inf, the logarithm of 0, since -inf - -inf is NaN
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,27 @@ class Sums:
 
     @classmethod
     def none(cls, like: torch.Tensor, features: int, v_dim: int, scaled: bool) -> Sums:
-        """The sum of no keys, for units like those of `like` (u, ...)."""
+        """The sum of no keys, with the units, dtype and device of `like` (u, ...)."""
         log = like.new_full((len(like), 1), -torch.inf) if scaled else None
         return cls(like.new_zeros(len(like), features, v_dim + 1), log)
 
-    def answer(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What queries (u, g, n, f) after all these keys are told: (u, g, n, v_dim + 1), divided by exp of (u, 1)."""
+    def unnormalised(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Totals (u, g, n, v_dim + 1) of queries (u, g, n, f) after all these keys over exp(log), and log (u, 1).
+
+        log is None if no key has a logarithm; then totals are not divided.
+        """
         return torch.bmm(q.flatten(1, 2), self.total).view(*q.shape[:3], self.total.shape[-1]), self.log
 
     def send(self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """From the gradient by these answers (u, g, n, v_dim + 1): that of q, and `later` with that of the sum."""
+        """From the gradient of the totals (u, g, n, v_dim + 1): that of q, and `later` plus that of the sum."""
         q, grad, shape = q.flatten(1, 2), grad.flatten(1, 2), q.shape
         return torch.bmm(grad, self.total.mT).view(shape), torch.baddbmm(later, q.mT, grad)
 
 
 class Chunk:
-    """Keys that follow on `before`: k (u, n, f), v with a column of ones (u, n, v_dim + 1), k_log and decay_log (u, n).
+    """The keys after `before`: k (u, n, f), v with a column of ones (u, n, v_dim + 1), k_log and decay_log (u, n).
 
-    Both logarithms are given if `before` has one, and neither otherwise, which is computed with less.
+    Both logarithms are given if `before` has a log, else neither; then fewer operations are needed.
     """
 
     def __init__(
@@ -74,47 +77,47 @@ class Chunk:
 
     @cached_property
     def carried(self) -> torch.Tensor:
-        """How much of the sum before each position hears of, (u, 1, n, 1)."""
+        """The factor of the sum before in the total of each position, (u, 1, n, 1)."""
         assert self.before.log is not None
         return (self.before.log - self.highest).exp()[:, None, :, None]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
-        """exp(ℓ_j - M_i) where j <= i, (u, 1, n, n); above the diagonal finite, and to be ignored."""
+        """exp(ℓ_j - M_i) where j <= i, (u, 1, n, n); above the diagonal any finite number."""
         return (self.log[:, None] - self.highest[..., None]).clamp_max(0).exp()[:, None]
 
     @cached_property
     def kept(self) -> torch.Tensor:
-        """How much of the sum before stays in the sum after, (u, 1, 1)."""
+        """The factor of the sum before in the sum after, (u, 1, 1)."""
         return self.carried[:, 0, -1:]
 
     @cached_property
     def added(self) -> torch.Tensor:
-        """With what each key enters the sum after, (u, n, 1)."""
+        """The factor of each key in the sum after, (u, n, 1)."""
         return (self.log - self.highest[:, -1:]).exp()[..., None]
 
     def after(self) -> Sums:
-        """The sum that holds these keys too."""
+        """The sum including these keys."""
         if not self.scaled:
             return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
         total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
         return Sums(total, self.highest[:, -1:] + self.decayed[:, -1:])
 
-    def answer(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What queries (u, g, n, f) at these positions are told: (u, g, n, v_dim + 1), divided by exp of (u, n)."""
-        found, _ = self.before.answer(q)
+    def unnormalised(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Totals (u, g, n, v_dim + 1) of queries (u, g, n, f) at these positions over exp(log), and log (u, n)."""
+        totals, _ = self.before.unnormalised(q)
         if not self.scaled:
             weights, log = _products(q, self.k).tril_(), None
         else:
-            found, weights, log = (
-                found * self.carried,
+            totals, weights, log = (
+                totals * self.carried,
                 (_products(q, self.k) * self.pairs).tril_(),
                 self.highest + self.decayed,
             )
-        return found.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(found.shape), log
+        return totals.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(totals.shape), log
 
     def send_keys(self, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """From the gradient by the sum after, (u, f, v_dim + 1): those of k, of v, and of the sum before."""
+        """From the gradient of the sum after, (u, f, v_dim + 1): those of k, of v, and of the sum before."""
         if not self.scaled:
             return self.v @ later.mT, self.k @ later, later
         return self.added * (self.v @ later.mT), (self.k * self.added) @ later, self.kept * later
@@ -122,7 +125,7 @@ class Chunk:
     def send(
         self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """From the gradients by answers (u, g, n, v_dim + 1) and the sum after: those of q, k, v and the sum before."""
+        """From the gradients of totals (u, g, n, v_dim + 1) and the sum after: those of q, k, v and the sum before."""
         dk, dv, later = self.send_keys(later)
         from_before = grad * self.carried if self.scaled else grad
         weights, pull = _products(q, self.k), _products(grad, self.v)  # (u, g, n, n)
@@ -141,19 +144,19 @@ def _products(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return torch.bmm(rows.flatten(1, 2), keys.mT).view(*rows.shape[:3], keys.shape[1])
 
 
-CHUNK = 64  # positions whose pairs are weighed; measured on CPU, 64 to 128 are best
-BLOCK = 1024  # positions that enter a sum, or are answered from it, at once
+CHUNK = 64  # positions of a chunk, whose pairs are computed one by one; 64 to 128 are fastest on CPU
+BLOCK = 1024  # positions that are added to a sum, or read from it, at once
 
 
 @dataclass(frozen=True)
 class Step:
-    """Keys that enter the sum, or rows that are answered from it, or as many of both, causally."""
+    """One step of a walk: keys added to the sum, rows read from it, or as many of both, causally."""
 
     rows: slice
     keys: slice
 
     @property
-    def answers(self) -> bool:
+    def reads(self) -> bool:
         return self.rows.stop > self.rows.start
 
     @property
@@ -163,9 +166,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Walk:
-    """Which rows see which keys: the first one so many and one more than `before`, each next row one more, till all.
+    """Which keys each row may look at: row r the keys 0 to `before + r`, or all where there are fewer.
 
-    Rows and keys are counted from the first of each.
+    Rows and keys are counted from 0.
     """
 
     rows: int
@@ -174,11 +177,11 @@ class Walk:
 
     @property
     def both(self) -> int:
-        """Rows at whose position a key stands."""
+        """The number of rows that have a key at their own position."""
         return max(0, min(self.rows, self.keys - self.before))
 
     def steps(self) -> Iterator[Step]:
-        """In an order in which the sum holds what a row may see when its turn comes."""
+        """The steps, ordered so that the sum contains the keys that a row may look at when the row is read."""
         none = slice(0, 0)
         yield from (Step(none, keys) for keys in _pieces(0, min(self.before, self.keys), BLOCK))
         for rows in _pieces(0, self.both, CHUNK):
@@ -186,7 +189,7 @@ class Walk:
         yield from (Step(rows, none) for rows in _pieces(self.both, self.rows, BLOCK))
 
     def blocks(self) -> Iterator[tuple[slice, slice, Walk]]:
-        """The same walk as some that follow on each other, each with its rows and keys among all."""
+        """The same walk as consecutive smaller ones, each with the rows and keys that it covers."""
         none = slice(0, 0)
         for keys in _pieces(0, min(self.before, self.keys), BLOCK):
             yield none, keys, Walk(0, keys.stop - keys.start, keys.stop - keys.start)
@@ -203,11 +206,11 @@ def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a walk reads.
+    """The tensors that a walk reads.
 
     q: (batch, kv_heads, group, rows, features). k: (batch, kv_heads, keys, features).
     v: (batch, kv_heads, keys, v_dim). k_log, decay_log: (batch, kv_heads, keys), both or neither.
-    least: (batch, kv_heads, rows) in float64, what the logarithm of a denominator is at least, or None.
+    least: (batch, kv_heads, rows) in float64, a lower bound of the logarithm of the denominators, or None.
     """
 
     q: torch.Tensor
@@ -219,7 +222,7 @@ class Tensors:
 
     @property
     def units(self) -> tuple[int, int]:
-        """batch and kv_heads: everything below has them in one axis, u."""
+        """(batch, kv_heads), which the methods below flatten to one axis, u."""
         return self.k.shape[0], self.k.shape[1]
 
     def start(self) -> Sums:
@@ -238,7 +241,7 @@ class Tensors:
         return self.q[:, :, :, rows].flatten(0, 1)
 
     def lowest(self, log: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
-        """What the denominators of these rows are at least, (u, 1, n), divided by exp(log) of (u, n or 1)."""
+        """The lower bound of these rows' denominators, (u, 1, n), divided by exp(log) with log (u, n or 1)."""
         if self.least is None:
             return None
         least = self.least[:, :, rows].flatten(0, 1)
@@ -246,20 +249,21 @@ class Tensors:
 
 
 def with_ones(v: torch.Tensor) -> torch.Tensor:
-    """Values (u, n, v_dim) with a column of ones: what it sums up to is the denominator."""
+    """Values (u, n, v_dim) with a column of ones, whose weighted sum is the denominator."""
     return torch.cat((v, v.new_ones(*v.shape[:2], 1)), dim=-1)
 
 
-def shares(
-    found: torch.Tensor, lowest: torch.Tensor | None = None, out: torch.Tensor | None = None
+def normalised(
+    totals: torch.Tensor, lowest: torch.Tensor | None = None, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """From answers (u, g, n, v_dim + 1): sums over denominators (u, g, n, v_dim), and the denominators (u, g, n).
+    """From totals (u, g, n, v_dim + 1): the outputs (u, g, n, v_dim) and the denominators (u, g, n).
 
-    Denominators are raised to `lowest`, (u, 1, n). One below the smallest normal number is none: its row gets zeros.
+    Denominators are raised to `lowest`, (u, 1, n). A row whose denominator is below the smallest normal number gets
+    zeros.
     """
-    denominator = found[..., -1] if lowest is None else torch.maximum(found[..., -1], lowest)
+    denominator = totals[..., -1] if lowest is None else torch.maximum(totals[..., -1], lowest)
     inverse = denominator.masked_fill(vanishing(denominator), math.inf).reciprocal()
-    return torch.mul(found[..., :-1], inverse[..., None], out=out), denominator
+    return torch.mul(totals[..., :-1], inverse[..., None], out=out), denominator
 
 
 def vanishing(denominator: torch.Tensor) -> torch.Tensor:

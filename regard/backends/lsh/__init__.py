@@ -1,7 +1,7 @@
-"""LSH attention in memory that grows with the length: sorted keys, and tiles of queries that look back a little.
+"""LSH attention in memory linear in the length: keys are sorted by bucket, and tiles of queries look at nearby keys.
 
-Rounds are merged by their log-sum-exp; a pair counts in the first round that sees it. The backward pass sorts and
-computes again.
+Rounds are merged by their log-sum-exp; a pair is computed in the first round that allows it. The backward pass sorts
+and computes again.
 """
 
 from regard.backends.lsh.backend import Hashed

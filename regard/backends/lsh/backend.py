@@ -1,4 +1,4 @@
-"""What hashing costs, and when it is refused."""
+"""The backend of LSH attention: which problems it refuses, what the others cost, and how a call is computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
 
-# Measured on CPU in float32, as the floating-point operations that take as long:
+# Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products: masks, sorting, small products
 DENSE = 60  # for each pair of a few queries and all keys
 
@@ -36,7 +36,7 @@ class Hashed:
         if problem.empty or not reachable_keys(problem):
             return Refusal("there is nothing to compute")
         if others := [str(one) for one in problem.want if one != "log_sum_exp"]:
-            return Refusal(f"it tells no more than log_sum_exp, and {', '.join(others)} was asked for")
+            return Refusal(f"it computes no statistic but log_sum_exp, and {', '.join(others)} was requested")
         wide = torch.promote_types(problem.dtype, torch.float32)
         if (reason := flash.refusal(wide, problem.device)) is not None:
             return Refusal(reason)
@@ -46,12 +46,12 @@ class Hashed:
 def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     grid, wide = operands.grid, torch.promote_types(problem.dtype, torch.float32)
     seen = problem.pattern.visible_keys(grid)
-    live = None if seen is None else seen[:, 0]  # (batch or 1, keys)
-    own = mechanism.own_keys(operands.q, operands.k, grid, live)
+    visible = None if seen is None else seen[:, 0]  # (batch or 1, keys)
+    own = mechanism.own_keys(operands.q, operands.k, grid, visible)
     q = operands.q.to(wide).masked_fill((own == len(grid.keys))[:, None, :, None], 0)
     k, v = mechanism.unit(operands.k.to(wide)), operands.v.to(wide)
     aligned = problem.q_start == grid.keys.start and problem.q_len == len(grid.keys)
-    parts = Parts(mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, live, aligned)
+    parts = Parts(mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, visible, aligned)
     output, log_sum_exp = parts.few_queries() if _few(problem, mechanism, len(grid.keys)) else parts.all_keys()
     return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
 
@@ -98,13 +98,13 @@ Answer = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, ·, v_dim) a
 class Parts:
     """A call whose queries are its keys.
 
-    q: (batch, heads, q_len, head_dim), zeros where a query is no live key.
-    hashed: (batch, heads, keys, head_dim), the keys as they were given.
-    k: the same at unit length.
+    q: (batch, heads, q_len, head_dim), zeros where a query's own key is hidden.
+    hashed: (batch, heads, keys, head_dim), the keys as passed.
+    k: the same, normalised to length 1.
     v: (batch, heads, keys, v_dim).
-    own: the key that each query is, (batch or 1, q_len); one past the last for none.
-    live: None, or which keys are not hidden, (batch or 1, keys).
-    aligned: is the i-th query the i-th key?
+    own: index of each query's own key, (batch or 1, q_len); the number of keys if it has none.
+    visible: which keys are visible, (batch or 1, keys); None for all.
+    aligned: whether query i is key i, for all i.
     """
 
     mechanism: LSH
@@ -115,7 +115,7 @@ class Parts:
     k: torch.Tensor
     v: torch.Tensor
     own: torch.Tensor
-    live: torch.Tensor | None
+    visible: torch.Tensor | None
     aligned: bool
 
     @property
@@ -123,24 +123,24 @@ class Parts:
         return self.k.shape[2]
 
     def few_queries(self) -> Answer:
-        """Every pair, where there are no more queries, or keys, than a chunk has."""
+        """The result from every pair; for calls with at most as many queries, or keys, as a chunk."""
         at, own = torch.arange(self.keys, device=self.k.device), self.own[..., None]
         _, fits = self._first_chunk()
         seen = rows_at(fits[:, None, :, None], self.own)  # (batch or 1, 1, q_len, 1)
         if self.keys > self.mechanism.chunk:
-            _, codes = sort_keys(self.mechanism, self.hashed, self.live, self.causal)
+            _, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
             for queries, keys in zip(rows_at(codes.mT, self.own).unbind(3), codes.unbind(2), strict=True):
                 seen = seen | meets(queries, keys)
         seen = seen & ((at < own if self.causal else at != own) & (own < self.keys))[:, None]
-        if self.live is not None:
-            seen = seen & self.live[:, None, None]
+        if self.visible is not None:
+            seen = seen & self.visible[:, None, None]
         q, k, v, call = self.q, self.k, self.v, _only(seen, self.q, self.keys, self.scale)
         return self._or_itself(flash.attend(q, k, v, call), q, rows_at(k, self.own), rows_at(v, self.own))
 
     def all_keys(self) -> Answer:
-        """Every key as a query, a tile of sorted ones at a time; then those that were asked for."""
+        """The result with every key as a query, in tiles of sorted keys, of which the call's queries are selected."""
         q, k, v = self._at_keys(), self.k, self.v
-        order, codes = sort_keys(self.mechanism, self.hashed, self.live, self.causal)
+        order, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
         layout = Layout.of(self.keys, self.mechanism.chunk, self.causal, self.scale)
         found = Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v, order, codes)), layout)
         output, log_sum_exp = (x.unflatten(0, q.shape[:2]) for x in found)
@@ -158,7 +158,7 @@ class Parts:
         return self._or_itself((output, log_sum_exp), self.q, k, v)
 
     def _at_keys(self) -> torch.Tensor:
-        """Queries where their keys stand, (batch, heads, keys, head_dim), zeros elsewhere."""
+        """Each query at the index of its own key, (batch, heads, keys, head_dim), zeros elsewhere."""
         if self.aligned:
             return self.q
         batch, heads, _, head_dim = self.q.shape
@@ -166,34 +166,35 @@ class Parts:
         return self.q.new_zeros(batch, heads, self.keys + 1, head_dim).scatter(2, places, self.q)[:, :, :-1]
 
     def _first_chunk(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """How many live keys stand before each key, and does it see all it may, as one chunk? (batch or 1, keys)."""
+        """The number of visible keys before each key, and whether it may look at one chunk only; (batch or 1, keys)."""
         chunk = self.mechanism.chunk
-        if self.live is None:
+        if self.visible is None:
             rank = torch.arange(self.keys, device=self.k.device)[None]
             return rank, (rank < chunk) & (self.causal or self.keys <= chunk)
-        rank = self.live.cumsum(-1) - 1
-        return rank, self.live & (rank < chunk) & (self.causal | (self.live.sum(-1, keepdim=True) <= chunk))
+        rank = self.visible.cumsum(-1) - 1
+        return rank, self.visible & (rank < chunk) & (self.causal | (self.visible.sum(-1, keepdim=True) <= chunk))
 
     def _within_first_chunk(self, q: torch.Tensor) -> Answer:
-        """The first live keys of each batch row among themselves: (batch, heads, chunk, ·)."""
+        """Attention among the first visible keys of each batch row, (batch, heads, chunk, ·)."""
         at = torch.arange(self.mechanism.chunk, device=q.device)
-        first = at[:1] if self.live is None else self.live.int().argmax(-1, keepdim=True)  # live keys are one run
+        # visible keys are one run
+        first = at[:1] if self.visible is None else self.visible.int().argmax(-1, keepdim=True)
         columns = (first + at).clamp(max=self.keys).view(-1, len(at))
         seen = at < at[:, None] if self.causal else at != at[:, None]
         seen = seen.view(1, 1, len(at), len(at))
-        if self.live is not None:
-            seen = seen & F.pad(self.live, (0, 1)).expand(len(columns), -1).gather(1, columns)[:, None, None]
+        if self.visible is not None:
+            seen = seen & F.pad(self.visible, (0, 1)).expand(len(columns), -1).gather(1, columns)[:, None, None]
         q, k, v = (rows_at(x, columns) for x in (q, self.k, self.v))
         return flash.attend(q, k, v, _only(seen, q, len(at), self.scale))
 
     def _or_itself(self, answer: Answer, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Answer:
-        """Where a query saw nothing else it sees itself: its key (batch, heads, q_len, ·), if that is live."""
+        """The answer; a query with no other key attends to its own (batch, heads, q_len, ·), if that is visible."""
         output, log_sum_exp = answer
         alone = (log_sum_exp == -math.inf) & (self.own < self.keys)[:, None]
         return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(alone, log_sum_exp)
 
 
 def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.Call:
-    """The call in which only these pairs are seen."""
+    """The fused call in which only these pairs are allowed."""
     mask = q.new_zeros(*seen.shape[:2], q.shape[2], keys)
     return flash.Call(mask.masked_fill_(~seen, -math.inf), False, scale)

@@ -1,7 +1,7 @@
-"""The rounds, one after the other: sorted, cut into tiles of queries that look back over a run of keys.
+"""The rounds of LSH attention, one after the other: keys are sorted and cut into tiles, each with a window of keys.
 
-In this file q (units, keys, head_dim), k likewise, v (units, keys, v_dim); a unit is a head of a batch row. In sorted
-order the keys that a tile of queries may see end with the tile, so that windows overlap in place.
+In this file q and k are (units, keys, head_dim) and v is (units, keys, v_dim); a unit is a head of a batch row. In
+sorted order the window of a tile ends with the tile, so windows are overlapping views and need no copy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from regard.backends import flash
 from regard.backends.second_order import Piece, gradients
 from regard.mechanisms import LSH
 
-BLOCK = 1 << 19  # pairs computed at once, at most (but one tile)
+BLOCK = 1 << 19  # pairs computed at once, at most; a larger tile is computed alone
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`tile` queries at a time see the `back` keys before them and their own places."""
+    """Sizes of tiles: `tile` queries look at the `back` sorted keys before them and at their own tile."""
 
     keys: int
     tile: int
@@ -34,7 +34,7 @@ class Layout:
 
     @classmethod
     def of(cls, keys: int, chunk: int, causal: bool, scale: float) -> Layout:
-        """Chunks are tiles; counted inside buckets they begin anywhere, and reach back almost two of their sizes."""
+        """A tile is a chunk. Causal chunks begin anywhere, counted in buckets, and need almost 2 chunks back."""
         if not causal:
             return cls(keys, chunk, chunk, causal, scale)
         tile = -(-chunk // 2)
@@ -51,12 +51,12 @@ class Layout:
 
     @property
     def pairs(self) -> int:
-        """Of one unit and round."""
+        """Computed pairs of one unit and round."""
         return self.tiles * self.tile * self.window
 
     @property
     def spare(self) -> int:
-        """Places behind the last key that fill its tile."""
+        """Padding after the last key, which fills its tile."""
         return self.tiles * self.tile - self.keys
 
     @property
@@ -65,7 +65,7 @@ class Layout:
         return max(1, BLOCK // self.pairs)
 
     def groups(self, count: int) -> int:
-        """In how many groups so many units are computed."""
+        """The number of groups in which this many units are computed."""
         return -(-count // self.together)
 
     def units(self, count: int) -> Iterator[slice]:
@@ -83,17 +83,19 @@ class Round:
     def __init__(self, layout: Layout, order: torch.Tensor, codes: torch.Tensor, number: int) -> None:
         self.layout = layout
         units, _, keys = order.shape
-        of_unit = torch.arange(units, device=order.device)[:, None] * keys  # rows of all units, one below the other
+        # index of each unit's first row, all units flattened
+        of_unit = torch.arange(units, device=order.device)[:, None] * keys
         self.order = order[:, number]  # (units, keys)
         places = torch.arange(keys, device=order.device).expand_as(self.order)
         self.inverse = (torch.empty_like(places).scatter_(1, self.order, places) + of_unit).flatten()
-        self.k_rows = (F.pad(self.order, (layout.back, layout.spare)) + of_unit).flatten()  # any row fills the ends
+        # the padding may hold any row
+        self.k_rows = (F.pad(self.order, (layout.back, layout.spare)) + of_unit).flatten()
         self.q_rows = (F.pad(self.order, (0, layout.spare)) + of_unit).flatten()
 
         codes = codes[:, : number + 1].gather(-1, self.order[:, None].expand(-1, number + 1, -1))
-        nobody = -4 - 2 * keys
-        self.q_codes = self.tiled(F.pad(codes, (0, layout.spare), value=nobody - 2), dim=2)
-        self.k_codes = F.pad(codes, (layout.back, layout.spare), value=nobody).unfold(2, layout.window, layout.tile)
+        no_match = -4 - 2 * keys
+        self.q_codes = self.tiled(F.pad(codes, (0, layout.spare), value=no_match - 2), dim=2)
+        self.k_codes = F.pad(codes, (layout.back, layout.spare), value=no_match).unfold(2, layout.window, layout.tile)
         at = torch.arange(layout.window, device=order.device)
         own = at[layout.back :, None]
         self.others = at < own if layout.causal else at != own  # (tile, window)
@@ -111,12 +113,12 @@ class Round:
         return rows.unfold(1, self.layout.window, self.layout.tile).mT
 
     def unsorted(self, x: torch.Tensor) -> torch.Tensor:
-        """(units, places, ·) back in the order of positions, (units, keys, ·)."""
+        """From sorted order with padding, (units, padded keys, ·), to the order of positions, (units, keys, ·)."""
         x = x[:, : self.layout.keys]
         return x.flatten(0, 1).index_select(0, self.inverse).view(x.shape)
 
     def call(self, run: slice, dtype: torch.dtype) -> flash.Call:
-        """The call of some tiles: other keys of the bucket nearby, unless an earlier round has seen them."""
+        """The call of some tiles: other keys of the bucket in nearby chunks, unless an earlier round had them."""
         *earlier, now = (
             meets(q[:, run], k[:, run]) for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
         )
@@ -158,7 +160,7 @@ class Round:
         return self.unsorted(dq.flatten(1, 2)), self.unsorted(dk), self.unsorted(dv)
 
     def _fold(self, total: torch.Tensor, windows: torch.Tensor, run: slice) -> None:
-        """Add windows (units, tiles of the run, window, ·) to the places (units, places, ·) that they overlap."""
+        """Add windows (units, tiles of the run, window, ·) to `total` (units, padded keys, ·), where they overlap."""
         tile = self.layout.tile
         tiles = total.unflatten(1, (-1, tile))
         for shift in range(self.layout.window // tile):
@@ -166,7 +168,7 @@ class Round:
 
 
 class Rounds(torch.autograd.Function):
-    """Output (units, keys, v_dim) and log-sum-exp (units, keys) over all rounds, every pair once."""
+    """Output (units, keys, v_dim) and log-sum-exp (units, keys) over all rounds, with each pair computed once."""
 
     @staticmethod
     def forward(
@@ -220,29 +222,32 @@ def _rounds(layout: Layout, order: torch.Tensor, codes: torch.Tensor) -> Iterato
 
 
 def sort_keys(
-    mechanism: LSH, k: torch.Tensor, live: torch.Tensor | None, causal: bool
+    mechanism: LSH, k: torch.Tensor, visible: torch.Tensor | None, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys by (bucket, position), hidden ones last, and a code for each: i and j see each other's chunk if `meets`.
+    """Sort keys by (bucket, position), hidden ones last, and give each a code from which `meets` reads its chunk.
 
     Args:
-        mechanism: the declaration.
+        mechanism: the LSH mechanism of the call.
         k: (batch, heads, keys, head_dim).
-        live: None, or which keys are not hidden, (batch or 1, keys).
-        causal: count chunks inside each bucket.
+        visible: which keys are visible, (batch or 1, keys); None for all.
+        causal: whether chunks are counted inside each bucket.
 
     Returns:
         order: the keys in each round's order, (batch, heads, rounds, keys).
         codes: by position, (batch, heads, rounds, keys).
     """
     bucket, keys = mechanism.bucket(k), k.shape[2]
-    if live is not None:
-        bucket = bucket.masked_fill(~live[:, None, None], mechanism.bucket_count)
+    if visible is not None:
+        bucket = bucket.masked_fill(~visible[:, None, None], mechanism.bucket_count)
     bucket, order = bucket.sort(stable=True)
     place = torch.arange(keys, device=k.device).expand_as(bucket)
     rank = place - torch.searchsorted(bucket, bucket) if causal else place
-    stride = -(-keys // mechanism.chunk) + 1  # more than the chunks there are: no two buckets have neighbouring codes
+    # more than the number of chunks, so that codes of different buckets are never neighbours
+    stride = -(-keys // mechanism.chunk) + 1
     codes = bucket * stride + rank // mechanism.chunk
-    codes = codes.where(bucket < mechanism.bucket_count, -2 - 2 * place)  # hidden keys are two apart from everyone
+    codes = codes.where(
+        bucket < mechanism.bucket_count, -2 - 2 * place
+    )  # codes of hidden keys differ by 2 or more from all others
     codes = torch.empty_like(codes).scatter_(-1, order, codes)
     most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
     small = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max)

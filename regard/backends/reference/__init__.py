@@ -1,6 +1,6 @@
-"""Every mechanism as its formula: slow, complete, and what every other backend answers to.
+"""The reference backend: every mechanism computed by its formula, with every option; other backends must agree with it.
 
-One file a mechanism, each beside the equation of its paper; `backend.py` lists them.
+There is one file for each mechanism, which cites the equation of its paper; `backend.py` lists them.
 """
 
 from regard.backends.reference.backend import Reference

@@ -1,4 +1,4 @@
-"""Which formula computes which mechanism, and what computing every pair costs."""
+"""The reference backend: the formula of each mechanism, and the cost of computing every pair."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Reference:
         flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
         flops += PAIR * problem.pairs if problem.dropout else 0
         scores = problem.pairs * width
-        passes = 40 if learning else 24  # over the scores: each line of a formula reads them and writes fresh memory
+        passes = 40 if learning else 24  # over the scores: each operation of a formula reads them and writes new memory
         vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
         moved = width * vectors + passes * scores
         peak = 3 * scores
-        if sums_tanh(problem):  # their terms, and what autograd keeps of them
+        if sums_tanh(problem):  # the terms of the sums, and what autograd saves of them
             terms = scores * problem.head_dim
             moved, peak = moved + (14 if learning else 6) * terms, peak + (4 if learning else 3) * terms
         calls = 25 if learning else 10
@@ -61,4 +61,6 @@ class Reference:
         if isinstance(problem.mechanism, Kernelised):
             flops += 2 * problem.pairs * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
         cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
-        return Offer(with_statistics(cost, problem), partial(formula, problem))  # counted alike: asking moves no plan
+        return Offer(
+            with_statistics(cost, problem), partial(formula, problem)
+        )  # counted as for other backends, so that statistics do not change the plan

@@ -1,4 +1,4 @@
-"""Linformer as its formula.
+"""Linformer by its formula.
 
     softmax(q (E k)ᵀ · scale) (F v)
 
@@ -18,7 +18,7 @@ from regard.mechanisms import Linformer
 
 
 def linformer_attention(problem: Problem, operands: Operands) -> Result:
-    """The formula above; hidden keys and values arrive as zeros, and rows without any key answer with zeros."""
+    """Output by the formula above; hidden keys and values are zeros already, and empty rows give zeros."""
     assert isinstance(problem.mechanism, Linformer)
     wide = torch.promote_types(operands.q.dtype, torch.float32)
     empty_rows = ~problem.pattern.evaluate(operands.grid).any(-1, keepdim=True)

@@ -1,9 +1,10 @@
-"""LSH attention as its formula, every pair written out.
+"""LSH attention by its formula, pair by pair.
 
     o_i = Σ_{j in P_i} exp(q_i · k_j · scale - z(i, P_i)) v_j,   P_i = the union of P_i^(r) over the rounds r
     P_i^(r) = {j : h_r(q_i) = h_r(k_j), chunk(s_i) - 1 <= chunk(s_j) <= chunk(s_i)},   chunk(s) = floor(s / m)
 
-Source: Reformer, Kitaev et al. 2020, section 2, equations 2 to 5; what is ours in the causal form is told by `LSH`.
+Source: Reformer, Kitaev et al. 2020, section 2, equations 2 to 5. The docstring of `LSH` says how the causal form
+differs.
 """
 
 from __future__ import annotations
@@ -24,19 +25,18 @@ from regard.patterns import Causal
 
 
 def lsh_attention(problem: Problem, operands: Operands) -> Result:
-    """The formula above, with every statistic."""
+    """Output and every statistic by the formula above."""
     mechanism, grid = problem.mechanism, operands.grid
     assert isinstance(mechanism, LSH)
     wide = torch.promote_types(operands.q.dtype, torch.float32)
-    live = problem.pattern.visible_keys(grid)
-    live = (
-        grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if live is None else live[:, 0]
-    )  # (batch or 1, keys)
-    own = mechanism.own_keys(operands.q, operands.k, grid, live)  # (batch or 1, q_len)
+    visible = problem.pattern.visible_keys(grid)
+    # (batch or 1, keys)
+    visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if visible is None else visible[:, 0]
+    own = mechanism.own_keys(operands.q, operands.k, grid, visible)  # (batch or 1, q_len)
     causal = any(isinstance(part, Causal) for part in joined(problem.pattern))
 
-    allowed = _allowed(mechanism, operands.k, own, live, causal)  # (batch, heads, q_len, keys)
-    empty_rows = ~allowed.any(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+    allowed = _allowed(mechanism, operands.k, own, visible, causal)  # (batch, heads, q_len, keys)
+    empty_rows = ~allowed.any(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
 
     q, k = operands.q.to(wide).masked_fill(empty_rows, 0), mechanism.unit(operands.k.to(wide))
     scores = (q @ k.mT * problem.scale).masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
@@ -49,25 +49,25 @@ def lsh_attention(problem: Problem, operands: Operands) -> Result:
     return Result(output, log_sum_exp, **observe(problem, grid, weights, allowed))
 
 
-def _allowed(mechanism: LSH, k: torch.Tensor, own: torch.Tensor, live: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Which query sees which key, (batch, heads, q_len, keys)."""
+def _allowed(mechanism: LSH, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Which pairs are allowed, (batch, heads, q_len, keys)."""
     at, i = torch.arange(k.shape[2], device=k.device), own[:, None, :, None]
     of_queries = lambda x: rows_at(x[..., None], own)  # noqa: E731 - of every key to (..., q_len, 1)
-    rank = live.cumsum(-1) - 1  # (batch or 1, keys)
-    fits = (rank < mechanism.chunk) & (causal | (live.sum(-1, keepdim=True) <= mechanism.chunk))
-    seen = of_queries(fits[:, None]).expand(*k.shape[:2], -1, len(at))  # one chunk: everyone is seen
+    rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
+    fits = (rank < mechanism.chunk) & (causal | (visible.sum(-1, keepdim=True) <= mechanism.chunk))
+    seen = of_queries(fits[:, None]).expand(*k.shape[:2], -1, len(at))  # one chunk: all pairs are allowed
     for bucket in mechanism.bucket(k).unbind(2):  # (batch, heads, keys)
         same = of_queries(bucket) == bucket[..., None, :]  # equation 4
-        chunk = _place(mechanism, bucket, live, causal) // mechanism.chunk
+        chunk = _place(mechanism, bucket, visible, causal) // mechanism.chunk
         back = of_queries(chunk) - chunk[..., None, :]
         seen = seen | same & (back >= 0) & (back <= 1)  # equation 5
-    others = seen & live[:, None, None] & (at < i if causal else at != i) & (i < len(at))
+    others = seen & visible[:, None, None] & (at < i if causal else at != i) & (i < len(at))
     return others | (at == i) & ~others.any(-1, keepdim=True)
 
 
-def _place(mechanism: LSH, bucket: torch.Tensor, live: torch.Tensor, causal: bool) -> torch.Tensor:
-    """s_i, how many live keys stand before each by (bucket, position); causal: of its own bucket alone."""
-    inside = F.one_hot(bucket, mechanism.bucket_count) * live[:, None, :, None]  # (batch, heads, keys, buckets)
+def _place(mechanism: LSH, bucket: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+    """s_i, the number of visible keys before each key in order of (bucket, position); if causal, of its bucket only."""
+    inside = F.one_hot(bucket, mechanism.bucket_count) * visible[:, None, :, None]  # (batch, heads, keys, buckets)
     place = inside.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
     if causal:
         return place

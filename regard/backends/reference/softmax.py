@@ -1,4 +1,4 @@
-"""Softmax attention and its scores as their formulas, of queries and keys that are projected already.
+"""Softmax attention and its scores by their formulas, for queries and keys that are projected already.
 
     softmax(cap(score(q, k) · scale) + bias, over the allowed keys) v
 
@@ -17,7 +17,7 @@ import math
 import torch
 
 from regard.backends.dropout import drop
-from regard.backends.scores.formulas import live_keys, sums_tanh
+from regard.backends.scores.formulas import sums_tanh, visible_span
 from regard.backends.statistics.observe import observe
 from regard.core.backend import Operands
 from regard.core.problem import Problem
@@ -27,7 +27,7 @@ from regard.mechanisms.scores.base import AroundCentre
 
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:
-    """The formula above, with every option and statistic."""
+    """Output and every statistic by the formula above, with every option."""
     wide = torch.promote_types(operands.q.dtype, torch.float32)
     hidden = ~problem.pattern.evaluate(operands.grid)
     bias = operands.bias_block(operands.grid)
@@ -36,7 +36,7 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
     apart = distances_from_centre(problem, operands)
     if apart is not None:
         hidden = hidden | (apart.abs() > window(problem))
-    empty_rows = hidden.all(-1, keepdim=True)  # rows with no key: zeros, never NaN, whatever the query holds
+    empty_rows = hidden.all(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
 
     q = operands.q.to(wide).masked_fill(empty_rows, 0)
     k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
@@ -71,23 +71,23 @@ def similarity(problem: Problem, operands: Operands, q: torch.Tensor, k: torch.T
 
 
 def distances_from_centre(problem: Problem, operands: Operands) -> torch.Tensor | None:
-    """`j - p`, (batch, heads, q_len, keys), for a score that predicts where to look."""
+    """`j - p`, (batch, heads, q_len, keys), for scores that predict a centre p for each query; else None."""
     if _local(problem) is None:
         return None
-    first, count = live_keys(problem, operands.grid)  # of those that some query sees
+    first, count = visible_span(problem, operands.grid)  # of the visible keys
     centre = first + count * operands.parameters["centre"]  # (batch, heads, q_len)
     return operands.grid.k_pos - centre[..., None]
 
 
 def window(problem: Problem) -> int:
-    """D: keys farther than this from the centre are not seen."""
+    """D, the largest distance from the centre at which a pair is allowed."""
     local = _local(problem)
     assert local is not None
     return local.window
 
 
 def nearness(problem: Problem, apart: torch.Tensor) -> torch.Tensor:
-    """The logarithm of the Gaussian around the centre."""
+    """The logarithm of the Gaussian around the centre, which is added to the scores."""
     deviation = window(problem) / 2
     return -(apart**2) / (2 * deviation**2)
 

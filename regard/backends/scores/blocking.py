@@ -1,6 +1,6 @@
-"""How the scores of a problem are cut, so that they stay in the cache: row blocks of its schedule, then keys and heads.
+"""Divides the scores of a problem into blocks that fit the cache: row blocks of its schedule, then keys and heads.
 
-A score block is some rows and some keys of a run, for a lot of heads. All sizes are chosen here.
+A score block has some rows, some keys of a run, and a lot: a set of heads. All sizes are chosen here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 from regard.patterns.survey import look_cost
 
-ROWS = 256  # of a row block, the query heads of a group together
-PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32; there are two or three such workspaces
-PAIRS_ELSEWHERE = 1 << 22  # where launching costs more than memory
-ALIGNED = 64  # keys; runs begin where rows of scores are aligned
-SAMPLED = 256  # row blocks from which the cost of more is estimated
+ROWS = 256  # of a row block, counted over all query heads of a group
+PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
+PAIRS_ELSEWHERE = 1 << 22  # on other devices, where launches cost more than memory
+ALIGNED = 64  # keys; runs begin at multiples of it, so that rows of scores are aligned in memory
+SAMPLED = 256  # row blocks of the sample from which the cost of longer problems is estimated
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class ScoreBlock:
 
     rows: range
     keys: range
-    number: int  # of the lot
+    number: int  # index of the lot
     lot: Lot
     shape: tuple[int, int, int, int]  # batch, heads, rows, keys
     kv_heads: int
     columns: slice  # of the keys among the operands' keys
     hidden: torch.Tensor | None
-    may_hide: bool  # -inf may stand among the scores, from the pattern, the bias or a centre
+    may_hide: bool  # whether scores may be -inf, by the pattern, the bias or a centre
 
     @property
     def units(self) -> tuple[int, int, int]:
-        """The same shape as (units, lines, keys)."""
+        """The shape as (units, lines, keys): batch rows x key/value heads, query heads of a group x rows, keys."""
         batch, heads, rows, keys = self.shape
         return batch * self.kv_heads, heads // self.kv_heads * rows, keys
 
@@ -59,11 +59,11 @@ class ScoreBlock:
 
     @property
     def lines(self) -> tuple[slice, slice, slice]:
-        """Where the rows are in (batch, heads, q_len, ...)."""
+        """Index of the rows in (batch, heads, q_len, ...)."""
         return self.lot.batch, self.heads, slice(self.rows.start, self.rows.stop)
 
     def place(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Where the block is in (batch or 1, heads or 1, q_len or 1, keys or 1)."""
+        """Index of the block in (batch or 1, heads or 1, q_len or 1, keys or 1)."""
         whole = *self.lines, self.columns
         return tuple(slice(None) if size == 1 else here for size, here in zip(shape, whole, strict=True))
 
@@ -73,14 +73,14 @@ class ScoreBlock:
 
 
 class Workspace:
-    """Memory that is used for one score block after the other."""
+    """Memory that is reused for one score block after the other."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self._memory = memory
         self._views: dict[tuple[int, ...], torch.Tensor] = {}
 
     def shaped(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Its beginning, in this shape."""
+        """The beginning of the memory, as a tensor of this shape."""
         view = self._views.get(shape)
         if view is None:
             view = self._views[shape] = self._memory[: math.prod(shape)].view(shape)
@@ -89,7 +89,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Size:
-    """Pairs computed and the score blocks they are computed in; `exact` is False where a sample of them told it."""
+    """The numbers of computed pairs and of score blocks; `exact` is False if they are estimated from a sample."""
 
     pairs: int
     blocks: int
@@ -103,14 +103,14 @@ class Blocking:
     problem: Problem
     rows: int
     keys: int
-    pairs: int  # of a score block, at most, where one head fits
+    pairs: int  # the most pairs of a score block, unless one head needs more
 
     def schedule(self, starts: tuple[int, int] | None) -> Schedule:
-        """The schedule, for the least and the largest q_start of the batch rows; None where they are not known yet."""
+        """The schedule for the least and the largest q_start of the batch rows, or None if they are not known yet."""
         return replace(Schedule.of_problem(self.problem, self.rows, ALIGNED), starts=starts)
 
     def row_blocks(self, starts: tuple[int, int] | None, rows: Iterable[range] | None = None) -> Iterator[RowBlock]:
-        """Row blocks in the order of their rows, with runs that are no longer than `keys`.
+        """Row blocks in the order of their rows, with runs of at most `keys` keys.
 
         Args:
             starts: as in `schedule`.
@@ -124,7 +124,7 @@ class Blocking:
 
     @property
     def lots(self) -> list[Lot]:
-        """The heads, in lots that fit."""
+        """All heads, divided into lots that fit."""
         problem, fitting = self.problem, self._fitting
         if fitting >= problem.kv_heads:
             step = fitting // problem.kv_heads
@@ -138,7 +138,7 @@ class Blocking:
 
     @property
     def lot_count(self) -> int:
-        """How many `lots` there are."""
+        """The number of `lots`."""
         batch, heads = self.problem.batch, self.problem.kv_heads
         if self._fitting >= heads:
             return -(-batch // (self._fitting // heads))
@@ -146,7 +146,7 @@ class Blocking:
 
     @property
     def _fitting(self) -> int:
-        """Key/value heads of a lot, of several batch rows together where they are more than one has."""
+        """Key/value heads of a lot; if they are more than a batch row has, a lot has several batch rows."""
         return max(1, self.pairs // (self.rows * self.problem.group * self.keys))
 
     @property
@@ -157,7 +157,7 @@ class Blocking:
         return units * self.problem.group * self.rows * self.keys if batch else 0
 
     def size(self) -> Size:
-        """Pairs computed over all heads, and in how many score blocks; from a sample where there are many."""
+        """Pairs computed over all heads, and the number of score blocks; estimated from a sample if there are many."""
         problem, schedule = self.problem, self.schedule(known_starts(self.problem))
         count = -(-problem.q_len // self.rows)
         heads, lots = problem.batch * problem.heads, self.lot_count
@@ -181,9 +181,9 @@ class Blocking:
 
 
 def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) -> Blocking:
-    """Sizes for a problem; `wide` trades rows for keys, which suits work that is done once for each row of a block.
+    """Sizes for a problem; `wide` takes fewer rows and more keys, for work that is done once for each row of a block.
 
-    A score block has about as many `pairs`; by default so many that they stay in the cache.
+    A score block has about `pairs` pairs; by default as many as stay in the cache.
     """
     if pairs is None:
         pairs = PAIRS if problem.device == "cpu" else PAIRS_ELSEWHERE
@@ -194,10 +194,10 @@ def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) 
 
 
 def known_starts(problem: Problem) -> tuple[int, int] | None:
-    """The least and largest q_start of the batch rows, where the problem knows them."""
+    """The least and largest q_start of the batch rows; None if the problem does not contain them."""
     return None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
 
 
 def is_whole(run: Run) -> bool:
-    """May every row of the block look at all of the run?"""
+    """Whether every row of the block may look at all keys of the run."""
     return run.kind == Kind.WHOLE

@@ -1,7 +1,7 @@
-"""Scores of one block after the other in reused memory, and where the gradients of the scores go.
+"""Scores of one block after the other in reused memory, and the gradients of the scores' inputs.
 
-Scores are kept in units of log 2, so that a weight is `exp2` of a difference: exp2 costs the same for every number,
-where exp is slow for -inf and for what underflows.
+Scores are in units of log 2, so that a weight is `exp2` of a difference. exp2 is equally fast for every number; exp is
+slow for -inf and for numbers that underflow.
 
 In this file a block has `units` = batch rows x key/value heads and `lines` = query heads of a group x rows. The same
 memory is also viewed as (batch, heads, rows, keys).
@@ -28,10 +28,10 @@ class Scores:
     """The scores of a problem: scaled, capped, biased and masked, block by block; v is not read.
 
     Args:
-        blocking: how they are cut.
+        blocking: the sizes of their blocks.
         operands: the tensors of the call.
-        empty_rows: (batch, heads, q_len), known after a forward pass; what they hold is not read.
-        learns: are gradients sent to them?
+        empty_rows: (batch, heads, q_len), known after a forward pass; their queries are not read.
+        learns: whether gradients are computed.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Scores:
         if isinstance(bias, Relative):
             bias = Relative(bias.table.to(self.dtype), bias.lowest)
         self.bias = bias if bias is None or isinstance(bias, Relative) else bias.to(self.dtype)
-        self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26  # products with it are normal too
+        # products of it and other weights are normal numbers too
+        self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26
         self._read_score(operands, learns)
 
     def _read_score(self, operands: Operands, learns: bool) -> None:
@@ -72,15 +73,15 @@ class Scores:
         return self.problem.batch, self.problem.heads, self.problem.q_len
 
     def workspace(self) -> Workspace:
-        """Room for the numbers of any block."""
+        """A workspace for any block."""
         return Workspace(torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device))
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The lots of (batch, kv_heads, length, dim), each (units, length, dim): views, if x is contiguous."""
+        """(batch, kv_heads, length, dim) divided into lots, each (units, length, dim); views if x is contiguous."""
         return [x[lot.batch, lot.kv_heads].flatten(0, 1) for lot in self.lots]
 
     def row_blocks(self, runs: list[range] | None = None) -> Iterator[RowBlock]:
-        """The row blocks of these rows, or of all."""
+        """The row blocks of these rows; of all rows by default."""
         start = self.grid.q_start
         if isinstance(start, torch.Tensor):
             return self.blocking.row_blocks((int(start.min()), int(start.max())) if len(start) else (0, 0), runs)
@@ -100,7 +101,7 @@ class Scores:
                 yield ScoreBlock(row_block.rows, run.keys, number, lot, shape, kv_heads, columns, hidden, may_hide)
 
     def queries(self, rows: range) -> torch.Tensor:
-        """Queries as the formula takes them, (batch, kv_heads, lines, head_dim); zeros for empty rows."""
+        """Queries prepared for the formula, (batch, kv_heads, lines, head_dim); zeros for empty rows."""
         q = self.formula.prepared(self.q[:, :, :, rows.start : rows.stop]).flatten(2, 3).contiguous()
         if self.empty_rows is None:
             return q
@@ -129,10 +130,10 @@ class Scores:
         return scores
 
     def exponentials(self, differences: torch.Tensor) -> torch.Tensor:
-        """2 to the power of scores from which the largest, or the log-sum-exp, was taken; in place.
+        """2 to the power of scores minus their largest, or minus the log-sum-exp; in place.
 
-        A bias that falls with the distance makes many weights so small that processors slow down to compute with
-        them: those become 0, which is far below what rounding moves.
+        A bias that decreases with the distance makes many weights so small that processors compute slowly with them.
+        Those become 0, an error far below rounding.
         """
         if self.bias is not None:
             torch.threshold_(differences, self._negligible, -math.inf)
@@ -148,7 +149,7 @@ class Scores:
         return None if self.bias is None else self.bias[block.place(tuple(self.bias.shape))]
 
     def distances(self, block: ScoreBlock) -> list[int]:
-        """Where the distances of a block begin in the table of a relative bias, for each batch row if they differ."""
+        """Index of a block's first distance in the table of a relative bias, for each batch row if they differ."""
         assert isinstance(self.bias, Relative)
         start = self.grid.q_start
         starts = start[block.lot.batch].tolist() if isinstance(start, torch.Tensor) else [start]
@@ -178,21 +179,21 @@ Inputs = tuple[torch.Tensor | None, ...]
 
 
 def score_inputs(operands: Operands) -> Inputs:
-    """All that scores are computed from and that may learn: queries, keys, the bias, v of a tanh sum, the centres."""
+    """The inputs of scores that may need gradients: queries, keys, the bias, v of a tanh sum, the centres."""
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     return operands.q, operands.k, bias, operands.parameters.get("energy"), operands.parameters.get("centre")
 
 
 class ScoreGradients:
-    """Sums of what the blocks send: `dq` and `dk` of the operands' shapes, `dbias` of the bias' or its table's; what
-    the formula and the centres of the scores receive stays with them.
+    """Gradients, added up over the blocks: `dq` and `dk` in the shapes of the operands, `dbias` in that of the bias or
+    its table. Gradients of v of a tanh sum and of centres are added up in the formula and in the centres.
 
-    Everything is summed in the dtype of the scores.
+    All sums have the dtype of the scores.
 
     Args:
-        scores: what is differentiated.
-        bias_learns: is the gradient of the bias wanted?
-        every_block: will every block be sent? Then what a block writes alone need not be zeroed before.
+        scores: the scores that are differentiated.
+        bias_learns: whether the bias needs a gradient.
+        every_block: whether `send` is called for every block. If so, memory that one block writes is not zeroed first.
     """
 
     def __init__(self, scores: Scores, bias_learns: bool, every_block: bool) -> None:
@@ -213,7 +214,7 @@ class ScoreGradients:
             self.dbias.zero_()
 
     def open(self, row_block: RowBlock, queries: torch.Tensor) -> None:
-        """Begin a row block; `queries` are those that its scores are computed from."""
+        """Begin a row block; `queries` are as prepared for its scores."""
         self._dq = torch.zeros_like(queries)
         self._parts = self.scores.split(self._dq)
         self._queries = self.scores.split(queries)
@@ -221,7 +222,7 @@ class ScoreGradients:
             self._clear_between(row_block)
 
     def send(self, block: ScoreBlock, gradient: torch.Tensor, slope: torch.Tensor | None) -> None:
-        """Add what one block sends; `gradient` (units, lines, keys), by the scores as they are compared, is used up."""
+        """Add the gradients of one block; `gradient` (units, lines, keys), of its final scores, is overwritten."""
         if self.dbias is not None:
             self._to_bias(block, gradient.view(block.shape))
         if self.scores.centres is not None:
@@ -238,7 +239,7 @@ class ScoreGradients:
         self.dq[:, :, rows.start : rows.stop] = self._dq.view(*self.dq.shape[:2], len(rows), -1)
 
     def by_input(self, inputs: Inputs) -> Inputs:
-        """What was sent to each of `score_inputs`, in its dtype."""
+        """The gradient of each of `score_inputs`, in its dtype."""
         formula, centres = self.scores.formula, self.scores.centres
         to_energy = formula.to_energy if isinstance(formula, TanhSums) else None
         sent = self.dq, self.dk, self.dbias, to_energy, None if centres is None else centres.to_share
@@ -257,7 +258,7 @@ class ScoreGradients:
         place.add_(gradient.sum(repeated, keepdim=True) if repeated else gradient)
 
     def _clear_between(self, row_block: RowBlock) -> None:
-        """Zeros for the keys that the row block does not look at, so that fresh memory is written once."""
+        """Write zeros for the keys outside the runs of the row block, so that new memory is written once."""
         assert self.dbias is not None
         here, rows = self.scores.grid.keys, slice(row_block.rows.start, row_block.rows.stop)
         ends = [here.start, *(end for run in row_block.runs for end in (run.keys.start, run.keys.stop)), here.stop]
@@ -275,7 +276,7 @@ class ScoreGradients:
 
 
 def spread(numbers: torch.Tensor, rows: int, keys: int) -> torch.Tensor:
-    """The block whose pair (i, j) holds number rows - 1 - i + j: one number a diagonal.
+    """The block with entry (i, j) = numbers[rows - 1 - i + j]: one number for each diagonal.
 
     Args:
         numbers: (heads, rows + keys - 1), the lower left corner's first.
@@ -290,7 +291,7 @@ def spread(numbers: torch.Tensor, rows: int, keys: int) -> torch.Tensor:
 
 
 def summed(block: torch.Tensor) -> torch.Tensor:
-    """The sums of a block's diagonals, (heads, rows + keys - 1), from the lower left corner on: `spread`, turned round.
+    """The sums of a block's diagonals, (heads, rows + keys - 1), from the lower left on; the transpose of `spread`.
 
     Args:
         block: (heads, rows, keys).

@@ -19,12 +19,14 @@ from regard.core.problem import Problem
 from regard.mechanisms.scores.base import AroundCentre, TanhSum
 from regard.patterns import Grid
 
-SLAB = 1 << 17  # terms of tanh sums at once on CPU: 512 KiB in float32, beside the scores in a core's cache
+SLAB = (
+    1 << 17
+)  # terms of tanh sums computed at once on CPU: 512 KiB in float32, which fit a core's cache with the scores
 SLAB_ELSEWHERE = 1 << 22
 
-# Measured on CPU in float32, as the floating-point operations that take as long:
+# Times measured on CPU in float32, in floating-point operations that take as long:
 TERM = 32  # of each term of a tanh sum forward: its sum, tanh and product
-TERM_BACKWARD = 80  # and backward, once it is computed again
+TERM_BACKWARD = 80  # of each term backward, besides computing it again
 
 Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
 
@@ -35,21 +37,21 @@ def score_flops(problem: Problem) -> float:
 
 
 def score_flops_backward(problem: Problem) -> float:
-    """Those that take as long as computing it again and sending its gradient back."""
+    """Floating-point operations that take as long as computing the score of one pair again, and its gradients."""
     return (TERM + TERM_BACKWARD if sums_tanh(problem) else 5) * problem.head_dim
 
 
 def sums_tanh(problem: Problem) -> bool:
-    """Are its scores sums of tanh?"""
+    """Whether its scores are sums of tanh."""
     score = getattr(problem.mechanism, "score", None)
     return isinstance(score.score if isinstance(score, AroundCentre) else score, TanhSum)
 
 
 class Formula(Protocol):
-    """Scores of a block, times a factor, and what their gradient sends back."""
+    """The scores of a block, times a factor, and the gradients of queries and keys."""
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
-        """Queries as `compute` and `send` take them."""
+        """Queries in the form that `compute` and `send` take."""
         ...
 
     def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
@@ -65,7 +67,7 @@ class Formula(Protocol):
         dq: torch.Tensor,
         dk: torch.Tensor,
     ) -> None:
-        """Add to `dq` and `dk` what `gradient`, by the scores without the factor, sends to queries and keys."""
+        """Add the gradients of queries and keys to `dq` and `dk`; `gradient` is of the scores without the factor."""
         ...
 
 
@@ -74,7 +76,7 @@ class Dots:
 
     def __init__(self, scale: float, factor: float) -> None:
         self.scale, self.factor = scale, factor
-        self._for_keys = scale / factor if factor else 0.0  # the queries at hand carry the factor already
+        self._for_keys = scale / factor if factor else 0.0  # prepared queries contain the factor already
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q * self.factor
@@ -96,13 +98,13 @@ class Dots:
 
 
 class TanhSums:
-    """`v · tanh(q + k) * scale`, slab by slab: some pairs with all of their terms, (units, heads, rows, keys, terms).
+    """`v · tanh(q + k) * scale`, slab by slab. A slab is some pairs with all terms, (units, heads, rows, keys, terms).
 
     Args:
         energy: v, (heads or 1, terms), in the dtype of the scores.
         scale: multiplies the sums.
-        factor: what `compute` multiplies them with instead.
-        learns: will `send` be called, which adds the gradient of v to `to_energy`?
+        factor: multiplies them in `compute`, instead of the scale.
+        learns: whether `send` will be called, which adds the gradient of v to `to_energy`.
     """
 
     def __init__(self, energy: torch.Tensor, scale: float, factor: float, learns: bool) -> None:
@@ -155,7 +157,7 @@ class TanhSums:
         self._learn(block, to_energy)
 
     def _tanh(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """Of the sums of queries (units, heads, rows, 1, terms) and keys (units, 1, 1, keys, terms)."""
+        """tanh of the sums of queries (units, heads, rows, 1, terms) and keys (units, 1, 1, keys, terms)."""
         shape = (*q.shape[:3], k.shape[3], self._terms)
         return torch.add(q, k, out=self._room.shaped(shape)).tanh_()
 
@@ -165,7 +167,7 @@ class TanhSums:
         return batch * block.kv_heads, heads // block.kv_heads, rows, keys
 
     def _slabs(self, shape: tuple[int, int, int, int]) -> Iterator[Slab]:
-        """All of a block, as many keys at a time as fit, then rows, heads of a group, and units."""
+        """The slabs of a block: as many keys as fit, then rows, heads of a group, and units."""
         fitting, cuts = self._size // self._terms, []
         for size in reversed(shape):
             step = min(size, fitting)
@@ -194,10 +196,10 @@ class Centres:
 
     Args:
         score: the window.
-        share: which share of the live keys lies before p, (batch, heads, q_len), in the dtype of the scores.
-        first: position of the first live key, (batch or 1, heads or 1, 1).
-        count: how many live keys there are, likewise.
-        grid: where the keys stand.
+        share: the share of the visible keys before p, (batch, heads, q_len), in the dtype of the scores.
+        first: position of the first visible key, (batch or 1, heads or 1, 1).
+        count: number of keys from it to the last visible one, in the same shape.
+        grid: the positions of queries and keys.
     """
 
     def __init__(
@@ -215,7 +217,7 @@ class Centres:
         by_head.masked_fill_(apart.abs_() > self._score.window, -math.inf)
 
     def send(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
-        """Take what the gradient of a block's scores, (batch, heads, rows, keys), sends to p."""
+        """Add the gradient of p, given that of a block's scores (batch, heads, rows, keys)."""
         self._sums[block.lines] += (gradient * self._apart(block)).sum(-1)
 
     @property
@@ -227,9 +229,11 @@ class Centres:
         return self._k_pos[block.columns] - self._places[block.lines][..., None]
 
 
-def live_keys(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first key that a query of a call sees, and how many there are from it to the last one, (batch or 1, heads
-    or 1, 1) each."""
+def visible_span(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """The position of the first visible key of a call, and the number of keys from it to the last visible one.
+
+    Both are (batch or 1, heads or 1, 1).
+    """
     seen = problem.pattern.visible_keys(grid)
     if seen is None or not len(grid.keys):
         whole = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device).view(2, 1, 1, 1)
@@ -242,4 +246,4 @@ def live_keys(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]
 
 def centres(score: AroundCentre, problem: Problem, operands: Operands, share: torch.Tensor) -> Centres:
     """The term of a call."""
-    return Centres(score, share, *live_keys(problem, operands.grid), operands.grid)
+    return Centres(score, share, *visible_span(problem, operands.grid), operands.grid)

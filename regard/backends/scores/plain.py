@@ -1,7 +1,7 @@
 """Softmax attention of some rows as plain differentiable operations, for second derivatives.
 
-The rows are few enough that what autograd keeps of them stays small, so memory grows with the length. Keys that none of
-the rows may see are left out.
+The rows are few enough that autograd saves little of them at a time, so memory grows linearly with the length. Keys
+that none of the rows may look at are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from regard.backends import dropout
 from regard.backends.flash import weigh
 from regard.backends.schedule import Schedule, joined
-from regard.backends.scores.formulas import live_keys, sums_tanh
+from regard.backends.scores.formulas import sums_tanh, visible_span
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
@@ -32,7 +32,7 @@ Maybe = torch.Tensor | None
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a problem and the runs of keys that one of them may see."""
+    """Some rows of a problem and the runs of keys that any of them may look at."""
 
     problem: Problem
     operands: Operands
@@ -41,12 +41,12 @@ class Rows:
 
     @property
     def lines(self) -> Index:
-        """Where the rows are in (batch, heads, q_len, ...)."""
+        """Index of the rows in (batch, heads, q_len, ...)."""
         return slice(None), slice(None), slice(self.rows.start, self.rows.stop)
 
     @property
     def columns(self) -> slice | torch.Tensor:
-        """Where the keys are among the operands' keys."""
+        """Index of the keys among the operands' keys."""
         here = self.operands.grid.keys.start
         if len(self.runs) == 1:
             return slice(self.runs[0].start - here, self.runs[0].stop - here)
@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def inputs(self) -> tuple[Index, ...]:
-        """Where the parts of q, k, the bias, the energy and the centre are, in the order of `score_inputs`."""
+        """Indices of the parts of q, k, bias, energy and centre that these rows need, as in `score_inputs`."""
         keys = slice(None), slice(None), self.columns
         return self.lines, keys, self._bias_place(), ..., self.lines
 
@@ -67,7 +67,7 @@ class Rows:
         return slice(None), slice(None), rows, slice(None) if bias.shape[3] == 1 else self.columns
 
     def scores(self, q: torch.Tensor, k: torch.Tensor, bias: Maybe, energy: Maybe, centre: Maybe) -> Scored:
-        """The scores (batch, heads, rows, keys), and which of them are hidden."""
+        """The scores (batch, heads, rows, keys), and which of them are masked."""
         problem = self.problem
         wide = torch.promote_types(q.dtype, torch.float32)
         hidden = ~self._by_run(lambda grid: _four(problem.pattern.evaluate(grid)))
@@ -104,18 +104,18 @@ class Rows:
         return score
 
     def _by_run(self, of: Callable[[Grid], torch.Tensor]) -> torch.Tensor:
-        """A function of each run's positions, joined along the keys."""
+        """The results of a function of each run's positions, concatenated along the keys."""
         return torch.cat([of(self.operands.grid.block(self.rows, run)) for run in self.runs], -1)
 
     def _spread(self, bias: torch.Tensor) -> torch.Tensor:
-        """A bias table by distance as the bias of these pairs; a tensor as it is."""
+        """The bias of these pairs from a table by distance; a bias tensor is returned unchanged."""
         given = self.operands.bias
         if not isinstance(given, Relative):
             return bias
         return self._by_run(Relative(bias, given.lowest).block)
 
     def _apart(self, centre: torch.Tensor) -> torch.Tensor:
-        first, count = live_keys(self.problem, self.operands.grid)
+        first, count = visible_span(self.problem, self.operands.grid)
         places = first + centre * count
         return self._by_run(lambda grid: grid.k_pos.to(centre.dtype)) - places[..., None]
 
@@ -131,19 +131,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores (batch, heads, rows, keys) and which of them are hidden."""
+    """Scores (batch, heads, rows, keys) and which of them are masked."""
 
     scores: torch.Tensor
     hidden: torch.Tensor
 
     @property
     def empty(self) -> torch.Tensor:
-        """Rows without a key, (batch, heads, rows)."""
+        """The empty rows, (batch, heads, rows)."""
         return self.hidden.all(-1)
 
 
 def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[Rows]:
-    """The rows of a problem, or those wanted, in blocks of as many as fit."""
+    """The rows of a problem, or only those in `wanted`, in blocks of as many as fit."""
     schedule = Schedule.of_problem(problem, problem.q_len)
     width = problem.batch * problem.heads * (problem.head_dim if sums_tanh(problem) else 1)
 
@@ -154,7 +154,7 @@ def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = N
         at = some.start
         while at < some.stop:
             count, here = 1, runs(range(at, at + 1))
-            while at + count < some.stop:  # twice as many rows, as long as their scores fit
+            while at + count < some.stop:  # double the rows while their scores fit
                 more = range(at, min(some.stop, at + 2 * count))
                 wider = runs(more)
                 if len(more) * sum(map(len, wider)) * width > NUMBERS:
@@ -166,7 +166,7 @@ def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = N
 
 
 def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
-    """Output and log-sum-exp from (v, *score_inputs)."""
+    """The pieces that compute output and log-sum-exp from (v, *score_inputs)."""
     for rows in rows_of(problem, operands):
 
         def compute(v: torch.Tensor, *inputs: Any, rows: Rows = rows) -> tuple[torch.Tensor, ...]:

@@ -1,2 +1,5 @@
-"""What may be told about a call: from dense weights (`observe`), or by a second pass over the scores (`second_pass`),
-given any backend's log-sum-exp, in memory that grows with the length."""
+"""The statistics of a call, such as entropy and the largest weights.
+
+`observe` computes them from dense weights, for the reference backend. `second_pass` computes them for all others: from
+queries, keys and the log-sum-exp, in memory linear in the length.
+"""

@@ -1,9 +1,9 @@
-"""One class for each statistic: how it is summed block by block, and what its gradient sends back to the weights.
+"""One class for each statistic: how it is added up block by block, and its gradient with respect to the weights.
 
-At the end stand the same statistics as plain differentiable operations, for second derivatives.
+The last part of the file has the same statistics as plain differentiable operations, for second derivatives.
 
-In this file `logs` are logarithms of weights to base 2, -inf where a pair is masked, and `weights` are their exp2;
-both are (batch, heads, rows, keys) of a block.
+In this file `logs` are logarithms of weights to base 2, -inf for masked pairs, and `weights` are their exp2; both have
+the shape (batch, heads, rows, keys) of a block.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.core.result import TopKeys, WeightsOf, asked_for
 
-FLOOR = -2000.0  # log2 of a weight that is 0 in every dtype, yet finite
-CANDIDATES = 8  # groups into which keys are dealt out before the largest are looked for
+FLOOR = -2000.0  # a finite log2 whose exp2 is 0 in every dtype
+CANDIDATES = 8  # keys of a group; the largest weights are searched only in the groups with the largest maxima
 
 
 class Collector:
-    """A statistic while the blocks go by; `found` is its result."""
+    """A statistic that is computed block by block: `begin`, then `collect` for each block, then `finish`."""
 
     name = ""
-    reads = "weights"  # what `collect` looks at: "weights", "logs" or "both"
-    found: torch.Tensor
+    reads = "weights"  # which arguments `collect` reads: "weights", "logs" or "both"
+    result: torch.Tensor
 
     def __init__(self, scores: Scores) -> None:
         self.scores, self.problem = scores, scores.problem
 
     @classmethod
     def wanted(cls, problem: Problem) -> bool:
-        """Does a problem ask for it?"""
+        """Whether the problem requests this statistic."""
         return cls.name in problem.want
 
     def begin(self) -> None:
-        """Make room for the result: one number a row."""
-        self.found = self._zeros(*self.scores.rows)
+        """Allocate `result`; by default one number for each row."""
+        self.result = self._zeros(*self.scores.rows)
 
-    def looks_at(self, block: ScoreBlock) -> bool:
-        """Does it need this block?"""
+    def needs(self, block: ScoreBlock) -> bool:
+        """Whether this block contributes to it."""
         return True
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        """Take what a block tells."""
+        """Add the contribution of a block to `result`."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """All blocks have gone by."""
+        """Complete `result` after the last block."""
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
-        """Add the gradient by the block's weights, given that of the result."""
+        """Add to `by_weight` the gradient of the block's weights, given `grad`, that of `result`."""
         raise NotImplementedError
 
     def _zeros(self, *shape: int) -> torch.Tensor:
@@ -64,13 +64,13 @@ class Collector:
 
 
 class Entropy(Collector):
-    """-Σ w log w in nats; it comes last, because it uses up the logarithms."""
+    """-Σ w log w in nats. It must be collected last, because it overwrites the logarithms."""
 
     name = "entropy"
     reads = "both"
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        self.found[block.lines].sub_(_finite(block, logs).mul_(weights).sum(-1), alpha=math.log(2))
+        self.result[block.lines].sub_(_finite(block, logs).mul_(weights).sum(-1), alpha=math.log(2))
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
         slope = _finite(block, logs).mul_(math.log(2)).add_(1)  # of w log w
@@ -78,15 +78,15 @@ class Entropy(Collector):
 
 
 class Received(Collector):
-    """Σ over the queries of w."""
+    """The sum of weights over the queries, for each key."""
 
     name = "received"
 
     def begin(self) -> None:
-        self.found = self._zeros(*self.scores.rows[:2], self.scores.k.shape[2])
+        self.result = self._zeros(*self.scores.rows[:2], self.scores.k.shape[2])
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        self.found[block.lot.batch, block.heads, block.columns].add_(weights.sum(-2))
+        self.result[block.lot.batch, block.heads, block.columns].add_(weights.sum(-2))
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
         by_weight.add_(grad[block.lot.batch, block.heads, block.columns][..., None, :])
@@ -107,7 +107,7 @@ class Distance(Collector):
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
         product = torch.mul(weights, self._distances(block), out=self._room.shaped(block.shape))
-        self.found[block.lines].add_(product.sum(-1))
+        self.result[block.lines].add_(product.sum(-1))
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
         by_weight.addcmul_(self._distances(block), grad[block.lines][..., None])
@@ -122,7 +122,7 @@ class Distance(Collector):
         return block.of(self._far)
 
     def _steps(self, rows: int, keys: int) -> torch.Tensor:
-        """Distances from the first row and key on, (1, 1, rows, keys)."""
+        """Distances relative to that of the first row and key, (1, 1, rows, keys)."""
         if self._shape != (rows, keys):
             i, j = (torch.arange(size, device=self.scores.grid.device) for size in (rows, keys))
             self._table, self._shape = (j - i[:, None]).to(self.scores.dtype)[None, None], (rows, keys)
@@ -135,17 +135,17 @@ class Weights(Collector):
     name = "weights"
 
     def begin(self) -> None:
-        self.found = self._zeros(*self.scores.rows, self.scores.k.shape[2])
+        self.result = self._zeros(*self.scores.rows, self.scores.k.shape[2])
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        self.found[(*block.lines, block.columns)] = weights
+        self.result[(*block.lines, block.columns)] = weights
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
         by_weight.add_(grad[(*block.lines, block.columns)])
 
 
 class ChosenWeights(Collector):
-    """Those of some rows and heads."""
+    """The weights of some rows and heads."""
 
     name = "chosen_weights"
 
@@ -161,15 +161,15 @@ class ChosenWeights(Collector):
         return asked_for(WeightsOf, problem.want) is not None
 
     def begin(self) -> None:
-        self.found = self._zeros(self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2])
+        self.result = self._zeros(self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2])
 
-    def looks_at(self, block: ScoreBlock) -> bool:
+    def needs(self, block: ScoreBlock) -> bool:
         return bool(self._heads_in(block)) and any(row in self._rows for row in block.rows)
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
         rows, slots = self._rows_in(block)
         for slot, head in self._heads_in(block):
-            self.found[block.lot.batch, slot][:, slots, block.columns] = weights[:, head, rows]
+            self.result[block.lot.batch, slot][:, slots, block.columns] = weights[:, head, rows]
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
         rows, slots = self._rows_in(block)
@@ -177,7 +177,7 @@ class ChosenWeights(Collector):
             by_weight[:, head, rows] += grad[block.lot.batch, slot][:, slots, block.columns]
 
     def _rows_in(self, block: ScoreBlock) -> tuple[list[int], list[int]]:
-        """Chosen rows counted within the block, and their places in the result."""
+        """The chosen rows of the block, counted from its first row, and their indices in the result."""
         here = [(row - block.rows.start, self._rows[row]) for row in block.rows if row in self._rows]
         return [row for row, _ in here], [slot for _, slot in here]
 
@@ -187,7 +187,7 @@ class ChosenWeights(Collector):
 
 
 class Top(Collector):
-    """The largest weights of each row and their keys; the largest so far meet those of one block after the other."""
+    """The largest weights of each row and their keys: after each block, the largest of those so far and the block's."""
 
     name = "top_keys"
     reads = "logs"
@@ -204,18 +204,18 @@ class Top(Collector):
         return asked_for(TopKeys, problem.want) is not None
 
     def begin(self) -> None:
-        self.found = self._zeros(*self.scores.rows, self._count).fill_(-math.inf)  # logarithms, until the end
-        self.indices = torch.full_like(self.found, -1, dtype=torch.int64)
+        self.result = self._zeros(*self.scores.rows, self._count).fill_(-math.inf)  # logarithms, until the end
+        self.indices = torch.full_like(self.result, -1, dtype=torch.int64)
 
     def finish(self) -> None:
-        self.found.exp2_()
+        self.result.exp2_()
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
         largest, indices = _largest(logs, min(self._count, logs.shape[-1]))
         indices = (indices + block.columns.start).masked_fill_(largest == -math.inf, -1)
-        values = torch.cat([self.found[block.lines], largest], -1)
+        values = torch.cat([self.result[block.lines], largest], -1)
         places = torch.cat([self.indices[block.lines], indices], -1)
-        self.found[block.lines], chosen = values.topk(self._count, -1)
+        self.result[block.lines], chosen = values.topk(self._count, -1)
         self.indices[block.lines] = places.gather(-1, chosen)
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
@@ -228,14 +228,15 @@ KINDS: tuple[type[Collector], ...] = (Received, Distance, Weights, ChosenWeights
 
 
 def _finite(block: ScoreBlock, logs: torch.Tensor) -> torch.Tensor:
-    """In place: 0 times the logarithm of 0 shall be 0."""
+    """The logarithms with -inf replaced in place by a finite number, so that 0 · log 0 is 0."""
     return logs.clamp_min_(FLOOR) if block.may_hide else logs
 
 
 def _largest(logs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each row and where they are.
+    """The largest of each row and their indices.
 
-    Keys are dealt out to groups; the largest lie in the groups with the largest maxima, which leaves fewer to rank.
+    Keys are divided into groups. The `count` largest are all in the `count` groups with the largest maxima, so only
+    those groups are searched.
     """
     keys = logs.shape[-1]
     groups = keys // CANDIDATES
@@ -248,7 +249,7 @@ def _largest(logs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
     return largest, candidates.gather(-1, chosen)
 
 
-# The statistic from weights (batch, heads, rows, keys) and their logarithms, and where its part of it is
+# A function from weights (batch, heads, rows, keys) and their logarithms to part of a statistic, and the part's index
 Statistic = tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], Index]
 
 
@@ -260,7 +261,7 @@ def statistics_pieces(
     Args:
         problem: the call.
         operands: its tensors.
-        wanted: the rows that are looked at; None for all.
+        wanted: the rows that the statistics need; None for all.
         indices: of the top keys among the operands' keys, (batch, heads, q_len, count), -1 where there are fewer.
     """
     names = [kind.name for kind in KINDS if kind.wanted(problem)]
@@ -297,7 +298,7 @@ def _statistic(name: str, rows: Rows, indices: torch.Tensor | None) -> Statistic
 
 
 def _chosen(rows: Rows) -> Statistic:
-    """The weights of the rows and heads that were named, as far as they are among these rows."""
+    """The weights of the requested rows and heads that are among these rows."""
     asked = asked_for(WeightsOf, rows.problem.want)
     assert asked is not None
     slots = [slot for slot, row in enumerate(asked.rows) if row in rows.rows]
@@ -312,7 +313,7 @@ def _chosen(rows: Rows) -> Statistic:
 
 
 def _top(rows: Rows, indices: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The weights at these keys; 0 where there is none."""
+    """The weights of the keys with these indices; 0 where the index is -1."""
     columns = rows.columns
     if isinstance(columns, torch.Tensor):
         places = torch.searchsorted(columns, indices.clamp_min(0).contiguous())

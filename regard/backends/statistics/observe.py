@@ -1,4 +1,4 @@
-"""Statistics of weights that are all at hand, as their formulas: what the second pass answers to."""
+"""Statistics from dense weights, by their formulas; the second pass must agree with them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from regard.patterns import Grid
 
 
 def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:
-    """The statistics that the problem wants, but log_sum_exp, by the names they have in `Result`.
+    """The requested statistics except log_sum_exp, by their names in `Result`.
 
     Args:
         problem: the call.
         grid: its positions.
         weights: (batch, heads, q_len, keys).
-        seen: likewise, booleans: the pair is allowed.
+        seen: booleans of the same shape, True where the pair is allowed.
     """
     found: dict[str, Any] = {}
     if "entropy" in problem.want:
@@ -40,13 +40,13 @@ def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Ten
 
 
 def _entropy(weights: torch.Tensor) -> torch.Tensor:
-    """In nats; a weight of 0 adds nothing and, unlike the derivative of 0 log 0, sends a finite gradient."""
+    """The entropy in nats. A weight of 0 adds nothing and gets a finite gradient, unlike in 0 · log 0."""
     return -(weights * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()).sum(-1)
 
 
 def _largest(weights: torch.Tensor, seen: torch.Tensor, count: int) -> TopKeysFound:
     """Indices and weights of the largest, (batch, heads, q_len, count), padded with -1 and 0."""
-    ranked = weights.masked_fill(~seen, -math.inf)  # those of random features may be below 0
+    ranked = weights.masked_fill(~seen, -math.inf)  # weights of random features may be negative
     largest, indices = ranked.topk(min(count, ranked.shape[-1]), dim=-1)
     missing = largest == -math.inf
     largest, indices = largest.masked_fill(missing, 0), indices.masked_fill(missing, -1)

@@ -1,7 +1,7 @@
-"""Statistics from queries, keys and log-sum-exp: a second pass over the scores, in memory that grows with the length.
+"""Statistics from queries, keys and log-sum-exp: a second pass over the scores, in memory linear in the length.
 
-Every backend that has output and log-sum-exp in hand tells them by `tell`. They carry gradients: the pass has a
-backward that computes the blocks again, and what it sends to the log-sum-exp goes on through the backend's own.
+Every backend that computes the log-sum-exp can use `compute_statistics`. Statistics have gradients: the backward pass
+computes the blocks again, and its gradient of the log-sum-exp continues through the backward pass of the backend.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
 
-PAIR = 80  # floating-point operations that take as long as what the pass does with a score, beside computing it
+PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
 
-def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
-    """The statistics that a problem wants, by the names they have in `Result`; all but the log-sum-exp itself.
+def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
+    """The requested statistics except log_sum_exp, by their names in `Result`.
 
     Args:
         problem: the call.
         operands: its tensors.
-        log_sum_exp: of every row over the keys it sees, (batch, heads, q_len), -inf where there is none.
+        log_sum_exp: of every row over its allowed keys, (batch, heads, q_len), -inf for empty rows.
     """
     blocking = _blocking(problem)
     if blocking is None:
@@ -42,14 +42,14 @@ def tell(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dic
         chosen.check(problem.heads, problem.q_len)
     names = [kind.name for kind in KINDS if kind.wanted(problem)]
     *found, indices = _Pass.apply(blocking, operands, log_sum_exp, *score_inputs(operands))
-    told: dict[str, Any] = dict(zip(names, found, strict=True))
+    results: dict[str, Any] = dict(zip(names, found, strict=True))
     if indices is not None:
-        told["top_keys"] = TopKeysFound(indices, told["top_keys"])
-    return told
+        results["top_keys"] = TopKeysFound(indices, results["top_keys"])
+    return results
 
 
 def with_statistics(cost: Cost, problem: Problem) -> Cost:
-    """The cost of a backend that tells its statistics by this pass, from that of the output alone."""
+    """The cost of a backend that computes its statistics by this pass, given the cost of its output."""
     blocking = _blocking(problem)
     if blocking is None:
         return cost
@@ -59,18 +59,18 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
     return replace(
         cost,
         flops=cost.flops + size.pairs * by_pair,
-        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _asked_bytes(problem),
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _bytes_of_weights(problem),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
 
 
-def _asked_bytes(problem: Problem) -> int:
+def _bytes_of_weights(problem: Problem) -> int:
     return 4 * problem.pairs if "weights" in problem.want else 0
 
 
 def _blocking(problem: Problem) -> Blocking | None:
-    """How the pass cuts a problem; None if there is nothing to tell."""
+    """The blocks in which the pass computes a problem; None if no statistic needs it."""
     if problem.empty or not set(problem.want) - {"log_sum_exp"}:
         return None
     return blocking_of(problem, wide=asked_for(TopKeys, problem.want) is not None)
@@ -90,7 +90,7 @@ class _Pass(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if indices is not None:
             ctx.mark_non_differentiable(indices)
-        return *(one.found for one in collectors), indices
+        return *(one.result for one in collectors), indices
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -104,12 +104,12 @@ class _Pass(torch.autograd.Function):
             to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
-        pieces = partial(statistics_pieces, blocking.problem, operands, _rows_asked(blocking.problem), indices)
+        pieces = partial(statistics_pieces, blocking.problem, operands, _rows_wanted(blocking.problem), indices)
         return None, None, *gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
 
 
 def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tuple[Collector, torch.Tensor]]:
-    """The statistics to which a gradient arrived."""
+    """The statistics that received a gradient, with that gradient."""
     kinds = [kind for kind in KINDS if kind.wanted(scores.problem)]
     used = [(kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None]
     for collector, _ in used:
@@ -126,27 +126,27 @@ def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collect
     for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
         queries = scores.split(whole)
         for block in scores.blocks(row_block):
-            looking = [one for one in collectors if one.looks_at(block)]
-            if looking:
+            needing = [one for one in collectors if one.needs(block)]
+            if needing:
                 logs = scores.compute(block, queries, room).sub_(highest[block.number]).view(block.shape)
-                weights = _weights(logs, {one.reads for one in looking}, other.shaped(block.shape))
-                for one in looking:
+                weights = _weights(logs, {one.reads for one in needing}, other.shaped(block.shape))
+                for one in needing:
                     one.collect(block, logs, weights)
     for collector in collectors:
         collector.finish()
 
 
 def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.Tensor:
-    """The weights, as far as someone reads them: in place of logarithms that nobody needs."""
+    """The weights of a block, computed only if a collector reads them, and in place of logs that none reads."""
     if reads == {"weights"}:
         return logs.exp2_()
     return logs if reads == {"logs"} else torch.exp2(logs, out=room)
 
 
 def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]) -> torch.Tensor:
-    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient by the weights; w G is sent on.
+    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient of the weights; `sent` gets w G for the scores.
 
-    A weight is w = exp(score - log_sum_exp), so that both turn it by w.
+    For a weight w = exp(score - log_sum_exp) the derivatives are dw/dscore = w and dw/dlog_sum_exp = -w.
     """
     scores = sent.scores
     to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
@@ -156,12 +156,12 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
         sent.open(row_block, whole)
         queries = scores.split(whole)
         for block in scores.blocks(row_block):
-            looking = [(one, grad) for one, grad in used if one.looks_at(block)]
-            if looking:
+            needing = [(one, grad) for one, grad in used if one.needs(block)]
+            if needing:
                 logs = scores.compute(block, queries, room, slope).sub_(highest[block.number]).view(block.shape)
                 weights = torch.exp2(logs, out=other.shaped(block.shape))
                 gradient = third.shaped(block.shape).zero_()
-                for one, grad in looking:
+                for one, grad in needing:
                     one.send(block, logs, grad, gradient)
                 to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
                 sent.send(block, gradient.view(block.units), None if slope is None else slope.shaped(block.units))
@@ -172,17 +172,17 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
 def _row_blocks(
     scores: Scores, log_sum_exp: torch.Tensor
 ) -> Iterator[tuple[RowBlock, torch.Tensor, list[torch.Tensor]]]:
-    """Strips with their queries and what their scores are compared with: +inf where a row sees no key."""
+    """Row blocks, their queries, and the log-sum-exp that is subtracted from their scores; +inf for empty rows."""
     assert scores.empty_rows is not None
     highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.empty_rows, math.inf)
-    for row_block in scores.row_blocks(_rows_asked(scores.problem)):
+    for row_block in scores.row_blocks(_rows_wanted(scores.problem)):
         rows = slice(row_block.rows.start, row_block.rows.stop)
         queries = scores.queries(row_block.rows)
         yield row_block, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
 
 
-def _rows_asked(problem: Problem) -> list[range] | None:
-    """Runs of rows outside which nobody looks; None for all rows."""
+def _rows_wanted(problem: Problem) -> list[range] | None:
+    """The rows that the statistics need, as ranges; None for all rows."""
     chosen = asked_for(WeightsOf, problem.want)
     if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
         return None

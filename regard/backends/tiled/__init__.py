@@ -1,8 +1,8 @@
-"""Structured patterns at the cost of the pairs they keep: a few dense fused calls, forward and backward.
+"""The tiled backend: structured patterns by a few dense fused calls, at about the cost of their kept pairs.
 
-`grouping` turns a schedule into a program of calls without reading a tensor, `estimate` says what that costs where it
-is too long, `views` are the strided views and gathers in which calls find their queries and keys, `execution` runs a
-program, `shares` gives the batch rows and heads of a call to programs, `backend` is what the planner asks.
+`grouping` turns a schedule into a program of calls without reading a tensor. `views` are the strided views and gathers
+by which calls select queries and keys. `execution` runs a program. `shares` assigns the batch rows and heads of a call
+to programs. `backend` assesses problems and estimates costs.
 """
 
 from regard.backends.tiled.backend import Tiled

@@ -1,4 +1,4 @@
-"""What the planner asks: is there structure, and what does it cost?"""
+"""The tiled backend: which problems it refuses, and what the others cost."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from regard.patterns.ranges import Ranges
 from regard.patterns.row_blocks import Answers, RowBlock
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost
 
-# Rows of a row block, and the time that a pair takes beside the fastest (measured on CPU, head_dim 64).
+# Rows of a row block, with the time for one pair relative to the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}
 BACKWARD_ROWS = {64: 1.56, 128: 1.32, 256: 1.0}
-ROW_PATTERNS = 1 << 16  # pairs of one batch row and head below which programs for every batch row cost too much
+ROW_PATTERNS = 1 << 16  # with fewer pairs in a batch row and head, separate programs for batch rows are too expensive
 
 
 class Tiled:
@@ -69,12 +69,12 @@ class Tiled:
 
 
 def _run_large(problem: Problem, operands: Operands) -> Result:
-    """A problem that was only estimated, lowered now that it is to be computed."""
+    """Computes a problem whose cost was only estimated: its program is made now."""
     return _calls(problem, _shares(problem, Budget())).run(operands)
 
 
 def _calls(problem: Problem, shares: list[Share]) -> TiledCalls:
-    merged = any(share.ahead.residues for share in shares)  # each merge rounds, so half types are not for them
+    merged = any(share.ahead.residues for share in shares)  # each merge rounds, so half types are computed in float32
     wide = torch.promote_types(problem.dtype, torch.float32)
     return TiledCalls(problem, tuple(shares), wide if merged else flash.computing(problem.dtype, problem.device))
 
@@ -86,13 +86,13 @@ def _reason_against(problem: Problem) -> str | None:
     if problem.bias not in (None, RELATIVE):
         return "a bias tensor has no structure; fused adds it block by block"
     if problem.q_start is PER_ROW:
-        return "q_start is a tensor, so where its queries stand is not known to the plan"
+        return "q_start is a tensor, so the plan does not know the positions of the queries"
     if not pattern.structured:
-        return f"{pattern} tells nothing but pair by pair"
+        return f"{pattern} has no structure and can only be evaluated pair by pair"
     if pattern.varies_by_row and problem.q_len * problem.k_len < ROW_PATTERNS:
-        return f"{pattern} differs by batch row, and {problem.q_len} x {problem.k_len} pairs each are not worth it"
+        return f"{pattern} differs by batch row, and {problem.q_len} x {problem.k_len} pairs in each are too few"
     if pattern.sees_all(problem.q_start, problem.q_start + problem.q_len - 1, range(problem.k_len)):
-        return "every query sees every key, so there is nothing to skip"
+        return "every query may look at every key, so there is nothing to skip"
     band = pattern.band()
     if band is not None and (band.left is None or band.right is None) and problem.bias is None:
         return f"{pattern} is open on one side; fused computes it in larger blocks"
@@ -141,7 +141,7 @@ def _shares(problem: Problem, budget: Budget) -> list[Share]:
 
 
 def _cheapest(pattern: Pattern, grid: Grid, choices: dict[int, float], by_distance: bool, budget: Budget) -> Program:
-    """The program whose row blocks cost least."""
+    """The cheapest program over the possible sizes of row blocks."""
     programs = {rows: lower(pattern, grid, Terms(rows, by_distance, budget=budget)) for rows in choices}
     best = min(choices, key=lambda rows: programs[rows].pairs * choices[rows])
     return programs[best]
@@ -158,7 +158,7 @@ class _Costs:
 
 
 def _estimates(problem: Problem) -> list[_Costs]:
-    """The same of a problem with too much to lower."""
+    """The shares and costs of a problem that is too long to turn into programs, from samples."""
     grid, by_distance = _grid(problem), problem.bias == RELATIVE
     found = []
     for rows, heads, pattern in _parts(problem):
@@ -188,16 +188,16 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
             calls += share.back.calls
             moved += rows * heads * size * (problem.q_len + share.back.gathered)
     vectors = problem.batch * size * (problem.heads * problem.q_len + problem.kv_heads * problem.k_len)
-    held = problem.batch * problem.heads * problem.q_len * problem.v_dim + (1 << 22)  # results on their way, gathers
+    held = problem.batch * problem.heads * problem.q_len * problem.v_dim + (1 << 22)  # results, gathered keys
     peak = width * held * (3 if problem.needs_grad else 1)
     return Cost(flops, width * (vectors + moved), peak_bytes=peak, pairs=pairs, calls=calls)
 
 
-FEW = 256  # looks for the program of one residue, before it is estimated too
+FEW = 256  # row blocks evaluated for the program of one residue before it is estimated too
 
 
 def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
-    """About what the program of a pattern costs."""
+    """An estimate of the cost of a pattern's program."""
     pattern = simplified(pattern)
     apart, rest, on = taken_apart(pattern, grid)
     work = _groups(rest, grid, terms) if rest != NOTHING else Work(0, 0, 0, 0)
@@ -209,9 +209,9 @@ def about(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
 
 
 def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
-    """Of groups: row blocks that go on alike are one call, others are gathered and counted by their name."""
+    """Estimated work of groups: equal consecutive row blocks are one call, others are gathered and counted by name."""
     answers, schedule = Answers(pattern, grid), schedule_of(pattern, grid, terms.rows)
-    alike: set[tuple[Hashable, ...]] = set()
+    names: set[tuple[Hashable, ...]] = set()
 
     def measure(block: RowBlock) -> tuple[float, ...]:
         name = name_of(answers, block, terms.by_distance)
@@ -219,16 +219,16 @@ def _groups(pattern: Pattern, grid: Grid, terms: Terms) -> Work:
             following = schedule.block_at(block.rows.stop)
             steady = one_run(following) and goes_on(block, following)
             if steady and name_of(answers, following, terms.by_distance) == name:
-                alike.add(name)
+                names.add(name)
                 return block.pairs, 0, 0
-        own = any(type(part) is object for part in name)  # like no other row block
+        own = any(type(part) is object for part in name)  # has a mask of its own
         if not own:
-            alike.add(name)
+            names.add(name)
         return block.pairs, 1 if own else 1 / GATHERED, block.width
 
     cost = look_cost(2 * len(schedule.block_at(-(-grid.q_len // terms.rows) // 2 * terms.rows).runs))
     pairs, calls, gathered = schedule.estimated(measure, cost)
-    return Work(pairs, calls + len(alike), gathered, 0)
+    return Work(pairs, calls + len(names), gathered, 0)
 
 
 def _on_lattice(pattern: Pattern, stride: int, grid: Grid, terms: Terms) -> Work:
@@ -260,7 +260,7 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int, terms: Terms) 
 
 
 def _apart(pattern: Pattern, grid: Grid, rows: range) -> Work:
-    """Of one run of rows apart."""
+    """Work of one run of separate rows."""
 
     def look(at: int) -> tuple[int, int]:
         here: Ranges = (rows[at * APART_ROWS : (at + 1) * APART_ROWS],)

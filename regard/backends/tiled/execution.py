@@ -1,7 +1,7 @@
-"""Programs run: each call forward and backward, merged and added where its results belong.
+"""Runs programs: each call forward and backward, with outputs merged and gradients added.
 
-q and what is shaped like it are (rows of heads, group, q_len, ...), k and v are (rows of heads, keys, ...), where the
-rows of heads are the key/value heads of every batch row.
+q and tensors of its shape are (rows of heads, group, q_len, ...), k and v are (rows of heads, keys, ...). The rows of
+heads are the key/value heads of all batch rows.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from regard.core.backend import Relative
 from regard.patterns.ranges import Ranges, size
 from regard.patterns.row_blocks import Answers, shifted
 
-COPIED = 1 << 20  # numbers gathered at once; backward also gradients of windows held, four times as many
+COPIED = 1 << 20  # numbers gathered at once; the backward pass also stores gradients of windows, four times as many
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all calls share: the scale, and the bias by distance with the heads that it tells apart.
+    """What all calls share: the scale, and the bias by distance with its heads.
 
-    Rows of heads count residues last: (batch, kv_heads, residues). `masks` are kept with the plan, and `calls` are the
+    With residues the rows of heads are (batch, kv_heads, residues). `masks` are kept with the plan. `calls` are the
     views of its programs by program, device and dtype.
     """
 
@@ -43,13 +43,13 @@ class Setting:
     calls: dict[Any, list[_Planned]] = field(default_factory=dict)
 
     def within(self, part: Residues) -> Setting:
-        """The same inside the residues of a stride."""
+        """The same settings for the residues of a stride."""
         return replace(self, residues=self.residues * part.count)
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A group with its views, and their call if it is kept."""
+    """A group with its views, and its call if that is kept."""
 
     group: Group
     views: tuple[View, ...]
@@ -90,10 +90,10 @@ def forward(
 
 def backward(program: Program, saved: flash.Saved, setting: Setting) -> Gradients:
     """Gradients of q, k and v."""
-    wide = saved.log_sum_exp.dtype  # many small parts are added
+    wide = saved.log_sum_exp.dtype  # wide, since many small parts are added
     q, k, v = (torch.zeros_like(x, dtype=wide) for x in (saved.q, saved.k, saved.v))
     grads, kept = (q, k, v), saved
-    if program.apart:  # exp(0 - inf) = 0: the groups add nothing to rows that are computed apart, whatever they hold
+    if program.apart:  # exp(0 - inf) = 0, so groups contribute nothing to separate rows, even if these hold NaN
         q, log_sum_exp = saved.q.clone(), saved.log_sum_exp.clone()
         for rows in (rows for group in program.apart for rows in group.rows):
             q[:, :, rows.start : rows.stop] = 0
@@ -115,9 +115,9 @@ def backward(program: Program, saved: flash.Saved, setting: Setting) -> Gradient
 
 
 def _planned(program: Program, q: torch.Tensor, k: torch.Tensor, setting: Setting, most: int) -> list[_Planned]:
-    """The views of a program's groups; those without a bias are made once for a plan, with masks while they are small.
+    """The views of a program's groups. Without a bias they are kept with the plan, and their masks too if small.
 
-    Forward, a window is one view; backward, the gradients of its keys are held, so it is cut.
+    In the forward pass a window is one view. The backward pass stores gradients of its keys, so there it is divided.
     """
     name = id(program), most, q.device, q.dtype
     if setting.bias is None and (known := setting.calls.get(name)) is not None:
@@ -136,7 +136,7 @@ def _planned(program: Program, q: torch.Tensor, k: torch.Tensor, setting: Settin
 
 
 def _views(group: Group, here: int, device: torch.device, blocks: int, cut_windows: bool) -> Iterator[View]:
-    """Where a group's row blocks are, at most so many gathered at once; `here` is the first of the operands' keys."""
+    """The views of a group's row blocks, each with at most `blocks`; `here` is the first of the operands' keys."""
     if group.members:
         rows, keys = (torch.stack([numbers(one[axis]) for one in group.members]).to(device) for axis in (0, 1))
         for row_index, key_index in zip(rows.long().split(blocks), (keys - here).split(blocks), strict=True):
@@ -151,7 +151,7 @@ def _views(group: Group, here: int, device: torch.device, blocks: int, cut_windo
 
 
 def numbers(ranges: Ranges) -> torch.Tensor:
-    """The positions themselves."""
+    """The positions of some ranges as one tensor."""
     return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32, device="cpu") for one in ranges])
 
 
@@ -176,11 +176,11 @@ def _apart_calls(
             yield view, _call(program, program.whole, group, view, setting, q)
 
 
-@torch.inference_mode(False)  # a kept mask may be needed where gradients are
+@torch.inference_mode(False)  # a kept mask may be used later in a call with gradients
 def _call(
     program: Program, answers: Answers, group: Group, view: View, setting: Setting, like: torch.Tensor
 ) -> flash.Call:
-    """The call of a group, with a mask of what the pattern allows and what the bias adds."""
+    """The call of a group, with a mask from its pattern and bias."""
     bias = setting.bias
     if bias is None and group.whole:
         return flash.Call(None, False, setting.scale)
@@ -197,7 +197,7 @@ def _call(
 
 
 def _bias_of(group: Group, answers: Answers, distance: int, bias: Relative, like: torch.Tensor) -> torch.Tensor:
-    """(heads or 1, rows, keys) at the distances of these pairs."""
+    """The bias (heads or 1, rows, keys) at the distances of these pairs."""
     grid = answers.grid
     q_pos = torch.cat([grid.block(rows, range(0)).q_pos[:, 0] for rows in group.rows])
     k_pos = torch.cat([grid.block(range(0), keys).k_pos for keys in group.keys])
@@ -206,9 +206,9 @@ def _bias_of(group: Group, answers: Answers, distance: int, bias: Relative, like
 
 
 def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, more_lse: torch.Tensor) -> None:
-    """Join a part with what stands there, in place: output += share · (more - output)."""
+    """Merge another part into output and log-sum-exp, in place: output += share · (more - output)."""
     total = torch.logaddexp(log_sum_exp, more_lse)
-    share = (more_lse - total).exp().nan_to_num_(nan=0.0)  # -inf - -inf where neither has a key
+    share = (more_lse - total).exp().nan_to_num_(nan=0.0)  # -inf - -inf if both parts are empty
     output.lerp_(more, share[..., None].to(output.dtype))
     log_sum_exp.copy_(total)
 

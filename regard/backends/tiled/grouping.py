@@ -1,12 +1,12 @@
-"""From a pattern's structure to a few dense calls. Nothing here reads a tensor.
+"""Turns a pattern's structure into a program: a few dense calls. No tensor is read. A program has three parts:
 
-    groups     row blocks of the schedule that share a mask make one call: over windows in place where the keys of each
-               are one run, over gathered keys where they are not
-    residues   what depends on a residue (strided, dilated) is dense among every stride-th position, so that each
-               residue is a small problem with a schedule of its own
-    apart      queries that look further than their neighbours (global tokens), taken out and computed alone
+    groups     row blocks of the schedule that share a mask are one call: over windows in place if the keys of each are
+               one run, else over gathered keys
+    residues   a strided or dilated pattern is dense among every stride-th position, so each residue is a small problem
+               with a schedule of its own
+    apart      rows that look further than their neighbours (global tokens) are computed separately
 
-These share no pair, so their results are merged by their log-sum-exp.
+The parts have no pair in common, so their results are merged by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from regard.patterns.ranges import Ranges, common, covers, size, union
 from regard.patterns.row_blocks import Answers, Kind, RowBlock
 from regard.patterns.survey import Budget
 
-APART_ROWS = 256  # rows apart in one call, at most
-RESIDUE_PAIRS = 1 << 20  # of a residue whose pairs are all computed, with a mask if need be
-GATHERED = 16  # gathered row blocks that cost as much as one call more
+APART_ROWS = 256  # separate rows in one call, at most
+RESIDUE_PAIRS = 1 << 20  # the largest residue that is computed as one call, with a mask if needed
+GATHERED = 16  # gathered row blocks whose cost equals that of one more call
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How to cut: `rows` of a row block, and a `budget` of looks.
+    """How to divide: `rows` of a row block, and a `budget` of row blocks to evaluate.
 
-    `by_distance`: a bias depends on the distance, so row blocks are only alike where their keys stand alike too.
-    `distance`: how far neighbours on a grid stand apart in the whole call.
+    `by_distance`: a bias depends on the distance, so row blocks are equal only if their keys have equal distances too.
+    `distance`: the distance in the whole call between neighbours on the grid.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class Terms:
     budget: Budget = field(default_factory=Budget)
 
     def farther(self, stride: int) -> Terms:
-        """The same on every stride-th position."""
+        """The same terms for every stride-th position."""
         return replace(self, distance=self.distance * stride)
 
 
@@ -52,8 +52,8 @@ class Terms:
 class Group:
     """Row blocks that share a mask and are computed by one call; `rows` and `keys` are those of the first.
 
-    Row block t is the first one moved by t row blocks, keys and all, or else `members[t]`, which stands anywhere.
-    `whole`: all of the pairs are allowed.
+    Row block t is the first one with rows and keys moved by t row blocks; if there are `members` it is `members[t]`.
+    `whole`: all pairs are allowed.
     """
 
     rows: Ranges
@@ -78,7 +78,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Residues:
-    """Neighbouring residues, all alike: row `first + r` and each `stride`-th one after it, over the keys likewise."""
+    """Neighbouring equal residues: residue r has row `first + r` and every `stride`-th row after it; keys likewise."""
 
     stride: int
     count: int
@@ -100,7 +100,7 @@ class Residues:
 
 @dataclass(frozen=True)
 class Work:
-    """What a program costs: pairs computed, calls, keys copied, and how many strides are merged."""
+    """The work of a program: pairs computed, calls, keys copied, and the number of merged strides."""
 
     pairs: int
     calls: int
@@ -113,8 +113,11 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What to compute over one grid: groups with the answers of their pattern, residues of each stride, and rows apart
-    with the answers of the `whole` pattern. `distance`: how far neighbours on the grid stand apart in the call."""
+    """The calls over one grid: groups, residues of each stride, and separate rows.
+
+    `answers` evaluate the pattern of the groups, and `whole` the whole pattern, for the separate rows. `distance`: the
+    distance in the call between neighbours on the grid.
+    """
 
     answers: Answers
     grid: Grid
@@ -144,15 +147,15 @@ class Program:
 
     @cached_property
     def covers_rows(self) -> bool:
-        """Does a group compute each row of the grid?"""
+        """Whether the groups compute every row of the grid."""
         return sum(size(group.rows) * group.count for group in self.groups) == self.grid.q_len
 
 
 def lower(pattern: Pattern, grid: Grid, terms: Terms) -> Program:
-    """The program for a pattern that is alike for all batch rows and heads.
+    """The program for a pattern that is the same for all batch rows and heads.
 
     Raises:
-        SpentError: it takes more looks than the budget of `terms` has.
+        SpentError: it needs more evaluations than the budget of `terms` has.
     """
     pattern = simplified(pattern)
     apart, rest, on_strides = taken_apart(pattern, grid)
@@ -165,7 +168,7 @@ def lower(pattern: Pattern, grid: Grid, terms: Terms) -> Program:
 
 
 def taken_apart(pattern: Pattern, grid: Grid) -> tuple[Ranges, Pattern, list[tuple[int, Pattern]]]:
-    """The rows apart, what is computed in groups, and what lies on the lattice of each stride."""
+    """The separate rows, the pattern that groups compute, and the pattern on the lattice of each stride."""
     apart = rows_apart(pattern, grid)
     others = replaced(pattern, QuerySet, NOTHING).canonical() if apart else pattern
     return apart, *off_lattices(others)
@@ -178,7 +181,7 @@ def schedule_of(pattern: Pattern, grid: Grid, rows: int) -> Schedule:
 
 
 def grouped(answers: Answers, terms: Terms) -> tuple[Group, ...]:
-    """The row blocks of a schedule, those that share a mask together."""
+    """The groups of a schedule: row blocks with equal masks together."""
     if answers.pattern == NOTHING:
         return ()
     grouping = _Grouping()
@@ -189,12 +192,12 @@ def grouped(answers: Answers, terms: Terms) -> tuple[Group, ...]:
 
 
 class _Grouping:
-    """Row blocks as they come: those that go on alike are counted, the others are pooled by their names."""
+    """Collects row blocks into groups: equal consecutive ones are counted, others are pooled by name."""
 
     def __init__(self) -> None:
         self.steady: list[Group] = []
         self.pools: dict[tuple[Hashable, ...], list[RowBlock]] = {}
-        self.first: RowBlock | None = None  # of those that go on alike
+        self.first: RowBlock | None = None  # the first of the equal consecutive row blocks
         self.last: RowBlock | None = None
         self.name: tuple[Hashable, ...] = ()
         self.count = 0
@@ -225,7 +228,7 @@ class _Grouping:
 
 
 def _pooled(blocks: list[RowBlock]) -> Group:
-    """Row blocks that stand anywhere; a single one over one run of keys needs no gathering."""
+    """A group of row blocks at any positions; a single one over one run of keys needs no gathering."""
     first = blocks[0]
     if len(blocks) == 1 and one_run(first):
         return Group((first.rows,), (first.hull,), is_whole(first))
@@ -234,27 +237,27 @@ def _pooled(blocks: list[RowBlock]) -> Group:
 
 
 def one_run(block: RowBlock) -> bool:
-    """Do the keys of a row block have no gap?"""
+    """Whether the keys of a row block have no gap."""
     return len(joined(tuple(run.keys for run in block.runs))) == 1
 
 
 def is_whole(block: RowBlock) -> bool:
-    """May every row look at every key of the block?"""
+    """Whether every row may look at every key of the block."""
     return all(run.kind == Kind.WHOLE for run in block.runs)
 
 
 def gathered_keys(block: RowBlock) -> Ranges:
-    """The keys in an order that more row blocks share: one run as it is, else those that need no mask come first."""
+    """The keys in an order that makes more masks equal: with several runs, those that need no mask come first."""
     return (block.hull,) if one_run(block) else (*block.full, *block.partial)
 
 
 def goes_on(before: RowBlock, block: RowBlock) -> bool:
-    """Does a row block over one run of keys stand by its rows as the one before it does?"""
+    """Whether a row block over one run of keys is the one before, with rows and keys moved by its rows."""
     return block.hull.start - before.hull.start == block.rows.start - before.rows.start
 
 
 def name_of(answers: Answers, block: RowBlock, by_distance: bool) -> tuple[Hashable, ...]:
-    """A name that row blocks with equal masks share; what equals nothing has an object of its own in it."""
+    """A name that row blocks with equal masks share; a mask that equals no other has a new object in its name."""
     single = one_run(block)
     name: list[Hashable] = [len(block.rows), single, size(block.full)]
     for run in block.runs:
@@ -268,7 +271,7 @@ def name_of(answers: Answers, block: RowBlock, by_distance: bool) -> tuple[Hasha
 
 
 def rows_apart(pattern: Pattern, grid: Grid) -> Ranges:
-    """Rows whose queries some part of the pattern names."""
+    """The rows that look further than their neighbours, since a part of the pattern names their queries."""
     assert isinstance(grid.q_start, int)
     named = union(run for leaf in leaves(pattern) if isinstance(leaf, QuerySet) for run in leaf.runs)
     rows = tuple(range(run.start - grid.q_start, run.stop - grid.q_start) for run in named)
@@ -276,7 +279,7 @@ def rows_apart(pattern: Pattern, grid: Grid) -> Ranges:
 
 
 def groups_apart(pattern: Pattern, grid: Grid, apart: Ranges, budget: Budget) -> tuple[Group, ...]:
-    """The rows apart, gathered a few hundred at a time."""
+    """The groups of the separate rows, a few hundred rows each."""
     waiting: list[range] = []
     groups: list[Group] = []
     for rows in apart:
@@ -290,7 +293,7 @@ def groups_apart(pattern: Pattern, grid: Grid, apart: Ranges, budget: Budget) ->
 
 
 def group_apart(pattern: Pattern, grid: Grid, rows: Ranges) -> Group:
-    """Some rows apart over all keys that one of them may look at."""
+    """The group of some separate rows, over all keys that any of them may look at."""
     schedule = schedule_of(pattern, grid, grid.q_len)
     blocks = [schedule.block_of(one) for one in rows]
     keys = union(run.keys for block in blocks for run in block.runs)
@@ -302,7 +305,7 @@ def group_apart(pattern: Pattern, grid: Grid, rows: Ranges) -> Group:
 class Residue:
     """The positions of one residue, counted by n: queries from `start`, keys from `first_key`, and the pattern on them.
 
-    Its first query is row `row` of the whole grid, and its first key stands `key` behind the grid's first.
+    Its first query is row `row` of the whole grid, and its first key is key number `key` of the grid.
     """
 
     pattern: Pattern
@@ -321,24 +324,24 @@ class Residue:
         return Grid(self.size, keys.stop, self.start, range(self.size), keys, self.device)
 
     def moved(self, by: int) -> Residue:
-        """The neighbour this many rows on, if it is equal."""
+        """The residue that begins this many rows later, if the pattern on it is equal."""
         return replace(self, row=self.row + by, key=self.key + by)
 
 
 def on_lattice(pattern: Pattern, stride: int, grid: Grid, terms: Terms) -> tuple[Residues, ...]:
-    """The pattern on each residue of a stride, equal neighbours together."""
-    alike: list[tuple[Residue, int]] = []
+    """The pattern on each residue of a stride, with equal neighbours together."""
+    joined_residues: list[tuple[Residue, int]] = []
     for rows in alike_residues(pattern, stride, grid):
         terms.budget.spend()
         residue = residue_at(pattern, stride, grid, rows.start)
         if residue is None:
             continue
-        first, count = alike[-1] if alike else (residue, 0)
+        first, count = joined_residues[-1] if joined_residues else (residue, 0)
         if count and residue == first.moved(count):
-            alike[-1] = first, count + len(rows)
+            joined_residues[-1] = first, count + len(rows)
         else:
-            alike.append((residue, len(rows)))
-    return tuple(_lowered(one, count, stride, terms.farther(stride)) for one, count in alike)
+            joined_residues.append((residue, len(rows)))
+    return tuple(_lowered(one, count, stride, terms.farther(stride)) for one, count in joined_residues)
 
 
 def residue_at(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residue | None:
@@ -356,7 +359,8 @@ def residue_at(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residue |
 
 
 def _trimmed(residue: Residue, stride: int) -> Residue | None:
-    """Without the first empty rows and the last hidden keys of a pattern open to the left; None if none is left."""
+    """The residue without leading empty rows and trailing hidden keys, for patterns without a limit on the left;
+    None if nothing is left."""
     band = residue.pattern.band()
     if band is None or band.right is None or band.left is not None:
         return residue
@@ -394,6 +398,6 @@ def whole_kind(residue: Residue) -> str | None:
 
 
 def worth_a_mask(residue: Residue, pairs: int) -> bool:
-    """Is all of it computed with a mask, rather than the pairs of its program?"""
+    """Whether computing all pairs of a residue with a mask is cheaper than its program."""
     dense = residue.size * residue.width
     return dense <= RESIDUE_PAIRS and dense <= 4 * pairs

@@ -1,4 +1,4 @@
-"""The batch rows and heads that share one pattern, each with programs of its own, between the tensors of a call."""
+"""Divides the batch rows and heads of a call into shares with one pattern each, and runs the programs of each share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
-from regard.backends.statistics.second_pass import tell
+from regard.backends.statistics.second_pass import compute_statistics
 from regard.backends.tiled.execution import Setting, backward, forward
 from regard.backends.tiled.grouping import Program
 from regard.core.backend import Operands, Relative
@@ -29,13 +29,13 @@ class Share:
 
     @cached_property
     def is_whole(self) -> bool:
-        """Does it hold every batch row and head?"""
+        """Whether it contains every batch row and head."""
         return self.heads is None and self.rows == slice(None)
 
 
 @dataclass(frozen=True, eq=False)
 class TiledCalls:
-    """The programs of every share; masks and views that depend on no value are kept with them."""
+    """The programs of every share, with the masks and views that do not depend on tensors' values."""
 
     problem: Problem
     shares: tuple[Share, ...]
@@ -53,7 +53,7 @@ class TiledCalls:
         if not problem.want:
             return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        return Result(output, **wanted, **tell(problem, operands, log_sum_exp))
+        return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = operands.q, operands.k, operands.v
@@ -124,7 +124,7 @@ def _set(share: Share, x: torch.Tensor, values: torch.Tensor) -> None:
     own = x[share.rows]
     if share.heads is not None:
         own[:, list(share.heads)] = values[:, 0].unflatten(0, (len(own), -1)).to(x.dtype)
-    elif values.data_ptr() != own.data_ptr():  # else it was written in place
+    elif values.data_ptr() != own.data_ptr():  # otherwise it was written in place
         own.copy_(values.reshape(own.shape))
 
 

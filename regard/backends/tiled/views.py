@@ -1,9 +1,8 @@
-"""Where a call finds its queries and keys, and how its results are put back: views of strided memory, and gathers.
+"""Views select the queries and keys of a call, by strided views or gathers, and write its results back.
 
-Tensors arrive with one entry for each key/value head of each batch row: what belongs to queries as (rows of heads,
-group, q_len, ...), what belongs to keys as (rows of heads, keys, ...). A view hands some of them to a fused call as
-(rows of heads, blocks, queries of a block, ...) and (rows of heads, blocks, keys of a block, ...), without a copy where
-strides allow it.
+The first axis of all tensors is the key/value heads of all batch rows, called rows of heads. Tensors of queries are
+(rows of heads, group, q_len, ...), those of keys (rows of heads, keys, ...). A view selects (rows of heads, blocks,
+queries of a block, ...) and (rows of heads, blocks, keys of a block, ...), without a copy if strides allow it.
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ from regard.backends import flash
 
 
 class View:
-    """Row blocks of equal size that share one mask, or bring one each."""
+    """Row blocks of equal size, with one mask for all or one for each."""
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not say where its rows are")
+        raise NotImplementedError(f"{type(self).__name__} needs a method rows")
 
     def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
         self.rows(x).copy_(values)
 
     def keys(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not say where its keys are")
+        raise NotImplementedError(f"{type(self).__name__} needs a method keys")
 
     def add_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
         self.keys(x).add_(values)
 
     def for_groups(self, mask: torch.Tensor, group: int) -> torch.Tensor:
-        """A mask (heads or 1, group or 1, blocks or 1, rows, keys) as the call takes it."""
-        mask = mask.expand(mask.shape[0], group, *mask.shape[2:])  # the rows of a group's heads below each other
+        """A mask (heads or 1, group or 1, blocks or 1, rows, keys) in the shape that the call takes."""
+        mask = mask.expand(mask.shape[0], group, *mask.shape[2:])  # the rows of a group's heads follow each other
         return mask.transpose(1, 2).flatten(2, 3)  # (heads or 1, blocks or 1, group · rows, keys)
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: flash.Call
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp of the view."""
+        """Output and log-sum-exp of the call on this view."""
         return flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
 
     def fill(
         self, output: torch.Tensor, log_sum_exp: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         call: flash.Call,
     ) -> None:  # fmt: skip
-        """Write output and log-sum-exp of the view where they belong."""
+        """Compute the call on this view and write its output and log-sum-exp."""
         values, sums = flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
         self.put(output, values)
         self.put(log_sum_exp, sums)
@@ -54,7 +53,7 @@ class View:
 
 @dataclass(frozen=True)
 class SliceView(View):
-    """One run of rows over one run of keys; the heads of a group stand side by side."""
+    """One run of rows over one run of keys; the heads of a group are heads of the call."""
 
     at: slice
     over: slice
@@ -78,7 +77,7 @@ class SliceView(View):
 
 @dataclass(frozen=True)
 class WindowView(View):
-    """Row blocks, one behind the other, each over keys that begin `size` further on: overlapping views, no copy."""
+    """Consecutive row blocks, each over keys that begin `size` later: overlapping views without a copy."""
 
     first: int
     size: int
@@ -102,7 +101,7 @@ class WindowView(View):
         return x.as_strided(shape, strides, start)
 
     def add_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
-        for at in range(0, self.width, self.size):  # slices no wider than a step, so that none meets its neighbour
+        for at in range(0, self.width, self.size):  # slices no wider than a step do not overlap
             width = min(self.size, self.width - at)
             self.keys(x, at, width).add_(values[:, :, at : at + width])
 

@@ -10,9 +10,8 @@ from typing import Self
 import torch
 
 from regard.arguments import shown, whole
-from regard.backends.linear.sight import Sight, live_keys
-from regard.backends.linear.sight import shown as live_parameters
-from regard.backends.linear.walk import Sums, Walk, shares
+from regard.backends.linear.sight import Sight, visible_keys, without_hidden
+from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
@@ -79,13 +78,13 @@ def add(
     if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
         q = q.masked_fill(empty_rows[..., None], 0)
         k, v = (x.masked_fill(~live[..., None], 0) for x in (k, v))
-    tensors = sight.tensors(mechanism.lift(q, k, scale, live_parameters(mechanism, parameters, live)), v)
+    tensors = sight.tensors(mechanism.lift(q, k, scale, without_hidden(mechanism, parameters, live)), v)
     sums, outputs = tensors.start() if before is None else _unfolded(before), []
     for step in sight.walk.steps():
         chunk = tensors.chunk(sums, step.keys)
         sums = chunk.after()
-        sums_of_rows, log = (sums if length == 1 else chunk).answer(tensors.queries(step.rows))
-        outputs.append(shares(sums_of_rows, tensors.lowest(log, step.rows))[0])
+        sums_of_rows, log = (sums if length == 1 else chunk).unnormalised(tensors.queries(step.rows))
+        outputs.append(normalised(sums_of_rows, tensors.lowest(log, step.rows))[0])
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)  # (u, g, n, v_dim)
     total, log = (None if x is None else x.unflatten(0, tensors.units) for x in (sums.total, sums.log))
     assert total is not None
@@ -258,7 +257,7 @@ class RecurrentState:
         grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
-            new = Positions(*wide, live=live_keys(problem.pattern, grid))
+            new = Positions(*wide, live=visible_keys(problem.pattern, grid))
             output, self._summed = add(self.mechanism, self._summed, new, problem.scale, parameters or {})
         self._length += added
         return output.to(q.dtype)

@@ -82,11 +82,11 @@ class Work:
 
     Args:
         q_len: number of queries.
-        k_len: number of keys; as q_len by default.
+        k_len: number of keys; q_len by default.
         heads: number of query heads.
-        kv_heads: number of key/value heads; as heads by default.
+        kv_heads: number of key/value heads; heads by default.
         head_dim: size of queries and keys.
-        v_dim: size of values; as head_dim by default.
+        v_dim: size of values; head_dim by default.
         batch: number of texts.
         pattern: which pairs are allowed.
         backward: compute gradients of q, k and v (and of a learned bias) too.
