@@ -11,7 +11,8 @@ import regard as rg
 from regard import patterns as p
 from regard.backends.tiled import backend as tiled_backend
 from regard.backends.tiled import grouping
-from regard.backends.tiled.grouping import Program, Terms, lower
+from regard.backends.tiled.grouping import lower
+from regard.backends.tiled.program import Program, Terms
 from regard.bias import Bias
 from regard.patterns import Grid
 from regard.testing import make_qkv

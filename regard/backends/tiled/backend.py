@@ -13,10 +13,6 @@ from regard.backends.schedule import strict_refusal
 from regard.backends.statistics.second_pass import with_statistics
 from regard.backends.tiled.grouping import (
     APART_ROWS,
-    GATHERED,
-    Program,
-    Terms,
-    Work,
     goes_on,
     group_apart,
     lower,
@@ -28,6 +24,7 @@ from regard.backends.tiled.grouping import (
     whole_kind,
     worth_a_mask,
 )
+from regard.backends.tiled.program import GATHERED, Program, Terms, Work
 from regard.backends.tiled.shares import Share, TiledCalls
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem

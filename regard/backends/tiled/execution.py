@@ -15,7 +15,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import KeptMasks
-from regard.backends.tiled.grouping import Group, Program, Residues
+from regard.backends.tiled.program import Group, Program, Residues
 from regard.backends.tiled.views import GatherView, SliceView, StrideView, View, WindowView, every
 from regard.core.backend import Relative
 from regard.patterns.ranges import Ranges, size

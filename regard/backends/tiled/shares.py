@@ -12,7 +12,7 @@ from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
 from regard.backends.statistics.second_pass import compute_statistics
 from regard.backends.tiled.execution import Setting, backward, forward
-from regard.backends.tiled.grouping import Program
+from regard.backends.tiled.program import Program
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 from regard.core.result import Result
