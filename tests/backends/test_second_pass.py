@@ -112,7 +112,7 @@ class TestWeightsOf:
     @pytest.mark.parametrize(("asked", "words"), [({"rows": [7]}, "row 7"), ({"rows": [0], "heads": [6]}, "head 6")])
     def test_a_row_or_head_that_is_not_there_is_refused(self, asked, words, backend):
         q, k, v = make_qkv()
-        with pytest.raises(rg.ArgumentError, match=f"asks for {words}"):
+        with pytest.raises(rg.ArgumentError, match=f"requests {words}"):
             detail(q, k, v, want=weights_of(**asked), backend=backend)
 
     @pytest.mark.parametrize("rows", [[], [-1], [1, 1], [True], ["a"], [1.0]])
