@@ -136,6 +136,6 @@ def test_the_pairs_computed_grow_with_the_length():
 
 def test_other_statistics_are_left_to_the_formula():
     x, v = texts(29, requires_grad=False)
-    with pytest.raises(rg.UnsupportedError, match="no more than log_sum_exp, and entropy was asked for"):
+    with pytest.raises(rg.UnsupportedError, match="no statistic but log_sum_exp, and entropy was requested"):
         rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy", backend="lsh")
     assert rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy").plan.backend == "reference"
