@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from types import GenericAlias, NoneType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]
-Lines = partial(typer.Argument, help="Or lines on standard input.", show_default=False)
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
 Normalisation = Annotated[str, typer.Option(help="How the scores of a beam allow for length: none, average or gnmt.")]
 Alpha = Annotated[float, typer.Option(help="The exponent of gnmt.")]
