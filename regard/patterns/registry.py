@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 class Registry:
-    """The classes of one family by the names that stand for them in a text.
+    """The classes of one family by their names in a text.
 
     Args:
         what: what one of them is called in messages, such as "pattern".
@@ -39,10 +39,10 @@ class Registry:
         self.aliases: set[str] = set()
 
     def enrol(self, kind: type[Declared], also: tuple[str, ...] = ()) -> None:
-        """Adds a class under its own name and under the names of `also`.
+        """Add a class under its own name and under the names of `also`.
 
-        A class defined inside a function stays out, since it lives no longer than the call. One defined again under
-        the same path, as by running a notebook cell twice, replaces the earlier one.
+        A class defined inside a function is not added, since it exists only during the call. A class defined again
+        under the same path, as when a notebook cell runs twice, replaces the earlier one.
 
         Raises:
             ArgumentError: the name belongs to another class.

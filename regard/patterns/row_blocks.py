@@ -1,7 +1,7 @@
-"""What a pattern says about neighbouring rows: row blocks with their runs of keys, and answers pair by pair.
+"""A pattern divided into row blocks with runs of keys, and its evaluation for blocks of pairs.
 
-A row block is some neighbouring rows (queries) with the runs of keys that one of them may look at. Everything that cuts
-a pattern into blocks starts here: counts and tiles of patterns, and the schedules that backends compute.
+A row block is some neighbouring rows (queries) with the runs of keys that one of them may look at. All
+division of a pattern into blocks uses this module: counts and tiles of patterns, and the schedules of backends.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Run:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Neighbouring rows with disjoint ascending runs of keys, which hold every allowed pair of these rows.
+    """Neighbouring rows with disjoint ascending runs of keys, which contain every allowed pair of these rows.
 
-    `times` > 1 stands for equal blocks, each moved by its own number of rows, keys and all.
+    With `times` > 1 it represents that many equal blocks, each `len(rows)` rows and keys further than the one before.
 
     >>> RowBlock(range(4), (Run(range(2, 8), Kind.BOUNDED),), times=3).pairs
     72
@@ -75,7 +75,7 @@ class RowBlock:
 
     @property
     def pairs(self) -> int:
-        """Pairs of all the blocks it stands for, allowed or not."""
+        """Pairs of all blocks that it represents, allowed or not."""
         return self.times * len(self.rows) * self.width
 
     def moved(self, by: int) -> RowBlock:
@@ -84,7 +84,7 @@ class RowBlock:
         return RowBlock(shifted(self.rows, by), runs, self.times)
 
     def each(self) -> Iterator[RowBlock]:
-        """The blocks it stands for, one by one."""
+        """The blocks that it represents, one by one."""
         once = self if self.times == 1 else replace(self, times=1)
         return (once.moved(at * len(self.rows)) if at else once for at in range(self.times))
 
@@ -102,11 +102,11 @@ def row_block(pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int
     """The row block of these rows.
 
     Args:
-        pattern: alike for all batch rows and heads.
+        pattern: the same for all batch rows and heads.
         rows: neighbouring rows.
         starts: the least and the largest position of row 0, where batch rows differ; else the same number twice.
         k_len: how many keys there are.
-        keys: those outside which no row looks; runs are cut to them.
+        keys: the keys that some row may look at; runs are limited to them.
 
     >>> from regard.patterns import Causal
     >>> for run in row_block(Causal(), range(4, 8), (0, 0), 99, range(99)).runs:

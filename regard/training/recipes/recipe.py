@@ -1,4 +1,4 @@
-"""What all recipes share: settings are decided, data are read, a model is trained into a run that explains itself."""
+"""The base of all recipes: decide the settings, read the data, and train a model into the folder of a training run."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from regard.training.task import Task
 SAMPLES_FOLDER = "samples"
 
 Tell = Callable[[str], None]
-"""A function that is handed each remark, one sentence at a time."""
+"""A function that receives each remark, one sentence at a time."""
 
 Samples = Callable[[torch.nn.Module, Path], list[str]]
-"""Lines about what a model makes of texts; it may draw a picture in the file that is named."""
+"""A function of a model and a path. It returns lines of sample output and may draw a picture at the path."""
 
 
 def silent(remark: str) -> None:
-    """The default of `tell`: remarks go nowhere."""
+    """The default of `tell`: ignore the remark."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training that is ready to begin: what is trained on what, and what its run keeps.
+    """A training that is ready to begin: model, data, settings, and the files that its folder stores.
 
     Args:
-        config: the settings; they are kept in the run.
-        samples: makes lines that show what the model does with a few texts.
-        test: pairs that the run keeps to be scored on.
-        files: texts that every checkpoint keeps beside the tokeniser.
+        config: the settings; they are stored in the folder.
+        samples: returns lines with the output of the model for a few texts.
+        test: pairs that are stored for the final scores.
+        files: texts that every checkpoint stores beside the tokeniser.
         judge: a phrase about the best model in the folder, from the result.
-        tell: is handed remarks.
+        tell: receives remarks.
     """
 
     config: RunConfig
@@ -80,10 +80,10 @@ class Training:
         """Train into the folder: settings and test split are written before the first step, curves after the last.
 
         Args:
-            folder: a new one, or with `resume` that of a run.
-            resume: go on with the run in the folder, or begin where there is none.
+            folder: a new folder, or with `resume` that of a training run.
+            resume: continue the training run in the folder, or begin one if there is none.
             cpu, tensorboard, progress: as for `train`.
-            samples: write after each validation what the model makes of a few texts.
+            samples: write the model's output for a few texts after each validation.
 
         Raises:
             RegardError: as for `train`.
@@ -110,7 +110,7 @@ class Recipe(ABC):
 
     Args:
         config: the settings, an instance of the class's `Config`.
-        tell: is handed remarks about what is read and trained.
+        tell: receives remarks about what is read and trained.
     """
 
     COMMAND: ClassVar[str]  # the word under `regard train`
@@ -129,7 +129,7 @@ class Recipe(ABC):
             folder: of the run.
             given: the settings that were asked for; the others take their defaults or stay as they were.
             resume: go on with the run in the folder, where there is one.
-            tell: is handed remarks.
+            tell: receives remarks.
 
         Raises:
             ArgumentError: no data, or settings that the run in the folder was not begun with.
@@ -252,7 +252,7 @@ def read_parts(
         read: of files, `read_documents` or `read_texts`.
         share: of the characters that is held out, and
         most: how many characters at most.
-        tell: is handed remarks.
+        tell: receives remarks.
 
     Raises:
         DataError: a file that cannot be read.
