@@ -22,6 +22,7 @@ import torch
 
 from regard.core.backend import Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
+from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
 from regard.patterns.counts import counted
 from regard.patterns.ranges import Ranges, without
@@ -310,7 +311,7 @@ class _Flattening:
     def __post_init__(self) -> None:
         schedule = self.schedule
         if schedule.starts is None or schedule.starts[0] != schedule.starts[1]:
-            raise ValueError(
+            raise ArgumentError(
                 "batch rows start at different positions, so their schedules differ; write one for each batch row"
             )
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
