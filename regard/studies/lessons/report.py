@@ -1,0 +1,69 @@
+"""Reports of measurements that take minutes: a benchmark writes one, and a lesson reads its figures from it.
+
+A report is a JSON file in `reports/`, beside the lessons. It holds the command, the date and the machine, so that a
+lesson can print where its figures come from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError
+
+REPORTS = Path(__file__).parent / "reports"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The figures of a benchmark, with the command that measured them.
+
+    Args:
+        command: what was run.
+        day: the date, as in 2026-11-22.
+        machine: processor architecture, cores and versions.
+        figures: JSON values.
+    """
+
+    command: str
+    day: str
+    machine: str
+    figures: dict[str, Any]
+
+    @property
+    def source(self) -> str:
+        """One sentence that says where the figures come from."""
+        return f"Measured by `{self.command}` on {self.day} ({self.machine}); the lesson reads the committed report."
+
+
+def read_report(name: str) -> Report:
+    """Read the report of that name.
+
+    Raises:
+        ArgumentError: there is no such report.
+    """
+    path = REPORTS / f"{name}.json"
+    if not path.is_file():
+        raise ArgumentError(f"there is no report {name!r}; there are {', '.join(sorted(_names())) or 'none'}")
+    return Report(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
+    """Write a report with today's date and this machine, and return its path."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {versions}"
+    report = Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
+    path = REPORTS / f"{name}.json"
+    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def _names() -> list[str]:
+    return [path.stem for path in REPORTS.glob("*.json")]
