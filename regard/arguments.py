@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ Kinds = type[Any] | tuple[type[Any], ...] | UnionType
 NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # the kinds that mean a number; True and False are none
 PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
 LONGEST = 80  # characters of a value that a message quotes
+FEW, MANY = 6, 12  # so few names are always listed in a message; more than so many never
 
 
 def shown(value: object) -> str:
@@ -174,3 +176,26 @@ def yes_or_no(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} is {shown(value)}; it is True or False")
     return value
+
+
+def suggest(given: object, names: Collection[str], command: str = "") -> str:
+    """The end of a message about a name that does not exist: the names most like it, or all if they are few.
+
+    Args:
+        given: the name that does not exist.
+        names: the names that do.
+        command: prints the names, if they are too many for a message.
+
+    >>> suggest("causl", ("full", "causal", "fixed", "prefix", "strided", "lattice", "summary"))
+    "did you mean 'causal'?"
+    >>> suggest("median", ("mean", "first"))
+    'there are mean, first'
+    """
+    if len(names) <= FEW:
+        return f"there are {', '.join(names)}" if names else "there are none"
+    alike = {name.lower().replace("-", "_"): name for name in names}
+    asked = given.lower().replace("-", "_") if isinstance(given, str) else ""
+    within = [name for name in alike if len(asked) > 2 and asked in name]
+    if near := within[:3] or get_close_matches(asked, alike, n=3, cutoff=0.6):
+        return f"did you mean {' or '.join(repr(alike[name]) for name in near)}?"
+    return f"{command} prints all {len(names)}" if command and len(names) > MANY else f"there are {', '.join(names)}"

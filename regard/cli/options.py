@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
+from regard.arguments import suggest
 from regard.decoding import NORMALISATIONS
 from regard.errors import ArgumentError
 
@@ -47,7 +48,9 @@ def default_note(function: Callable[..., Any], name: str) -> str:
 def check_search(normalisation: str) -> None:
     """Raise an ArgumentError, before any work, if there is no such normalisation."""
     if normalisation not in NORMALISATIONS:
-        raise ArgumentError(f"--normalisation {normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+        raise ArgumentError(
+            f"--normalisation {normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}"
+        )
 
 
 def with_settings(

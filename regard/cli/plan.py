@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
+from regard.arguments import suggest
 from regard.backends import BACKENDS
 from regard.cli.console import out_json, out_lines, shortened
 from regard.cli.options import Json
@@ -51,7 +52,7 @@ def plan(
         (batch, kv_heads, keys, head_dim if v_dim is None else v_dim),
     )
     if device not in DEVICES:
-        raise ArgumentError(f"device {device!r} is not planned for; there are {', '.join(DEVICES)}")
+        raise ArgumentError(f"device {device!r} is not planned for; {suggest(device, DEVICES)}")
     kind = _dtype(dtype)
     for name, size in zip(("batch", "heads", "q-len", "k-len", "head-dim", "v-dim", "kv-heads"),
                           (batch, heads, q_len, keys, head_dim, shapes[2][3], kv_heads), strict=True):  # fmt: skip
@@ -73,7 +74,7 @@ def plan(
 def _dtype(name: str) -> torch.dtype:
     named = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
     if name not in named:
-        raise ArgumentError(f"dtype {name!r} is not attended; there are {', '.join(named)}")
+        raise ArgumentError(f"dtype {name!r} is not attended; {suggest(name, named)}")
     return named[name]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,23 +11,33 @@ import typer
 
 from regard.cli.console import check_picture_name, out, out_json, out_lines
 from regard.cli.options import Json, default
+from regard.errors import ArgumentError
 from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
+from regard.patterns.registry import usage
 
 
 def show(
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")],
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")
+    ] = None,
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
         int, typer.Option(min=1, help="Show also what a stack of this many layers learns from.")
     ] = default(draw, "layers"),
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, say how far it reaches."""
+    if list_all:
+        _list(pattern, as_json)
+        return
+    if pattern is None:
+        raise ArgumentError("name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them")
     wanted, k_len = parse(pattern), length if keys is None else keys
     if png is not None:
         check_picture_name(png)
@@ -41,6 +52,21 @@ def show(
     if layers > 1:
         out(f"{layers} layers reach {wanted.reach(layers)}")
         out(f"the last query learns from {_spans(wanted, k_len, layers)}")
+
+
+def _list(pattern: str | None, as_json: bool) -> None:
+    """Print each pattern with its arguments and the first sentence of its documentation."""
+    if pattern is not None:
+        raise ArgumentError(f"--list prints all patterns; leave it out to draw {pattern!r}")
+    kinds = {name: Pattern.registry.kinds[name] for name in Pattern.registry.names()}
+    listed = {usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split()) for kind in kinds.values()}
+    if as_json:
+        out_json(json.dumps(listed, ensure_ascii=False))
+        return
+    for call, sentence in listed.items():
+        out(call)
+        out(f"    {sentence}")
+    out("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
 
 
 def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:

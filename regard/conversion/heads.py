@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.arguments import is_whole, plain, whole
+from regard.arguments import is_whole, plain, suggest, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 
@@ -61,7 +61,7 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean")
 def check_heads(before: int, after: int, method: str) -> int:
     """The number of key/value heads after the conversion, checked."""
     if method not in METHODS:
-        raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
+        raise ArgumentError(f"method is {method!r}; {suggest(method, METHODS)}")
     after = plain("the number of key/value heads", after)
     if not is_whole(after) or after < 1 or max(before, after) % min(before, after):
         raise ArgumentError(

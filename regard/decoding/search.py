@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each, real, shown, whole
+from regard.arguments import each, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
@@ -53,7 +53,7 @@ def normalised(log_probability: float, length: int, normalisation: str, alpha: f
 def check_normalisation(normalisation: str, alpha: float) -> None:
     """Raise an ArgumentError for an unknown normalisation or an alpha that is too large."""
     if normalisation not in NORMALISATIONS:
-        raise ArgumentError(f"normalisation={normalisation!r} does not exist; there are {', '.join(NORMALISATIONS)}")
+        raise ArgumentError(f"normalisation={normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}")
     if abs(real("alpha", alpha)) > LARGEST_ALPHA:
         raise ArgumentError(f"alpha is {alpha}; it is an exponent from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")
 

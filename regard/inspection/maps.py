@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import a_list, each, of_kind, shown, whole
+from regard.arguments import a_list, each, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.terminal import visible
 from regard.inspection.watching import Span, layer_weights, merge, recorded_weights, watched
@@ -81,7 +81,7 @@ class AttentionMaps:
             ArgumentError: another kind than "encoder", "decoder" or "cross".
         """
         if kind not in KINDS:
-            raise ArgumentError(f"kind is {kind!r}; there are {', '.join(KINDS)}")
+            raise ArgumentError(f"kind is {kind!r}; {suggest(kind, KINDS)}")
         rows = self.source_words if kind == "encoder" else self.target_words
         return rows, self.read_words if kind == "decoder" else self.source_words
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.arguments import shown, whole, yes_or_no
+from regard.arguments import shown, suggest, whole, yes_or_no
 from regard.core.problem import checked_dropout
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.refusing import check_vectors
@@ -130,7 +130,7 @@ class FeedForward(nn.Module):
         dim, hidden_dim = whole("dim", dim, 1), whole("hidden_dim", hidden_dim, 1)
         dropout, bias = checked_dropout(dropout), yes_or_no("bias", bias)
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            raise ArgumentError(f"activation {shown(activation)} does not exist; there are {', '.join(ACTIVATIONS)}")
+            raise ArgumentError(f"activation {shown(activation)} does not exist; {suggest(activation, ACTIVATIONS)}")
         self.activation, self.dim = activation, dim
         self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
         self.widen = Projection(dim, hidden_dim, bias=bias)

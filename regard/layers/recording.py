@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
-from regard.arguments import shown
+from regard.arguments import shown, suggest
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, UnsupportedError
@@ -45,7 +45,7 @@ class Recording:
 
     def __getitem__(self, name: str) -> list[AttentionDetail]:
         if name not in self.details:
-            raise ArgumentError(f"no attention layer is called {name!r}; there are {', '.join(self.details)}")
+            raise ArgumentError(f"no attention layer is called {name!r}; {suggest(name, self.details)}")
         return self.details[name]
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from regard.arguments import shown
+from regard.arguments import shown, suggest
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
@@ -61,7 +61,7 @@ class Linformer(Mechanism):
         kept_whole(self, "length", "Linformer's length", 1)
         kept_whole(self, "rank", "Linformer's rank", 1)
         if not isinstance(self.shared, str) or self.shared not in SHARED:
-            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; there are {', '.join(SHARED)}")
+            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; {suggest(self.shared, SHARED)}")
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1

@@ -8,7 +8,7 @@ from typing import Any
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.linear import FeatureMap
 from regard.mechanisms.scores import Score
-from regard.patterns.registry import WORDS, Reader
+from regard.patterns.reader import WORDS, Reader
 
 _HYPHEN = re.compile(r"(?<=[a-z])-(?=[a-z])")
 INSIDE = (FeatureMap.registry, Score.registry)  # what an argument of a mechanism may be
@@ -31,7 +31,7 @@ def parse(text: str) -> Mechanism:
     4
     """
     text = _HYPHEN.sub("_", text) if isinstance(text, str) else text
-    return _MechanismReader(text, Mechanism.registry, ", with arguments such as performer(features=256)").whole()
+    return _MechanismReader(text, Mechanism.registry, "performer(features=256)").whole()
 
 
 class _MechanismReader(Reader):

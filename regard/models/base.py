@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import of_kind, shown
+from regard.arguments import of_kind, shown, suggest
 from regard.errors import ArgumentError, CheckpointError
 from regard.layers import project
 from regard.models.storage import SavedModel, load_model, save_model
@@ -60,7 +60,7 @@ class Settings:
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = {field.name: field for field in fields(cls)}
         if unknown := sorted(settings.keys() - known.keys()):
-            raise ArgumentError(f"there is no setting {', '.join(unknown)}; there are {', '.join(known)}")
+            raise ArgumentError(f"there is no setting {', '.join(unknown)}; {suggest(unknown[0], known)}")
         needed = {name for name, field in known.items() if field.default is MISSING}
         if missing := sorted(needed - settings.keys()):
             raise ArgumentError(f"the setting {', '.join(missing)} is missing")
@@ -96,7 +96,7 @@ class Settings:
     def check_choice(self, name: str, choices: Iterable[str]) -> None:
         """Raise an ArgumentError unless the setting is one of the choices."""
         if getattr(self, name) not in (choices := tuple(choices)):
-            raise ArgumentError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
+            raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
 
     def check_shares(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are numbers from 0 to 1."""

@@ -58,7 +58,7 @@ class Pattern(Declared, enrol=False):
     ('every(3)', 6)
     """
 
-    registry: ClassVar[Registry] = Registry("pattern")
+    registry: ClassVar[Registry] = Registry("pattern", "'regard show --list'")
     machinery: ClassVar[Machinery]
 
     query_free = False  # the same keys for every query

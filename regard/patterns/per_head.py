@@ -14,7 +14,7 @@ from regard.patterns.band import Reach
 from regard.patterns.base import Compound, Pattern, shallow
 from regard.patterns.grid import Grid, side_by_side
 from regard.patterns.ranges import Segments, common, union
-from regard.patterns.registry import Reader
+from regard.patterns.reader import Reader
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
-from regard.patterns.registry import Reader
+from regard.patterns.reader import Reader
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regard.errors import ArgumentError
 from regard.patterns.algebra import Full, both, either
 from regard.patterns.base import DEEPEST, Pattern
-from regard.patterns.registry import Reader
+from regard.patterns.reader import Reader
 
 MOST_PARTS = 128  # names of patterns in a text: a plan looks at each of them in every block
 
@@ -45,7 +45,7 @@ class _PatternReader(Reader):
     """Adds the operators, one method for each level of binding."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, Pattern.registry, ", joined with & | ~ and parentheses")
+        super().__init__(text, Pattern.registry, "causal & (sliding_window(8) | global_tokens(0))")
         self.depth = 0
         parts = sum(word in Pattern.registry.kinds for word, _ in self.words)
         if parts > MOST_PARTS:

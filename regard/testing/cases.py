@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import real, shown, whole, yes_or_no
+from regard.arguments import real, shown, suggest, whole, yes_or_no
 from regard.errors import ArgumentError
 
 LAYOUTS = ("contiguous", "transposed", "expanded", "sliced", "offset")
@@ -40,7 +40,7 @@ def make_qkv(
     (torch.Size([2, 6, 7, 5]), False)
     """
     if layout not in LAYOUTS:
-        raise ArgumentError(f"layout {layout!r} does not exist; there are {', '.join(LAYOUTS)}")
+        raise ArgumentError(f"layout {layout!r} does not exist; {suggest(layout, LAYOUTS)}")
     if not isinstance(dtype, torch.dtype):
         raise ArgumentError(f"dtype is {shown(dtype)}; give a torch dtype, such as torch.float32")
     if yes_or_no("requires_grad", requires_grad) and not dtype.is_floating_point:

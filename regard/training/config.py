@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self, TypeGuard
 
-from regard.arguments import of_kind, whole
+from regard.arguments import of_kind, suggest, whole
 from regard.errors import ArgumentError
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
@@ -121,7 +121,7 @@ class TrainingConfig:
         object.__setattr__(self, "betas", tuple(betas))  # a JSON list is welcome
         for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in choices:
-                raise ArgumentError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+                raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values, in the order of this class."""
@@ -137,7 +137,7 @@ class TrainingConfig:
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = [field.name for field in fields(cls)]
         if unknown := sorted(settings.keys() - set(known)):
-            raise ArgumentError(f"there is no training setting {', '.join(unknown)}; there are {', '.join(known)}")
+            raise ArgumentError(f"there is no training setting {', '.join(unknown)}; {suggest(unknown[0], known)}")
         return cls(**settings)
 
 

@@ -129,8 +129,8 @@ def test_evaluate_scores_a_file(run_folder, tmp_path):
 MISTAKES = [
     ((), 2, "Usage"),
     (("shwo",), 2, "shwo"),
-    (("show",), 2, "PATTERN"),
-    (("show", "cuasal"), 2, "'cuasal' is no pattern at character 1"),
+    (("show",), 2, "name a pattern"),
+    (("show", "cuasal"), 2, "at character 1: there is no pattern 'cuasal'; did you mean 'causal'?"),
     (("show", "causal &"), 2, "a pattern is missing"),
     (("show", "causal_window(0)"), 2, "1 or more"),
     (("show", "causal", "--length", "0"), 2, "length"),
@@ -151,7 +151,11 @@ MISTAKES = [
     (("train", "translation", "--out", "{new}", "--data", "{file}"), 1, "{file}"),
     (("train", "translation", "--out", "{new}", "--data", "pronouns", "--model", "gpt"), 2, "transformer"),
     (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--heads", "7"), 2, "multiple of heads, 7"),
-    (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--attention", "x"), 2, "'x' is no pattern"),
+    (
+        ("train", "translation", "--out", "{new}", "--data", "{pairs}", "--attention", "x"),
+        2,
+        "there is no pattern 'x'; 'regard show --list' prints all",
+    ),
     (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--learning-rate", "-1"), 2, "learning_rate"),
     (("train", "translation", "--out", "{file}", "--data", "{pairs}"), 1, "{file}"),
     (("demo", "--steps", "0"), 2, "steps"),

@@ -62,7 +62,7 @@ def test_a_claim_that_fails_says_so(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["scales"], 2, "no lesson is called 'scales'; there are scale,"),
+        (["scales"], 2, "no lesson is called 'scales'; did you mean 'scale'?"),
         (["heads"], 2, "give one with --run RUN"),
         (["heads", "--run", "nowhere"], 1, "nowhere is not the folder of a training run; 'regard demo' trains one"),
         (["scale", "--run", "nowhere"], 2, "needs no trained model"),

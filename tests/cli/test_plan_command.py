@@ -54,7 +54,7 @@ def test_a_plan_for_a_device_that_is_not_here():
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--pattern", "caual"], 2, "'caual' is no pattern"),
+        (["--pattern", "caual"], 2, "there is no pattern 'caual'; did you mean 'causal'?"),
         (["--dtype", "int8"], 2, "dtype 'int8' is not attended; there are float16"),
         (["--device", "tpu"], 2, "device 'tpu' is not planned for; there are cpu, cuda"),
         (["--want", "nonsense"], 2, "want='nonsense' is no statistic"),

@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli.app import app
+from regard.errors import ArgumentError
+from regard.patterns import Pattern
 
 
 def show(*arguments: str | Path) -> str:
@@ -61,3 +63,20 @@ def test_a_picture_of_a_stack_has_another_shade(tmp_path):
 def test_a_stack_that_cannot_be_is_refused(arguments):
     answer = CliRunner().invoke(app, ["show", *arguments])
     assert answer.exit_code != 0
+
+
+def test_the_list_names_every_pattern_with_its_arguments():
+    listed = json.loads(show("--list", "--json"))
+    names = {call.split("(")[0] for call in listed}
+    assert names == set(Pattern.registry.names())
+    assert listed["causal_window(size)"].startswith("A query may look at `size` keys")
+    assert "fixed(stride, summary=1, local=true)" in show("--list").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [((), "name a pattern, such as"), (("causal", "--list"), "leave it out to draw 'causal'")],
+)
+def test_a_list_and_a_drawing_are_two_things(arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        show(*arguments)

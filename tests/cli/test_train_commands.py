@@ -98,7 +98,7 @@ def test_a_classifier_begins_from_nothing_too(files):
         (("language-model", "--data", "nothing.txt"), "nothing.txt does not exist"),
         (("language-model", "--data", "{files}/empty.txt"), "has no text"),
         (("language-model", "--data", "{files}/text.txt", "--attention", "diagonal"), "diagonal"),
-        (("language-model", "--data", "{files}/text.txt", "--mechanism", "magic"), "'magic' is no mechanism"),
+        (("language-model", "--data", "{files}/text.txt", "--mechanism", "magic"), "there is no mechanism 'magic'"),
         (("language-model", "--data", "{files}/text.txt", "--tokeniser", "word"), "kind is 'word'"),
         (("language-model", "--data", "{files}/text.txt", "--batch-tokens", "16"), "block is 256"),
         (("masked-words",), "--data is missing"),

@@ -253,7 +253,7 @@ class TestRecording:
         ({"head_dim": 0}, "head_dim 0"),
         ({"positions": Sinusoidal(4)}, "added to embeddings"),
         ({"positions": Rotary(), "head_dim": 3}, "rotates pairs"),
-        ({"pattern": "causl"}, "'causl' is no pattern"),
+        ({"pattern": "causl"}, "there is no pattern 'causl'; did you mean 'causal'"),
     ],
 )
 def test_a_layer_that_cannot_be_is_refused(options, words):

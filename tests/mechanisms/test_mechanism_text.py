@@ -35,16 +35,16 @@ def test_a_text_is_its_mechanism(text, mechanism):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("perfomer", "'perfomer' is no mechanism at character 1; mechanisms are .*softmax"),
-        ("performer(features=256", "',' is missing at character 23"),
+        ("perfomer", "at character 1: there is no mechanism 'perfomer'; there are .*performer"),
+        ("performer(features=256", "at character 23: ',' is missing"),
         ("os.system", "'.system' is not understood"),
         (3, "a mechanism's text is a string; this is 3"),
-        ("performer(feature=3)", r"performer takes \(features, seed, orthogonal\)"),
+        ("performer(feature=3)", r"performer has no argument 'feature'; it takes features, seed, orthogonal"),
         ("performer(1, 2, true, 4)", "performer takes"),
         ("random-feature", r"takes \(features, gated"),
         ("performer(seed=1, 8)", "arguments of performer come by place first"),
         ("performer(seed=1, seed=2)", "each name once"),
-        ("performer(8,)", "a whole number, all, true or false is missing at character 13"),
+        ("performer(8,)", "at character 13: a whole number, all, true or false is missing"),
         ("performer(__import__)", "features"),
         ("performer(features=true)", "features"),
         ("performer(0)", "1 or more|least 1|from 1|below"),
@@ -53,7 +53,7 @@ def test_a_text_is_its_mechanism(text, mechanism):
         ("softmax(causal)", "Softmax's score is 'causal'"),
         ("linear(relu(1, 2))", r"relu takes \(epsilon\)"),
         ("performer(8) & performer(8)", "'&' follows a mechanism that is already complete"),
-        ("x" * 500, r"\.\.\.' is no mechanism"),
+        ("x" * 500, r"there is no mechanism 'x*\.\.\.'; there are "),
     ],
 )
 def test_a_text_that_is_none_is_refused_in_its_words(text, words):

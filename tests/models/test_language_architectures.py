@@ -74,7 +74,7 @@ def test_a_config_goes_through_json():
         ({"positions": "absolute"}, "rotary, alibi, learned"),
         ({"norm": "batch"}, "rms, layer"),
         ({"activation": "swish"}, "swiglu"),
-        ({"pattern": "cuasal"}, "'cuasal' is no pattern"),
+        ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
         ({"pattern": ()}, "pattern has 0 texts"),
         ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
         ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),

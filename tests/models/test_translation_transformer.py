@@ -153,7 +153,7 @@ def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
         ({"decoder_kv_heads": 3}, "decoder_kv_heads is 3"),
         ({"norm": "middle"}, "pre, post"),
         ({"positions": "none"}, "sinusoidal, learned, rotary"),
-        ({"encoder_pattern": "cuasal"}, "'cuasal' is no pattern"),
+        ({"encoder_pattern": "cuasal"}, "there is no pattern 'cuasal'"),
         (
             {"encoder_pattern": "random_blocks(1, block=2)"},
             "encoder_pattern .* depends on the number of keys, .* past=true",

@@ -122,7 +122,7 @@ def test_texts_that_are_no_pattern_are_refused(text):
 
 
 def test_a_refusal_shows_the_place():
-    with pytest.raises(ArgumentError, match=r"'causel' is no pattern at character 8; patterns are full, causal"):
+    with pytest.raises(ArgumentError, match=r"at character 8: there is no pattern 'causel'; did you mean 'causal'"):
         parse("full & causel")
 
 

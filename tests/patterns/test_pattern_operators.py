@@ -46,7 +46,9 @@ def test_a_text_is_read_on_either_side_of_a_sign():
 
 def test_a_text_that_is_no_pattern_is_refused_with_its_place():
     for join in (lambda: p.Causal() & "sliding(4)", lambda: "sliding(4)" | p.Causal()):
-        with pytest.raises(rg.ArgumentError, match="'sliding' is no pattern at character 1"):
+        with pytest.raises(
+            rg.ArgumentError, match="at character 1: there is no pattern 'sliding'; did you mean 'sliding_window'"
+        ):
             join()
 
 

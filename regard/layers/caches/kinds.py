@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown
+from regard.arguments import shown, suggest
 from regard.errors import ArgumentError
 from regard.layers.caches.base import Cache, checked_path
 from regard.layers.caches.entries import Held, read_kind
@@ -96,7 +96,7 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ArgumentError(f"kind={shown(kind)} does not exist; there are {', '.join(KINDS)}")
+        raise ArgumentError(f"kind={shown(kind)} does not exist; {suggest(kind, KINDS)}")
     return KINDS[kind](batch, kv_heads, head_dim, **options)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from regard.arguments import suggest
 from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
@@ -252,7 +253,7 @@ def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
         ArgumentError: there is no such case or contest.
     """
     if case not in CASES:
-        raise ArgumentError(f"no case is called {case!r}; there are {', '.join(CASES)}")
+        raise ArgumentError(f"no case is called {case!r}; {suggest(case, CASES)}")
     for contest in contests_of(CASES[case], quick=quick, device=device):
         if contest.label == label:
             return contest

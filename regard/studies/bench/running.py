@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.arguments import suggest
 from regard.errors import ArgumentError, DataError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
@@ -200,7 +201,7 @@ def _chosen(names: Iterable[str]) -> list[str]:
     chosen = list(names) or list(CASES)
     for name in chosen:
         if name not in CASES:
-            raise ArgumentError(f"no case is called {name!r}; there are {', '.join(CASES)}")
+            raise ArgumentError(f"no case is called {name!r}; {suggest(name, CASES)}")
     return chosen
 
 

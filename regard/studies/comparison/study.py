@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from regard.arguments import of_kind
+from regard.arguments import of_kind, suggest
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.models import LanguageModel
@@ -139,7 +139,7 @@ class Comparison:
         of_kind("config", config, self.Config, "a Comparison.Config")
         self.config, self.tell, self.showing = config, tell, showing
         if config.task not in TASKS:
-            raise ArgumentError(f"task {config.task!r} does not exist; there are {', '.join(TASKS)}")
+            raise ArgumentError(f"task {config.task!r} does not exist; {suggest(config.task, TASKS)}")
         if not config.data:
             raise ArgumentError("--data is missing: name a file, or 'pronouns' for the embedded corpus")
         self.asked = config.asked()

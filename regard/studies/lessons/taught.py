@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.arguments import of_kind
+from regard.arguments import of_kind, suggest
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def find_lesson(name: str) -> Lesson:
     """
     of_kind("name", name, str, "the name of a lesson, such as 'causal'")
     if name not in LESSONS:
-        raise ArgumentError(f"no lesson is called {name!r}; there are {', '.join(LESSONS)}")
+        raise ArgumentError(f"no lesson is called {name!r}; {suggest(name, LESSONS)}")
     return LESSONS[name]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import suggest
 from regard.errors import ArgumentError, RegardError
 from regard.studies.bench.complexity.measuring import (
     CHECKED_AT,
@@ -51,7 +52,7 @@ def run_complexity(
     chosen = list(names) or list(ROWS)
     for name in chosen:
         if name not in ROWS:
-            raise ArgumentError(f"no row is called {name!r}; there are {', '.join(ROWS)}")
+            raise ArgumentError(f"no row is called {name!r}; {suggest(name, ROWS)}")
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
     table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command, tell=tell)
     for name in chosen:
