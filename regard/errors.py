@@ -13,6 +13,10 @@ class ArgumentError(RegardError, ValueError):
     """An argument outside the values it may take."""
 
 
+class KeywordError(RegardError, TypeError):
+    """A keyword that a function does not have, such as one of another library; names what to write."""
+
+
 class UnsupportedError(RegardError, NotImplementedError):
     """A combination that nothing here computes, or that the named backend does not."""
 

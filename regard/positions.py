@@ -161,3 +161,25 @@ class Rotary:
         both = first * cos - second * sin, first * sin + second * cos
         rotated = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
         return torch.cat([rotated.to(x.dtype), rest], -1)
+
+
+def as_rotary(positions: Rotary | str | None) -> Rotary | None:
+    """The positions of an attention layer: a Rotary, "rotary" for its defaults, or None.
+
+    Raises:
+        ArgumentError: positions that are added to embeddings, or that do not exist.
+
+    >>> as_rotary("rotary")
+    Rotary(base=10000.0, dims=None, pairs='halves')
+    """
+    if positions is None or isinstance(positions, Rotary):
+        return positions
+    if positions == "rotary":
+        return Rotary()
+    added = "sinusoidal" if positions == "sinusoidal" or isinstance(positions, Sinusoidal) else "learned"
+    if isinstance(positions, Sinusoidal | Learned) or positions in ("sinusoidal", "learned"):
+        raise ArgumentError(
+            f"{added} positions are added to embeddings, before the layer; the layer itself takes Rotary(), 'rotary' "
+            f"or None"
+        )
+    raise ArgumentError(f"positions is {shown(positions)}; give Rotary(), 'rotary' or None")

@@ -46,7 +46,7 @@ class Call(NamedTuple):
     parameters: Mapping[str, torch.Tensor] | None = None
     dropout_seed: int | None = None
     pattern: Pattern | str | None = None
-    mechanism: Mechanism | None = None
+    mechanism: Mechanism | str | None = None
     softcap: float | None = None
     scale: float | None = None
     dropout: float = 0.0

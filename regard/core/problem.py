@@ -14,6 +14,7 @@ from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, refuse_layout
 from regard.errors import ArgumentError, ShapeError
 from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.base import Sizes
 from regard.patterns import Pattern
 from regard.patterns.base import MOST_LOOKS
@@ -136,11 +137,17 @@ class Problem:
         )
 
 
-def checked_mechanism(mechanism: Mechanism | None) -> Mechanism:
+def checked_mechanism(mechanism: Mechanism | str | None) -> Mechanism:
+    """The mechanism of an argument `mechanism=`: one of `regard.mechanisms`, its text, or None for softmax."""
     if mechanism is None:
         return _SOFTMAX
+    if isinstance(mechanism, str):
+        return parse_mechanism(mechanism)
     if not isinstance(mechanism, Mechanism):
-        raise ArgumentError(f"mechanism is {shown(mechanism)}; give one of regard.mechanisms, or None for softmax")
+        raise ArgumentError(
+            f"mechanism is {shown(mechanism)}; give one of regard.mechanisms, its text such as 'performer(64)', or "
+            f"None for softmax"
+        )
     return mechanism
 
 

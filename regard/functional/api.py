@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -11,6 +11,7 @@ from regard.arguments import shown
 from regard.backends import flash
 from regard.bias import Bias
 from regard.core.call import Call
+from regard.core.from_pytorch import OF_CALLS, refuse_keywords
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.problem import checked_seed
 from regard.core.result import Result, Want, checked_wants
@@ -23,6 +24,8 @@ from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
 
+OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
+
 
 def attention(
     q: torch.Tensor,
@@ -30,7 +33,7 @@ def attention(
     v: torch.Tensor | Stored,
     *,
     pattern: Pattern | str | None = None,
-    mechanism: Mechanism | None = None,
+    mechanism: Mechanism | str | None = None,
     bias: torch.Tensor | Bias | None = None,
     softcap: float | None = None,
     scale: float | None = None,
@@ -40,6 +43,7 @@ def attention(
     backend: str = "auto",
     strict: bool = False,
     parameters: Mapping[str, torch.Tensor] | None = None,
+    **foreign: Never,
 ) -> torch.Tensor:
     """Each query's mean of the values, weighted by the softmax of its scores over the keys that its pattern allows.
 
@@ -50,7 +54,7 @@ def attention(
         k: keys (batch, kv_heads, k_len, head_dim); query head h reads key/value head h // (heads // kv_heads).
         v: values (batch, kv_heads, k_len, v_dim).
         pattern: which query may look at which key: a Pattern, its text, or None for all.
-        mechanism: how scores become weights; None for softmax.
+        mechanism: how scores become weights: a Mechanism, its text, or None for softmax.
         bias: added to the scores: a tensor broadcastable to (batch, heads, q_len, k_len), or one of `regard.bias`.
         softcap: scores become softcap · tanh(scores / softcap).
         scale: multiplies the dot products; 1 / sqrt(head_dim) by default.
@@ -68,6 +72,7 @@ def attention(
         ShapeError: tensors that do not fit together.
         ArgumentError: an option outside the values it may take.
         UnsupportedError: no backend, or not the named one, computes this call; or its mechanism has no such option.
+        KeywordError: an argument of another library, such as attn_mask; the message says what to write instead.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.
 
@@ -75,6 +80,8 @@ def attention(
     >>> attention(q, k, v, pattern="causal & causal_window(4)").shape
     torch.Size([2, 8, 5, 16])
     """
+    if foreign:
+        refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
     call = Call(
         q, k, v, bias, parameters, dropout_seed, pattern, mechanism, softcap, scale, dropout, q_start,
         strict=strict, backend=backend,
@@ -144,6 +151,7 @@ def plan_attention(
     >>> plan.backend
     'fused'
     """
+    refuse_keywords("plan_attention", options, OPTIONS, OF_CALLS)
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
@@ -180,6 +188,7 @@ def attention_detail(
     >>> attention_detail(x, x, x, pattern="causal", want="weights").weights[0, 0].tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
+    refuse_keywords("attention_detail", options, OPTIONS, OF_CALLS)
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
     return AttentionDetail(*_answered(Call(q, k, v, bias, parameters, dropout_seed, **options)))
 

@@ -9,6 +9,7 @@ import torch
 
 from regard.bias import Bias
 from regard.core.call import Call
+from regard.core.problem import checked_mechanism
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
@@ -52,7 +53,7 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
         raise ShapeError(f"q holds {q.shape[0]} documents and k {k.shape[0]}; document d of q attends to document d")
     alike = torch.equal(_offsets(q), _offsets(k))
     _refuse_options(call, alike)
-    pattern = _packed_pattern(as_pattern(call.pattern), call.mechanism, q, k, alike)
+    pattern = _packed_pattern(as_pattern(call.pattern), checked_mechanism(call.mechanism), q, k, alike)
     q_values, k_values, v_values = (x.values()[None] for x in (q, k, v))
     offsets = _offsets(q)
 
@@ -62,11 +63,9 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     return call._replace(q=q_values, k=k_values, v=v_values, pattern=pattern, q_start=0), unpacked
 
 
-def _packed_pattern(
-    pattern: Pattern, mechanism: Mechanism | None, q: torch.Tensor, k: torch.Tensor, alike: bool
-) -> Pattern:
+def _packed_pattern(pattern: Pattern, mechanism: Mechanism, q: torch.Tensor, k: torch.Tensor, alike: bool) -> Pattern:
     q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
-    summing = mechanism is not None and not mechanism.is_softmax
+    summing = not mechanism.is_softmax
     pattern = pattern.canonical()
     # linear mechanisms take documents only by ids
     if summing and alike and pattern.period == 1 and q.values().shape[1]:

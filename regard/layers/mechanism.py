@@ -42,6 +42,9 @@ class LayerMechanism(nn.Module):
         self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
         self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
 
+    def extra_repr(self) -> str:
+        return str(self.declared)
+
     def keys(self, k: torch.Tensor) -> torch.Tensor:
         """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
         return self.declared.project_keys(k, dict(self.learned))

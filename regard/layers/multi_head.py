@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -25,13 +25,15 @@ from regard.layers.refusing import (
     check_vectors,
     checked_sizes,
     refuse_both,
+    refuse_inputs,
     refuse_moved,
+    refuse_options,
     refuse_rows,
     refuse_unrelated,
 )
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, as_pattern
-from regard.positions import Rotary
+from regard.positions import Rotary, as_rotary
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class MultiHeadAttention(RecordedLayer):
         head_dim: size of a head; dim // heads by default.
         context_dim: size of the context vectors; `dim` by default.
         pattern: the allowed pairs, a Pattern or its text; a pattern given to a call is ANDed with it.
-        mechanism: how scores become weights; softmax by default. Its learned parameters belong to the layer.
-        positions: a Rotary that rotates q and k, or None.
+        mechanism: how scores become weights, a Mechanism or its text; softmax by default. Its learned parameters
+            belong to the layer.
+        positions: a Rotary that rotates q and k, "rotary", or None.
         dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
         projection_bias: whether the four projections have biases.
@@ -107,23 +110,22 @@ class MultiHeadAttention(RecordedLayer):
         head_dim: int | None = None,
         context_dim: int | None = None,
         pattern: Pattern | str | None = None,
-        mechanism: Mechanism | None = None,
-        positions: Rotary | None = None,
+        mechanism: Mechanism | str | None = None,
+        positions: Rotary | str | None = None,
         dropout: float = 0.0,
         softcap: float | None = None,
         scale: float | None = None,
         projection_bias: bool = True,
         backend: str = "auto",
         strict: bool = False,
+        **foreign: Never,
     ) -> None:
         super().__init__()
+        if foreign:
+            refuse_options(type(self), foreign)
         sizes = checked_sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
-        if positions is not None and not isinstance(positions, Rotary):
-            raise ArgumentError(
-                f"positions={type(positions).__name__} is added to embeddings, not applied to heads; add it before the "
-                f"layer (the layer itself takes Rotary)"
-            )
+        positions = as_rotary(positions)
         self.pattern = as_pattern(pattern)
         self.positions = positions
         if positions is not None:
@@ -150,11 +152,12 @@ class MultiHeadAttention(RecordedLayer):
         self,
         x: torch.Tensor,
         context: torch.Tensor | ProjectedContext | None = None,
-        *,
+        *more: Never,
         pattern: Pattern | str | None = None,
         bias: torch.Tensor | Bias | None = None,
         q_start: int | torch.Tensor | None = None,
         cache: Cache | RecurrentState | None = None,
+        **foreign: Never,
     ) -> torch.Tensor:
         """Self-attention of x, or cross-attention from x to a context.
 
@@ -175,6 +178,8 @@ class MultiHeadAttention(RecordedLayer):
             UnsupportedError: a pattern that compares positions, with a context and without q_start; with a cache, an
                 explicit mask or a pattern that depends on the number of keys; a cache with a context.
         """
+        if more or foreign:
+            refuse_inputs(more, foreign)
         self._check(x, context, cache)
         whole = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
@@ -341,4 +346,5 @@ class MultiHeadAttention(RecordedLayer):
 
     def extra_repr(self) -> str:
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}"
+        rest = "" if self.positions is None else f", positions={self.positions}"
+        return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
