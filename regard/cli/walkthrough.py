@@ -13,14 +13,26 @@ from regard.cli.console import out, out_json, out_lines
 from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
-from regard.studies.walkthrough import Walk, to_html, to_json, to_rich, to_text, walk, walk_run
+from regard.studies.walkthrough import (
+    Walk,
+    example,
+    read_weights,
+    to_html,
+    to_json,
+    to_rich,
+    to_text,
+    walk,
+    walk_run,
+)
 
-OF_BOTH = ("word", "context", "head")  # options with drawn weights and with those of a run
+OF_BOTH = ("text", "word", "context", "head")  # options with drawn weights and with those of a run
 OF_RUNS = ("layer",)  # options with a run only; all others are for drawn weights
 
 
 def walkthrough(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence.")],
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="A sentence; an --example has its own.", show_default=False)
+    ] = None,
     word: Annotated[
         str | None, typer.Option(help="The word that is followed: its number, from 1, or itself. [default: the second]")
     ] = None,
@@ -36,14 +48,38 @@ def walkthrough(
     dim: Annotated[
         int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
     ] = None,
+    query_dim: Annotated[int | None, typer.Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
+    key_dim: Annotated[
+        int | None, typer.Option(min=1, help="Size of a key; a dot product needs that of a query.")
+    ] = None,
+    value_dim: Annotated[int | None, typer.Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
     score: Annotated[
         str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
     ] = None,
     positions: Annotated[
         str | None, typer.Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}")
     ] = None,
+    words: Annotated[
+        str | None, typer.Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
+    ] = None,
+    draw: Annotated[
+        str | None, typer.Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Of all weights. {default_note(walk, 'seed')}")
+        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Of all draws. {default_note(walk, 'seed')}")
+    ] = None,
+    weights_seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the weights. [default: drawn after the vectors]")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
+    ] = None,
+    columns: Annotated[bool, typer.Option("--columns", help="Write vectors as columns, not as rows.")] = False,
+    decimals: Annotated[
+        int | None, typer.Option(min=0, max=8, help=f"Of the numbers shown. {default_note(walk, 'decimals')}")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
     layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
@@ -53,13 +89,16 @@ def walkthrough(
     """Walk, and show the steps in the terminal, as JSON or as a page."""
     chosen: dict[str, Any] = {
         "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
-        "dim": dim, "score": score, "positions": positions, "seed": seed, "layer": layer,
+        "dim": dim, "query_dim": query_dim, "key_dim": key_dim, "value_dim": value_dim, "score": score,
+        "positions": positions, "words": words, "draw": draw, "seed": seed, "weights_seed": weights_seed,
+        "weights": weights, "columns": columns or None,
+        "decimals": decimals, "example": sample, "text": text, "layer": layer,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     _check_fitting(given, of_run=run is not None)
     if html is not None:
         _check_page(html)
-    found = walk(text, **given) if run is None else walk_run(run, text, **given)
+    found = walk_run(run, **given) if run is not None else walk(**_drawn(given))
     if html is not None:
         replace_file(html, to_html(found).encode())
     if as_json:
@@ -68,6 +107,14 @@ def walkthrough(
         out(f"{len(found.steps)} steps of {len(found.words)} words are in {html}; open it in a browser")
     else:
         _show(found)
+
+
+def _drawn(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of `walk`: those of an example, if one is named, and the weights of a file."""
+    if "weights" in given:
+        given["weights"] = read_weights(given["weights"])
+    name = given.pop("example", None)
+    return given if name is None else example(name) | given
 
 
 def _show(found: Walk) -> None:
@@ -83,12 +130,14 @@ def _show(found: Walk) -> None:
 
 
 def _check_fitting(given: dict[str, Any], of_run: bool) -> None:
-    """Raise an ArgumentError if an option is of the other kind of walk."""
+    """Raise an ArgumentError if an option is of the other kind of walk, or if there is not exactly one text."""
     strange = [name for name in given if name not in OF_BOTH and (name in OF_RUNS) != of_run]
     if strange:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
         reason = "a run has its own" if of_run else "drawn weights have one layer; name a --run for more"
         raise ArgumentError(f"leave out {names}: {reason}")
+    if ("text" in given) == ("example" in given):
+        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
 
 
 def _check_page(path: Path) -> None:

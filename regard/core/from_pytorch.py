@@ -1,4 +1,4 @@
-"""The arguments of PyTorch's attention, and what to write in their place: the answer to a keyword of another library."""
+"""The answer to an argument of another library's attention: what to write in its place."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ MASK = (
     "a boolean mask is pattern=Explicit(mask), where True means that the query may look at the key (as in "
     "scaled_dot_product_attention; nn.MultiheadAttention means the opposite: invert it); a mask of numbers is bias=mask"
 )
+WEIGHTS = "regard.attention_detail(..., want='weights') returns the weights"
 FEWER = "leave it out: k and v may have fewer heads than q"
 OF_CALLS = {
     "attn_mask": MASK,
@@ -30,8 +31,8 @@ OF_CALLS = {
     "dropout_p": "write dropout=; in evaluation 0",
     "enable_gqa": FEWER,
     "softmax_scale": "write scale=",
-    "need_weights": "regard.attention_detail(..., want='weights') returns the weights; for a layer, regard.record_attention",
-    "average_attn_weights": "regard.attention_detail(..., want='weights') returns the weights of each head; average them yourself",
+    "need_weights": f"{WEIGHTS}; regard.record_attention(model) records those of layers",
+    "average_attn_weights": f"{WEIGHTS} of each head, which weights.mean(1) averages",
     "query": "the arguments are called q, k, v",
     "key": "the arguments are called q, k, v",
     "value": "the arguments are called q, k, v",
@@ -64,9 +65,9 @@ def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str],
         takes: those that exist.
         answers: what to write for keywords of other libraries.
 
-    >>> refuse_keywords("attention", ["is_causal"], ("pattern", "scale"), OF_CALLS)
+    >>> refuse_keywords("attention", ["causal"], ("pattern", "scale"), OF_CALLS)
     Traceback (most recent call last):
-    regard.errors.KeywordError: attention has no argument 'is_causal'; write pattern='causal'; without equal lengths, the last query stands at the last key
+    regard.errors.KeywordError: attention has no argument 'causal'; write pattern='causal'
     """
     for name in given:
         if name not in takes:

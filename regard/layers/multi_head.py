@@ -7,7 +7,7 @@ from typing import Any, Never
 
 import torch
 
-from regard.arguments import real, shown, yes_or_no
+from regard.arguments import real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
@@ -81,7 +81,8 @@ class MultiHeadAttention(RecordedLayer):
         heads: number of query heads.
         kv_heads: number of key/value heads, a divisor of `heads`: equal to it by default (multi-head), fewer for
             grouped-query, 1 for multi-query attention.
-        head_dim: size of a head; dim // heads by default.
+        head_dim: size of the queries and keys of a head; dim // heads by default.
+        value_dim: size of the values of a head; head_dim by default. Caches keep it as their `v_dim`.
         context_dim: size of the context vectors; `dim` by default.
         pattern: the allowed pairs, a Pattern or its text; a pattern given to a call is ANDed with it.
         mechanism: how scores become weights, a Mechanism or its text; softmax by default. Its learned parameters
@@ -108,6 +109,7 @@ class MultiHeadAttention(RecordedLayer):
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
+        value_dim: int | None = None,
         context_dim: int | None = None,
         pattern: Pattern | str | None = None,
         mechanism: Mechanism | str | None = None,
@@ -125,6 +127,7 @@ class MultiHeadAttention(RecordedLayer):
             refuse_options(type(self), foreign)
         sizes = checked_sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
+        self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
         positions = as_rotary(positions)
         self.pattern = as_pattern(pattern)
         self.positions = positions
@@ -141,18 +144,17 @@ class MultiHeadAttention(RecordedLayer):
         projection_bias = yes_or_no("projection_bias", projection_bias)
         self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
-        of_heads, of_values = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        self.to_q = Projection(self.dim, of_heads, bias=projection_bias)
+        self.to_q = Projection(self.dim, self.heads * self.head_dim, bias=projection_bias)
         keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
         self.to_k = keys  # None if the mechanism uses the queries as keys
-        self.to_v = Projection(self.context_dim, of_values, bias=projection_bias)
-        self.to_output = Projection(of_heads, self.dim, bias=projection_bias)
+        self.to_v = Projection(self.context_dim, self.kv_heads * self.value_dim, bias=projection_bias)
+        self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
 
     def forward(
         self,
         x: torch.Tensor,
         context: torch.Tensor | ProjectedContext | None = None,
-        *more: Never,
+        *more: Any,
         pattern: Pattern | str | None = None,
         bias: torch.Tensor | Bias | None = None,
         q_start: int | torch.Tensor | None = None,
@@ -181,7 +183,7 @@ class MultiHeadAttention(RecordedLayer):
         if more or foreign:
             refuse_inputs(more, foreign)
         self._check(x, context, cache)
-        whole = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
+        combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
         if context is None:
             first_key = cache.length if cache is not None else 0
@@ -189,16 +191,16 @@ class MultiHeadAttention(RecordedLayer):
             q, gate = self._rotated(q, q_start), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
-                refuse_rows(whole)
+                refuse_rows(combined)
                 refuse_moved(q_start, cache.length)
-                return self._continued(cache, q, k, v, whole, bias, gate)
+                return self._continued(cache, q, k, v, combined, bias, gate)
         else:
-            refuse_unrelated(whole, q_start, turned=self.positions is not None)
+            refuse_unrelated(combined, q_start, turned=self.positions is not None)
             if q_start is not None:
                 q = self._rotated(q, checked_q_start(q_start, len(x)))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
-        return self._join(self._attend(q, k, v, whole, bias, q_start, gate))
+        return self._join(self._attend(q, k, v, combined, bias, q_start, gate))
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
@@ -236,7 +238,7 @@ class MultiHeadAttention(RecordedLayer):
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
             self._refuse_state(capacity, dtype)
-            sizes = batch, self.kv_heads, self.head_dim
+            sizes = batch, self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
             return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device)
         if (reason := self.mechanism.reason_against_caches) is not None:
@@ -251,7 +253,7 @@ class MultiHeadAttention(RecordedLayer):
             capacity = max(1, back)
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
         options |= {"dtype": weight.dtype if dtype is None else dtype, "device": weight.device}
-        return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.head_dim, **options)
+        return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
 
     def _refuse_state(self, capacity: int | None, dtype: torch.dtype | str | None) -> None:
         if not self.mechanism.declared.has_state:
@@ -346,5 +348,5 @@ class MultiHeadAttention(RecordedLayer):
 
     def extra_repr(self) -> str:
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        rest = "" if self.positions is None else f", positions={self.positions}"
-        return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
+        self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
+        positions = as_rotary(positions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from inspect import signature
 
 import torch
@@ -33,13 +34,13 @@ def checked_sizes(
     return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim
 
 
-def refuse_options(layer: type, foreign: dict[str, object]) -> None:
+def refuse_options(layer: type, foreign: Iterable[str]) -> None:
     """Raise a KeywordError for an option of another library's layer."""
     takes = [name for name, one in signature(layer).parameters.items() if one.kind is not one.VAR_KEYWORD]
     refuse_keywords(layer.__name__, foreign, takes, OF_LAYERS)
 
 
-def refuse_inputs(more: tuple[object, ...], foreign: dict[str, object]) -> None:
+def refuse_inputs(more: tuple[object, ...], foreign: Iterable[str]) -> None:
     """Raise a KeywordError for inputs of PyTorch's layer that an attention layer does not take."""
     if more:
         raise KeywordError(

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from regard.cli import main
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageConfig, LanguageModel
-from regard.studies.walkthrough import to_html, to_json, to_text, walk, walk_run
+from regard.studies.walkthrough import example, to_html, to_json, to_text, walk, walk_run
 from regard.text import Tokeniser
 
 SENTENCE = "Life is short, eat dessert first"
@@ -54,6 +55,25 @@ def test_json_is_that_of_the_library_with_the_same_options(regard):
     assert json.loads(regard(SENTENCE, "--causal", "--json")[1])["settings"]["causal"] is True
 
 
+def test_the_worked_example_of_the_articles_is_one_option(regard):
+    assert regard("--example", "life-is-short") == (0, to_text(walk(**example("life-is-short"))) + "\n", "")
+    options = ["--columns", "--word", "dessert", "--decimals", 2]
+    expected = walk(**example("life-is-short") | {"columns": True, "word": "dessert", "decimals": 2})
+    assert regard("--example", "life-is-short", *options) == (0, to_text(expected) + "\n", "")
+
+
+def test_sizes_draws_and_weights_are_options(regard, tmp_path):
+    weights = {"W_q": torch.ones(2, 5, 6)}
+    save_file(weights, tmp_path / "weights.safetensors")
+    options = ["--dim", 6, "--query-dim", 5, "--key-dim", 5, "--value-dim", 4, "--words", "letters", "--json"]
+    options += ["--draw", "uniform", "--weights-seed", 3, "--weights", tmp_path / "weights.safetensors"]
+    expected = walk(
+        SENTENCE, dim=6, query_dim=5, key_dim=5, value_dim=4, words="letters", draw="uniform", weights_seed=3,
+        weights=weights,
+    )  # fmt: skip
+    assert regard(SENTENCE, *options) == (0, to_json(expected) + "\n", "")
+
+
 def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
     page = tmp_path / "walk.html"
     code, said, remarks = regard(SENTENCE, "--html", page)
@@ -79,6 +99,15 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         ([SENTENCE, "--heads", 3], 2, "dim 8 is not divisible by 3 heads"),
         ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
         ([SENTENCE, "--layer", 1], 2, "name a --run"),
+        ([], 2, "give a TEXT or an --example"),
+        ([SENTENCE, "--example", "life-is-short"], 2, "not both"),
+        (["--example", "cat"], 2, "there is life-is-short"),
+        ([SENTENCE, "--query-dim", 4, "--key-dim", 5], 2, "a dot product needs vectors of one size"),
+        ([SENTENCE, "--words", "some"], 2, "there are all, letters"),
+        ([SENTENCE, "--draw", "some"], 2, "there are normal, uniform"),
+        ([SENTENCE, "--weights", "nothing.safetensors"], 1, "cannot be read as safetensors"),
+        ([SENTENCE, "--run", "nothing", "--columns"], 2, "leave out --columns"),
+        (["--run", "nothing"], 2, "give a TEXT"),
         ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),
         ([SENTENCE, "--run", "nothing"], 1, "nothing"),
         ([SENTENCE, "--html", "page.png"], 2, "ends in .html"),

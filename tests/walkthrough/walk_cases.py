@@ -32,6 +32,14 @@ CASES: dict[str, dict[str, Any]] = {
         )
     },
 }
+WIDE = {"query_dim": 5, "key_dim": 5, "value_dim": 7}  # another size than dim / heads
+CASES |= {
+    "wide": {"dim": 6, "heads": 2, **WIDE, "words": "letters", "draw": "uniform", "weights_seed": 4},
+    "wide, unequal": {"dim": 6, "heads": 2, "score": "general", "query_dim": 5, "key_dim": 3, "value_dim": 7},
+    "wide, grouped across": {"dim": 9, "heads": 4, "kv_heads": 2, **WIDE, "context": CONTEXT, "head": 3},
+}
+COLUMNS = {f"{name}, columns": {**options, "columns": True} for name, options in CASES.items()}
+CASES |= COLUMNS
 
 
 def case(name: str) -> Walk:

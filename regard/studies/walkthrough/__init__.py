@@ -4,6 +4,8 @@
 as text, JSON or an HTML page. At the end the results are compared with other ways to compute them; a difference raises.
 """
 
+from regard.studies.walkthrough.drawn import read_weights
+from regard.studies.walkthrough.examples import example
 from regard.studies.walkthrough.page import to_html
 from regard.studies.walkthrough.steps import Check, Given, Step, Walk, to_json
 from regard.studies.walkthrough.terminal import to_rich, to_text
@@ -11,6 +13,6 @@ from regard.studies.walkthrough.walks import walk, walk_run
 from regard.studies.walkthrough.words import LIMIT, split_words
 
 __all__ = [
-    "walk", "walk_run", "Walk", "Step", "Given", "Check", "to_text", "to_rich", "to_json", "to_html", "split_words",
-    "LIMIT",
+    "walk", "walk_run", "example", "read_weights", "Walk", "Step", "Given", "Check", "to_text", "to_rich", "to_json",
+    "to_html", "split_words", "LIMIT",
 ]  # fmt: skip

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from regard.layers import MultiHeadAttention
 from regard.models import TranslationTransformer
 from regard.models.language.stack import Stack
 from regard.models.layers import Block, DecoderLayer, EncoderLayer
+from regard.studies.walkthrough.drawn import Drawn
 from regard.studies.walkthrough.steps import Axis, Walker, numbered
 from regard.studies.walkthrough.words import check_words, find_word
+from regard.studies.walkthrough.writing import ROWS, Writing
 from regard.text import Tokeniser
 
 Text = str | Sequence[str]
 
 
 def read_words(
-    walker: Walker, text: Text, context: Text | None, table: torch.Tensor, words: Axis, seen: Axis | None, seed: int
+    walker: Walker, text: Text, context: Text | None, drawn: Drawn, words: Axis, seen: Axis | None, kept: str
 ) -> None:
-    """Add the steps that split the texts into words and number the words."""
+    """Add the steps that split the texts into words and number the words; `kept` is a kind of unit in `UNITS`."""
     walker.section = "From text to vectors"
     every = "set(words)" if seen is None else "{*words, *context_words}"
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
-            cut = f"split_words({what})" if isinstance(given, str) else f"list({what})"
-            says = f"The {what} is split into words and punctuation. Attention compares these units."
+            only = "" if kept == "all" else f', "{kept}"'
+            cut = f"split_words({what}{only})" if isinstance(given, str) else f"list({what})"
+            and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
+            says = f"The {what} is split into words{and_signs}. Attention compares these units."
             walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
-    walker.give("table", table, f"a vector for each word of the vocabulary, drawn with seed {seed}")
+    walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {drawn.origin('table')}")
     vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
     says = "Every different word, sorted. A trained model has a vocabulary; this one consists of the words of the text."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
@@ -42,39 +44,42 @@ def read_words(
             )  # fmt: skip
 
 
-def embed_words(walker: Walker, names: tuple[str, str, str], words: Axis, positions: str) -> str:
+def embed_words(
+    walker: Walker, names: tuple[str, str, str], words: Axis, positions: str, writing: Writing = ROWS
+) -> str:
     """Add the steps from ids to vectors, with sinusoidal positions if requested; return the name of the vectors."""
     ids, embeddings, x = names
     dim = walker.values["table"].shape[1]
     size, of = numbered("numbers", dim), "" if x == "x" else " of the context"
     waves = positions == "sinusoidal"
     walker.step(
-        f"{embeddings if waves else x} = F.embedding({ids}, table)", f"Embeddings{of}",
-        "Each id selects its row of the table: the vector of the word.", f"{'e' if waves else x}_i = E_{{id_i}}",
-        axes=(words, size),
+        f"{embeddings if waves else x} = {writing.turned(f'F.embedding({ids}, table)', whole=False)}",
+        f"Embeddings{of}", "Each id selects its row of the table: the vector of the word.",
+        f"{'e' if waves else x}_i = E_{{id_i}}", axes=writing.axes(words, size),
     )  # fmt: skip
     if waves:
-        _add_waves(walker, embeddings, x, words, size, of)
+        _add_waves(walker, embeddings, x, words, of, writing)
     return x
 
 
-def _add_waves(walker: Walker, embeddings: str, x: str, words: Axis, size: Axis, of: str) -> None:
+def _add_waves(walker: Walker, embeddings: str, x: str, words: Axis, of: str, writing: Writing) -> None:
     """Add the steps for sinusoidal positions."""
-    dim, name = len(size), "positions" if x == "x" else "context_positions"
-    angles = f"{name}_angles"
+    dim, name = walker.values["table"].shape[1], "positions" if x == "x" else "context_positions"
+    angles, axes = f"{name}_angles", writing.axes(words, numbered("numbers", dim))
+    speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
     walker.step(
-        f"{angles} = torch.arange({len(words)})[:, None] * 10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})",
+        f"{angles} = {writing.angles(len(words), speeds)}",
         f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
-        axes=(words, numbered("numbers", dim // 2)),
+        axes=writing.axes(words, numbered("numbers", dim // 2)),
     )  # fmt: skip
     walker.step(
-        f"{name} = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)", f"Positions{of}",
+        f"{name} = {writing.waves(angles)}", f"Positions{of}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
-        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=(words, size),
+        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=axes,
     )  # fmt: skip
     walker.step(
         f"{x} = {embeddings} + {name}", f"Embeddings with positions{of}", "The sum encodes the word and its position.",
-        f"{x}_i = e_i + p_i", axes=(words, size),
+        f"{x}_i = e_i + p_i", axes=axes,
     )  # fmt: skip
 
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from regard.bias import ALiBi, series
-from regard.errors import UnsupportedError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
 from regard.patterns import Causal, Full
 from regard.studies.walkthrough.steps import Axis, Walker
+from regard.studies.walkthrough.writing import ROWS, Writing
 
 
 @dataclass(frozen=True)
 class ScoreLines:
     """A score function as PyTorch expressions, with placeholders for word i, head h, n queries and m keys.
 
+    Queries and keys {q}, {k} have vectors as rows, {k_t} as columns; {q_i} is the query of word i.
+
     Args:
         formula: the score of one pair.
         says: an explanation of the formula.
         one, all, heads: the scores of one query (m), of all (n, m) and of all heads (heads, n, m).
-        hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it.
+        hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it, as {hidden}.
         hidden_formula: the formula of the hidden layer.
+        hidden_columns: the hidden layer from keys {k_t} as columns, (hidden, m).
     """
 
     formula: str
@@ -35,40 +40,43 @@ class ScoreLines:
     heads: str
     hidden: str = ""
     hidden_formula: str = ""
+    hidden_columns: str = ""
 
 
 DOT = ScoreLines(
     formula="ω_{ij} = q_i · k_j",
     says="The dot product of query and key: large if the two vectors point in similar directions.",
-    one="{k} @ {q}[{i}]",
-    all="{q} @ {k}.T",
-    heads="{Q} @ {K}.mT",
+    one="{k} @ {q_i}",
+    all="{q} @ {k_t}",
+    heads="{Q} @ {K_t}",
 )
 GENERAL = ScoreLines(
     formula="ω_{ij} = q_i^T W_a k_j",
     says="Luong's general score: a learned matrix weighs every product of a query component and a key component.",
-    one="{k} @ ({q}[{i}] @ W_a[{h}])",
-    all="{q} @ W_a[{h}] @ {k}.T",
-    heads="{Q} @ W_a @ {K}.mT",
+    one="{k} @ ({q_i} @ W_a[{h}])",
+    all="{q} @ W_a[{h}] @ {k_t}",
+    heads="{Q} @ W_a @ {K_t}",
 )
 ADDITIVE = ScoreLines(
     formula="ω_{ij} = v_a^T h_{ij}",
     says="Bahdanau's additive score: the hidden layer of each pair is reduced to one number, its score.",
-    one="hidden @ v_a[{h}]",
+    one="{hidden} @ v_a[{h}]",
     all="torch.tanh(({q} @ W_a[{h}].T)[:, None] + {k} @ U_a[{h}].T) @ v_a[{h}]",
     heads='torch.einsum("hijd,hd->hij", torch.tanh(({Q} @ W_a.mT)[:, :, None] + ({K} @ U_a.mT)[:, None]), v_a)',
-    hidden="torch.tanh({q}[{i}] @ W_a[{h}].T + {k} @ U_a[{h}].T)",
+    hidden="torch.tanh({q_i} @ W_a[{h}].T + {k} @ U_a[{h}].T)",
+    hidden_columns="torch.tanh((W_a[{h}] @ {q_i})[:, None] + U_a[{h}] @ {k_t})",
     hidden_formula="h_{ij} = tanh(W_a q_i + U_a k_j)",
 )
 CONCAT = ScoreLines(
     formula="ω_{ij} = v_a^T h_{ij}",
     says="Luong's concat score: the hidden layer of each pair is reduced to one number, its score.",
-    one="hidden @ v_a[{h}]",
+    one="{hidden} @ v_a[{h}]",
     all="torch.tanh(torch.cat([{q}[:, None].expand(-1, {m}, -1), {k}.expand({n}, -1, -1)], -1) @ W_a[{h}].T) "
     "@ v_a[{h}]",
     heads='torch.einsum("hijd,hd->hij", torch.tanh(torch.cat([{Q}[:, :, None].expand(-1, -1, {m}, -1), '
     "{K}[:, None].expand(-1, {n}, -1, -1)], -1) @ W_a[:, None].mT), v_a)",
-    hidden="torch.tanh(torch.cat([{q}[{i}].expand({m}, -1), {k}], -1) @ W_a[{h}].T)",
+    hidden="torch.tanh(torch.cat([{q_i}.expand({m}, -1), {k}], -1) @ W_a[{h}].T)",
+    hidden_columns="torch.tanh(W_a[{h}] @ torch.cat([{q_i}[:, None].expand(-1, {m}), {k_t}]))",
     hidden_formula="h_{ij} = tanh(W_a [q_i ; k_j])",
 )
 
@@ -84,14 +92,23 @@ LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
 }
 
 
-def new_score(name: str, head_dim: int) -> Score:
-    """A score for queries and keys of the same size, by its name in `SCORES`."""
+def new_score(name: str, query_dim: int, key_dim: int) -> Score:
+    """A score for queries and keys of these sizes, by its name in `SCORES`.
+
+    Raises:
+        ArgumentError: a dot product of vectors of different sizes.
+    """
+    if name in ("scaled_dot", "dot"):
+        if query_dim != key_dim:
+            raise ArgumentError(
+                f"query_dim {query_dim} and key_dim {key_dim} differ, and a dot product needs vectors of one size; "
+                f"make them equal, or choose the score general, concat or additive"
+            )
+        return ScaledDot() if name == "scaled_dot" else Dot()
     scores: dict[str, Score] = {
-        "scaled_dot": ScaledDot(),
-        "dot": Dot(),
-        "general": General(head_dim, head_dim),
-        "concat": Concat(head_dim, head_dim, hidden=head_dim),
-        "additive": Additive(head_dim, head_dim, hidden=head_dim),
+        "general": General(query_dim, key_dim),
+        "concat": Concat(query_dim, key_dim, hidden=query_dim),
+        "additive": Additive(query_dim, key_dim, hidden=query_dim),
     }
     return scores[name]
 
@@ -119,8 +136,9 @@ class Scene:
         readers, read: the axes of the query words and of the key words.
         x, c: the names of their vectors; the same in self-attention.
         word, head: indices, from 0.
-        origin: where the weights come from.
+        origin: where the weights of a name come from.
         bias: a bias by distance, added to the scores.
+        writing: how vectors are written.
     """
 
     layer: MultiHeadAttention
@@ -130,8 +148,9 @@ class Scene:
     c: str
     word: int
     head: int
-    origin: str
+    origin: Callable[[str], str]
     bias: ALiBi | None = None
+    writing: Writing = ROWS
 
     @property
     def crosses(self) -> bool:
@@ -203,22 +222,23 @@ def give_layer(walker: Walker, scene: Scene) -> None:
     for letter, projection, heads in (
         ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
     ):  # fmt: skip
-        _give_projection(walker, letter, projection, heads, scene.origin)
-    walker.give("W_o", layer.to_output.weight, f"of the output, {scene.origin}")
+        _give_projection(walker, letter, projection, heads, scene)
+    walker.give("W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}")
     if layer.to_output.bias is not None:
-        walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin}")
+        walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin('b_o')}")
     for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(letter, shared, f"of the score, {scene.origin}")
+        walker.give(letter, shared, f"of the score, {scene.origin(letter)}")
     if scene.bias is not None:
         slopes = series(layer.heads) if scene.bias.slopes is None else scene.bias.slopes
         walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
     walker.give("layer", layer, "a regard.MultiHeadAttention with these weights")
 
 
-def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, origin: str) -> None:
+def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, scene: Scene) -> None:
     what = {"q": "queries", "k": "keys", "v": "values"}[letter]
-    walker.give(f"W_{letter}", projection.weight.unflatten(0, (heads, -1)), f"of the {what}, {origin}")
-    if projection.bias is not None:
-        walker.give(f"b_{letter}", projection.bias.unflatten(0, (heads, -1)), f"of the {what}, {origin}")
+    for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
+        if tensor is not None:
+            name = f"{sign}_{letter}"
+            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}")

@@ -11,9 +11,10 @@ from regard.errors import UnsupportedError
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import Scene
 from regard.studies.walkthrough.steps import Axis, Walker, numbered
+from regard.studies.walkthrough.writing import Writing
 
 
-def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int) -> None:
+def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int, writing: Writing) -> None:
     """Add the step `angles` of rotary positions, (words, size).
 
     Raises:
@@ -25,16 +26,10 @@ def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int) -> No
         )
     speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
     walker.step(
-        f"angles = (torch.arange({len(words)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
+        f"angles = {writing.doubled(writing.angles(len(words), speeds))}", "Angles",
         "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
-        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(words, numbered("numbers", size)),
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=writing.axes(words, numbered("numbers", size)),
     )  # fmt: skip
-
-
-def turned(name: str, size: int) -> str:
-    """The expression that rotates queries or keys (…, words, size) by the angles."""
-    half = size // 2
-    return f"{name} * angles.cos() + torch.cat([-{name}[..., {half}:], {name}[..., :{half}]], -1) * angles.sin()"
 
 
 PROJECTIONS = (
@@ -46,24 +41,26 @@ PROJECTIONS = (
 
 def project(walker: Walker, scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
-    layer, size = scene.layer, numbered("numbers", scene.layer.head_dim)
+    layer, writing = scene.layer, scene.writing
     walker.section = "Queries, keys and values" + (f" of head {scene.head + 1}" if layer.heads > 1 else "")
     for letter, title, says in PROJECTIONS:
         source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
-        bias = f" + b_{letter}[{head}]" if f"b_{letter}" in walker.values else ""
+        bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
+        size = numbered("numbers", walker.values[f"W_{letter}"].shape[1])
         if letter != "q" and scene.group > 1:
             says += f" Key/value head {head + 1} is shared by {scene.group} query heads."
         place = "i" if letter == "q" else "j"
         formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
-        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T{bias}", title, says, formula, axes=(words, size))
+        line = f"{letter} = {writing.projected(source, f'W_{letter}', head=head, bias=bias)}"
+        walker.step(line, title, says, formula, axes=writing.axes(words, size))
     if layer.positions is None:
         return "q", "k"
-    measure_angles(walker, layer.positions, scene.read, layer.head_dim)
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim, writing)
     for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
         walker.step(
-            f"{letter}_turned = {turned(letter, layer.head_dim)}", title,
+            f"{letter}_turned = {writing.rotated(letter, layer.head_dim)}", title,
             "Rotated by their positions, so that a score depends on the distance of two words.",
-            f"R(θ_i) {letter}_i", axes=(scene.readers, size),
+            f"R(θ_i) {letter}_i", axes=writing.axes(scene.readers, numbered("numbers", layer.head_dim)),
         )  # fmt: skip
     return "q_turned", "k_turned"
 
@@ -87,15 +84,18 @@ def look_around(walker: Walker, scene: Scene) -> None:
 
 def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
     """Add the steps of the chosen word, from its scores to its context vector."""
-    word, lines = scene.chosen, scene.lines
+    word, lines, writing = scene.chosen, scene.lines, scene.writing
     walker.section = f"One word: “{word}”"
-    place = {"q": q, "k": k, "i": scene.word, "h": scene.head, "m": len(scene.read)}
+    place: dict[str, str | int] = {"k": writing.by_row(k), "k_t": writing.by_column(k)}
+    place |= {"q_i": writing.one(q, scene.word)}
+    place |= {"h": scene.head, "m": len(scene.read), "hidden": writing.by_row("hidden")}
     if lines.hidden:
         size = numbered("numbers", walker.values["v_a"].shape[-1])
+        hidden = lines.hidden_columns if writing.columns else lines.hidden
         walker.step(
-            f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
+            f"hidden = {hidden.format(**place)}", "A hidden layer for each pair",
             f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
-            lines.hidden_formula, axes=(scene.read, size),
+            lines.hidden_formula, axes=writing.axes(scene.read, size),
         )  # fmt: skip
     walker.step(
         f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
@@ -112,18 +112,20 @@ def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
 def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
     """Add the same steps for all words at once."""
     walker.section = "All words at once"
-    pair = (scene.readers, scene.read)
-    place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
+    pair, writing = (scene.readers, scene.read), scene.writing
+    place: dict[str, str | int] = {"q": writing.by_row(q), "k": writing.by_row(k), "k_t": writing.by_column(k)}
+    place |= {"h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
+    matrices = "Ω = Q^T K" if writing.columns else "Ω = Q K^T"
     walker.step(
         f"scores = {scene.lines.all.format(**place)}", "Scores",
         f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
-        "Ω = Q K^T" if scene.multiplies else scene.lines.formula, axes=pair,
+        matrices if scene.multiplies else scene.lines.formula, axes=pair,
     )  # fmt: skip
     names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
     _weigh(
         walker, scene, Stage("scores", names, "", pair),
         weights=lambda _: "Row i holds the weights of word i; each row sums to 1.",
-        context="Row i is the context vector of word i.",
+        context=f"{writing.line} i is the context vector of word i.",
     )  # fmt: skip
 
 
@@ -139,7 +141,7 @@ class Stage:
 
 def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
     """Add scaling, bias by distance and mask, as the layer has them; then weights and context vectors."""
-    name, letter, size = stage.scores, "ω", scene.layer.head_dim
+    name, letter, size, writing = stage.scores, "ω", scene.layer.head_dim, scene.writing
     scaled, nearer, masked, alpha, z = stage.names
     if scene.scaling:
         says = (
@@ -162,8 +164,10 @@ def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[tor
         f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=stage.axes, scale="weights",
     )  # fmt: skip
     title = "Context vectors" if stage.axes[1:] else "Context vector"
-    axes = (*stage.axes[:-1], numbered("numbers", size))
-    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
+    numbers = numbered("numbers", scene.layer.value_dim)
+    axes = writing.axes(scene.readers, numbers) if stage.axes[1:] else (numbers,)
+    line = f"{z} = {writing.weighted(alpha, 'v', one=not stage.axes[1:])}"
+    walker.step(line, title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
 
 
 def filled(walker: Walker) -> str:

@@ -97,11 +97,11 @@ def _sections(walk: Walk) -> Iterator[str]:
             yield f'<section aria-labelledby="part-{section}">\n<h2 id="part-{section}">{section}. '
             yield f"{_text(current)}</h2>"
         number += 1
-        yield from _step(step, f"{section}.{number}")
+        yield from _step(step, f"{section}.{number}", walk.decimals)
     yield "</section>"
 
 
-def _step(step: Step, number: str) -> Iterator[str]:
+def _step(step: Step, number: str, decimals: int) -> Iterator[str]:
     name = f"step-{number.replace('.', '-')}"
     yield f'<article class="step" aria-labelledby="{name}">\n<div>'
     yield f'<h3 id="{name}"><small>{number}</small>{_text(step.title)}</h3>\n<p>{_text(step.says)}</p>'
@@ -112,7 +112,7 @@ def _step(step: Step, number: str) -> Iterator[str]:
         deepest = largest(step)
         all_tables = list(tables(step))
         for table in all_tables[:HEADS]:
-            yield from _table(table, step, deepest)
+            yield from _table(table, step, deepest, decimals)
         if (more := len(all_tables) - HEADS) > 0:
             yield f'<p class="faint">… {counted(more, "more heads")}</p>'
         yield from _legend(step, deepest)
@@ -126,7 +126,7 @@ def _code(line: str) -> str:
     return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
-def _table(table: Table, step: Step, deepest: float) -> Iterator[str]:
+def _table(table: Table, step: Step, deepest: float, decimals: int) -> Iterator[str]:
     caption = f"{step.title}, {table.title}" if table.title else step.title
     columns = kept(table.columns, NUMBERS if table.columns.unit == "numbers" else len(table.columns))
     labelled = table.rows.unit != ""
@@ -139,7 +139,7 @@ def _table(table: Table, step: Step, deepest: float) -> Iterator[str]:
         yield f"<thead><tr>{corner}{''.join(_heads(table.columns, some))}</tr></thead>\n<tbody>"
         for place, values in enumerate(table.values.tolist()):
             head = _head(table.rows, place, "row") if labelled else ""
-            cells = (_gap() if isinstance(at, Gap) else _cell(values[at], deepest, step) for at in some)
+            cells = (_gap() if isinstance(at, Gap) else _cell(values[at], deepest, step, decimals) for at in some)
             yield f"<tr>{head}{''.join(cells)}</tr>"
         yield "</tbody>\n</table>"
     yield "</div>"
@@ -158,10 +158,10 @@ def _head(axis: Axis, place: int, scope: str) -> str:
     return f'<th scope="{scope}"{chosen}>{place + 1} <bdi title="{label}">{label}</bdi></th>'
 
 
-def _cell(value: float, deepest: float, step: Step) -> str:
+def _cell(value: float, deepest: float, step: Step, decimals: int) -> str:
     colour = shade(value, deepest, step.scale)
     name = "" if colour is None else f' class="{colour[0]}{colour[1] if colour[0] != "h" else ""}"'
-    return f"<td{name}>{shown(value)}</td>"
+    return f"<td{name}>{shown(value, decimals)}</td>"
 
 
 def _gap() -> str:

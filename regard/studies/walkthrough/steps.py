@@ -107,6 +107,7 @@ class Walk:
         given: the variables that lines may use besides those that earlier lines assign.
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
+        decimals: of the numbers in text and page; JSON contains all digits.
     """
 
     words: tuple[str, ...]
@@ -116,6 +117,7 @@ class Walk:
     given: tuple[Given, ...]
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
+    decimals: int = 3
 
     @property
     def chosen(self) -> str:
@@ -201,13 +203,12 @@ class Walker:
             )
         self.checks.append(Check(expression, name, difference))
 
-    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any]) -> Walk:
+    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], decimals: int = 3) -> Walk:
         """The recorded walkthrough."""
         assert words.chosen is not None
         read = () if context is None else context.labels
-        return Walk(
-            words.labels, read, words.chosen, settings, tuple(self.given), tuple(self.steps), tuple(self.checks)
-        )
+        records = tuple(self.given), tuple(self.steps), tuple(self.checks)
+        return Walk(words.labels, read, words.chosen, settings, *records, decimals)
 
 
 def to_json(walk: Walk) -> str:

@@ -149,13 +149,16 @@ def largest(step: Step) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def shown(value: float) -> str:
-    """A number as it is printed in tables: three decimals, or three digits if it is large.
+def shown(value: float, decimals: int = 3) -> str:
+    """A number as it is printed in tables: with so many decimals, or three digits if it is large.
 
     >>> [shown(x) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
     ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']
     """
     if value == -torch.inf:
         return HIDDEN
-    text = str(int(value)) if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
-    return text.replace("-0.000", "0.000").replace("-", "−") if "e-" not in text else text
+    text = (
+        str(int(value)) if isinstance(value, int) else f"{value:.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
+    )
+    text = text.removeprefix("-") if not text.strip("-0.") else text  # no minus zero
+    return text.replace("-", "−") if "e-" not in text else text

@@ -77,7 +77,7 @@ def lines(walk: Walk, width: int) -> Iterator[Line]:
             title = fitted(f"{section}  {visible(current)}", width - 4)
             yield from ([], [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")])
         number += 1
-        yield from ([], *_step(step, f"{section}.{number}", width))
+        yield from ([], *_step(step, f"{section}.{number}", width, walk.decimals))
     yield from _closing(walk, width)
 
 
@@ -94,7 +94,7 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
             yield [(f"{one.name:<7}{' × '.join(map(str, one.value.shape)):<14}{one.says}"[:width], "dim")]
 
 
-def _step(step: Step, number: str, width: int) -> Iterator[Line]:
+def _step(step: Step, number: str, width: int, decimals: int) -> Iterator[Line]:
     room = width - len(INDENT)
     heading, shape = f"{number:<5}{step.title}", f"   {step.shape}"
     if places(heading + shape) <= width:
@@ -114,19 +114,20 @@ def _step(step: Step, number: str, width: int) -> Iterator[Line]:
     deepest = largest(step)
     shown_heads = list(tables(step))
     for table in shown_heads[:HEADS]:
-        yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room))
+        yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, decimals))
     if (more := len(shown_heads) - HEADS) > 0:
         yield [(f"{INDENT}… {counted(more, 'more heads')}", "dim")]
 
 
-def _table(table: Table, scale: Scale, deepest: float, width: int) -> Iterator[Line]:
+def _table(table: Table, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
     """A table with labels of its columns and rows."""
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
     names = _row_labels(table.rows, LABEL - less) if labelled else [""]
     margin = max(map(places, names)) + 1 if labelled else 0
     values = table.values.tolist()
-    cell = max(7 if table.values.is_floating_point() else 2, *(len(shown(x)) for row in values for x in row))
+    least = 4 + decimals if table.values.is_floating_point() else 2
+    cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
     if table.columns.unit == "words":
         cell = max(cell, min(COLUMN - less, max(places(visible(label)) for label in table.columns.labels)))
     columns = _columns(table.columns, cell + 1, width - margin)
@@ -138,7 +139,7 @@ def _table(table: Table, scale: Scale, deepest: float, width: int) -> Iterator[L
             yield [(f"{'':{margin}} … {counted(row.count, f'more {table.rows.unit}')}", "dim")]
             continue
         style = "bold" if row == table.rows.chosen else ""
-        yield [(padded(names[row], margin), style), *_cells(values[row], columns, cell, deepest, scale)]
+        yield [(padded(names[row], margin), style), *_cells(values[row], columns, cell, decimals, deepest, scale)]
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -159,14 +160,14 @@ def _header(axis: Axis, columns: Sequence[int | Gap], cell: int) -> Iterator[Spa
 
 
 def _cells(
-    row: Sequence[float], columns: Sequence[int | Gap], cell: int, deepest: float, scale: Scale
+    row: Sequence[float], columns: Sequence[int | Gap], cell: int, decimals: int, deepest: float, scale: Scale
 ) -> Iterator[Span]:
     for column in columns:
         if isinstance(column, Gap):
             yield f"{'…':^{len(_gap(column))}}", "dim"
         else:
             yield " ", ""
-            yield f"{shown(row[column]):>{cell}}", _style(row[column], deepest, scale)
+            yield f"{shown(row[column], decimals):>{cell}}", _style(row[column], deepest, scale)
 
 
 def _style(value: float, deepest: float, scale: Scale) -> str:

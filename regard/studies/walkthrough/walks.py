@@ -1,23 +1,22 @@
-"""The two walkthroughs: `walk` draws weights from a seed, `walk_run` takes those of a trained model."""
+"""The two walkthroughs of one layer: `walk` draws weights, `walk_run` takes those of a trained model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
 from regard.arguments import a_list, whole, yes_or_no
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import MultiHeadAttention
-from regard.mechanisms import Softmax
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.models.language.stack import Stack
 from regard.models.storage import SavedModel
 from regard.models.translation_transformer import KIND as TRANSLATOR
-from regard.positions import Rotary
+from regard.studies.walkthrough.drawn import DRAWS, Drawn, Sizes
+from regard.studies.walkthrough.drawn import draw as draw_layer
 from regard.studies.walkthrough.heads import walk_layer
 from regard.studies.walkthrough.inputs import (
     Text,
@@ -29,9 +28,10 @@ from regard.studies.walkthrough.inputs import (
     through_encoder,
     through_stack,
 )
-from regard.studies.walkthrough.layer import SCORES, Scene, new_score
+from regard.studies.walkthrough.layer import SCORES, Scene
 from regard.studies.walkthrough.steps import Axis, Walk, Walker
 from regard.studies.walkthrough.words import check_words, find_word, split_words
+from regard.studies.walkthrough.writing import Writing
 
 POSITIONS = ("none", "sinusoidal", "rotary")
 
@@ -46,11 +46,20 @@ def walk(
     kv_heads: int | None = None,
     head: int = 1,
     dim: int = 8,
+    query_dim: int | None = None,
+    key_dim: int | None = None,
+    value_dim: int | None = None,
     score: str = "scaled_dot",
     positions: str = "none",
+    words: str = "all",
+    draw: str = "normal",
     seed: int = 0,
+    weights_seed: int | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    columns: bool = False,
+    decimals: int = 3,
 ) -> Walk:
-    """Compute one attention layer for a text step by step, with weights drawn from a seed.
+    """Compute one attention layer for a text step by step, with weights drawn from a seed or given.
 
     Args:
         text: a sentence, or its words.
@@ -60,9 +69,19 @@ def walk(
         heads, kv_heads: of the layer.
         head: the head that is shown in detail, from 1.
         dim: size of the vectors.
+        query_dim, key_dim: sizes of the queries and keys of a head, dim / heads by default; a dot product needs them
+            equal.
+        value_dim: size of the values of a head, dim / heads by default.
         score: "scaled_dot", "dot", "general", "concat" or "additive".
         positions: "none", "sinusoidal" (added to the embeddings) or "rotary" (rotates queries and keys).
-        seed: of all weights.
+        words: the units of a sentence: "all", or "letters" to drop punctuation.
+        draw: how weights are drawn: "normal" or "uniform" (from 0 to 1); the table of vectors is always normal.
+        seed: of the table of vectors; the weights are drawn after it.
+        weights_seed: a seed of its own for the weights.
+        weights: tensors that replace drawn ones, by name: table (words, dim), W_q (heads, query_dim, dim), W_k and W_v
+            likewise, W_o (dim, heads · value_dim), and W_a, U_a, v_a of a score.
+        columns: if True, vectors are columns in lines, formulas and tables.
+        decimals: of the numbers in text and page, 0 to 8.
 
     Returns:
         The steps with all intermediate results; `walk(...)["weights"]` is the tensor of the step named "weights".
@@ -79,39 +98,58 @@ def walk(
     >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
-    words, text = _cut("text", text)
-    read, context = (None, None) if context is None else _cut("context", context)
-    yes_or_no("causal", causal)
+    cut, text = _cut("text", text, words)
+    read, context = (None, None) if context is None else _cut("context", context, words)
+    yes_or_no("causal", causal), yes_or_no("columns", columns)
     heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
-    _check_choices(score, positions, causal, crosses=read is not None)
+    if not 0 <= whole("decimals", decimals) <= 8:
+        raise ArgumentError(f"decimals is {decimals}; numbers are shown with 0 to 8")
+    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
+    _check_choices(score, positions, draw, causal, crosses=read is not None)
     if not 1 <= head <= heads:
         raise ArgumentError(f"head {head} does not exist; there are heads 1 to {heads}")
-    layer, table = _draw(sorted({*words, *(read or ())}), heads, kv_heads, dim, score, positions, causal, seed)
-    place = find_word(word, words)
+    sizes = Sizes(
+        dim=dim, heads=heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
+        score=score, positions=positions, causal=causal, draw=draw, seed=seed, weights_seed=weights_seed,
+    )  # fmt: skip
+    drawn = draw_layer(sorted({*cut, *(read or ())}), sizes, weights)
+    place = find_word(word, cut)
 
-    walker = Walker()
-    readers, seen = Axis("words", tuple(words), place), None if read is None else Axis("words", tuple(read))
-    read_words(walker, text, context, table, readers, seen, seed)
-    x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions)
+    walker, writing = Walker(), Writing(columns)
+    readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
+    read_words(walker, text, context, drawn, readers, seen, words)
+    x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
     if seen is not None:
-        c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions)
-    scene = Scene(layer, readers, seen or readers, x, c, place, head - 1, f"drawn with seed {seed}")
+        c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
+    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head - 1, drawn.origin, writing=writing)
     walk_layer(walker, scene)
-    settings = {"heads": heads, "kv_heads": layer.kv_heads, "head": head, "dim": dim, "score": score}
-    settings |= {"positions": positions, "causal": causal, "seed": seed}
-    return walker.walk(readers, seen, settings)
+    return walker.walk(readers, seen, _settings(drawn, head, words, columns), decimals)
 
 
-def _cut(what: str, text: Text) -> tuple[list[str], Text]:
+def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, Any]:
+    """The options of a walkthrough by name; those that were added later only where they differ from the default."""
+    layer, sizes = drawn.layer, drawn.sizes
+    settings: dict[str, Any] = {"heads": layer.heads, "kv_heads": layer.kv_heads, "head": head, "dim": sizes.dim}
+    settings |= {"score": sizes.score, "positions": sizes.positions, "causal": sizes.causal, "seed": sizes.seed}
+    more: dict[str, Any] = {"query_dim": sizes.query_dim, "key_dim": sizes.key_dim, "value_dim": sizes.value_dim}
+    more |= {"weights_seed": sizes.weights_seed, "words": None if words == "all" else words}
+    more |= {"draw": None if sizes.draw == "normal" else sizes.draw, "columns": columns or None}
+    more["given"] = ", ".join(sorted(drawn.given)) or None
+    return settings | {name: value for name, value in more.items() if value is not None}
+
+
+def _cut(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     """The words of a text, and the text as a string or list for the lines of the walkthrough."""
     given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
-    words = split_words(given) if isinstance(given, str) else given
+    if not isinstance(given, str) and kept != "all":
+        raise ArgumentError(f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence")
+    words = split_words(given, kept) if isinstance(given, str) else given
     check_words(words, what)
     return words, given
 
 
-def _check_choices(score: str, positions: str, causal: bool, crosses: bool) -> None:
-    for what, chosen, there in (("score", score, SCORES), ("positions", positions, POSITIONS)):
+def _check_choices(score: str, positions: str, draw: str, causal: bool, crosses: bool) -> None:
+    for what, chosen, there in (("score", score, SCORES), ("positions", positions, POSITIONS), ("draw", draw, DRAWS)):
         if chosen not in there:
             raise ArgumentError(f"{what} {chosen!r} does not exist; there are {', '.join(there)}")
     if crosses and (causal or positions == "rotary"):
@@ -122,45 +160,11 @@ def _check_choices(score: str, positions: str, causal: bool, crosses: bool) -> N
         )
 
 
-def _draw(
-    vocabulary: Sequence[str],
-    heads: int,
-    kv_heads: int | None,
-    dim: int,
-    score: str,
-    positions: str,
-    causal: bool,
-    seed: int,
-) -> tuple[MultiHeadAttention, torch.Tensor]:
-    """A random layer and table of vectors (words, dim), scaled such that queries and keys have unit variance."""
-    if min(dim, heads) < 1 or dim % heads:
-        raise ArgumentError(
-            f"dim {dim} is not divisible by {heads} heads; choose another dim or another number of heads"
-        )
-    if positions == "sinusoidal" and dim % 2:
-        raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {dim}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        table = torch.randn(len(vocabulary), dim)
-        layer = MultiHeadAttention(
-            dim,
-            heads,
-            kv_heads=kv_heads,
-            pattern="causal" if causal else None,
-            mechanism=Softmax(new_score(score, dim // heads)),
-            positions=Rotary() if positions == "rotary" else None,
-            projection_bias=False,
-        )
-        for projection in layer.children():
-            if isinstance(projection, nn.Linear):
-                nn.init.normal_(projection.weight, std=dim**-0.5)
-        for learned in layer.mechanism.learned.values():
-            nn.init.normal_(learned, std=learned.shape[-1] ** -0.5)
-    return layer.double().eval().requires_grad_(False), table.double()
-
-
 Model = LanguageModel | TextEncoder | TranslationTransformer
-ORIGIN = "learned"
+
+
+def _learned(name: str) -> str:
+    return "learned"
 
 
 def walk_run(
@@ -213,14 +217,14 @@ def walk_run(
     if isinstance(model, Stack):
         x, block = through_stack(walker, model, readers, h, layer)
         attention = block.attention
-        scene = Scene(attention, readers, readers, x, x, place, head - 1, ORIGIN, block.bias)
+        scene = Scene(attention, readers, readers, x, x, place, head - 1, _learned, block.bias)
     elif context is None:
         x, attention = through_encoder(walker, model, readers, h, layer)
-        scene = Scene(attention, readers, readers, x, x, place, head - 1, ORIGIN)
+        scene = Scene(attention, readers, readers, x, x, place, head - 1, _learned)
     else:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
         x, attention = through_decoder(walker, model, readers, seen, h, layer)
-        scene = Scene(attention, readers, seen, x, "c", place, head - 1, ORIGIN)
+        scene = Scene(attention, readers, seen, x, "c", place, head - 1, _learned)
     walk_layer(walker, scene)
     settings = {"run": str(run), "model": saved.kind, "layer": layer, "head": head, "heads": attention.heads}
     settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}

@@ -6,25 +6,41 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-from regard.arguments import a_string, whole
+from regard.arguments import a_string, shown, whole
 from regard.errors import ArgumentError
 
 LIMIT = 100  # the most words of a walkthrough
+UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
 
 
-def split_words(text: str) -> list[str]:
+def split_words(text: str, kept: str = "all") -> list[str]:
     """Split a text into words, runs of punctuation and runs of symbols; an apostrophe inside a word belongs to it.
+
+    Args:
+        text: any text.
+        kept: the units that are kept: "all", or "letters" for words of letters and digits only.
+
+    Raises:
+        ArgumentError: another kind of unit.
 
     >>> split_words("Life is short, eat dessert first")
     ['Life', 'is', 'short', ',', 'eat', 'dessert', 'first']
+    >>> split_words("Life is short, eat dessert first", "letters")
+    ['Life', 'is', 'short', 'eat', 'dessert', 'first']
     >>> split_words("It didn't cost 3€...")
     ['It', "didn't", 'cost', '3', '€', '...']
     """
+    if a_string("words", kept) not in UNITS:
+        raise ArgumentError(f"words {shown(kept)} do not exist; there are {', '.join(UNITS)}")
     kinds: list[str] = []
     for place, letter in enumerate(a_string("text", text)):
         kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
     runs = groupby(zip(text, kinds, strict=True), key=lambda pair: pair[1])
-    return ["".join(letter for letter, _ in run) for kind, run in runs if kind != "space"]
+    return [
+        "".join(letter for letter, _ in run)
+        for kind, run in runs
+        if kind == "word" or (kept == "all" and kind != "space")
+    ]
 
 
 def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
