@@ -43,6 +43,16 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
+def kind_of(value: object) -> str:
+    """The kind of a value with its article.
+
+    >>> kind_of(3), kind_of("a")
+    ('an int', 'a str')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
     """The value, if it is of this kind; where numbers are meant, the Python number in a NumPy scalar or a 0-d tensor.
 

@@ -49,3 +49,17 @@ def mentioned(page: str) -> list[list[str]]:
     commands = re.findall(r"(?<!`)`regard ([^`\n]+)`", page)
     lines = [shlex.split(re.sub(r"[][]|\.\.\.", " ", one.replace("\\|", "|"))) for one in commands]
     return [words for words in lines if words]
+
+
+def expressions(page: str) -> list[str]:
+    """The Python in a line of text that builds a value: `Name(...)`, also combined, or as `pattern=Name(...)`.
+
+    >>> expressions("Write `pattern=Causal() & Prefix(n)` or `bias=mask`, see `reach(layers)` and `Where(f)`.")
+    ['Causal() & Prefix(n)', 'Where(f)']
+    """
+    text = FENCE.sub("", page)
+    fragments = (one.replace("\\|", "|") for one in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
+    values = (re.sub(r"^\w+=(?!=)", "", one) for one in fragments)
+    return [
+        one for one in values if re.match(r"~?\(?(rg\.\w+\.)?[A-Z]\w+\(", one) and not re.search("…|\\.\\.\\.", one)
+    ]

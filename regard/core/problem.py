@@ -8,7 +8,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import is_whole, plain, real, shown
+from regard.arguments import is_whole, kind_of, plain, real, shown
 from regard.bias import Bias
 from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, refuse_layout
@@ -227,7 +227,7 @@ def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: di
         return RELATIVE
     whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
-        raise ArgumentError(f"bias is a {type(bias).__name__}; it needs a floating-point tensor or one of regard.bias")
+        raise ArgumentError(f"bias is {kind_of(bias)}; it needs a floating-point tensor or one of regard.bias")
     refuse_layout("bias", bias)
     if bias.dtype == torch.bool:
         raise ShapeError(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import kind_of, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 ATTENTION_AXES = {
@@ -162,7 +162,7 @@ def check_tensor(name: str, tensor: torch.Tensor | Stored) -> None:
     if isinstance(tensor, Stored) and name != "q":
         return
     if not isinstance(tensor, torch.Tensor):
-        raise ShapeError(f"{name} is a {type(tensor).__name__}; it needs to be a tensor")
+        raise ShapeError(f"{name} is {kind_of(tensor)}; it needs to be a tensor")
     refuse_layout(name, tensor)
 
 

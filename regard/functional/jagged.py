@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import kind_of
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
@@ -86,7 +87,7 @@ def _offsets(x: torch.Tensor) -> torch.Tensor:
 
 def _check(name: str, x: torch.Tensor | Stored) -> None:
     if not isinstance(x, torch.Tensor):
-        raise ShapeError(f"{name} is a {type(x).__name__} beside nested tensors; q, k and v need to be nested alike")
+        raise ShapeError(f"{name} is {kind_of(x)} beside nested tensors; q, k and v need to be nested alike")
     if not x.is_nested:
         raise ShapeError(
             f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"

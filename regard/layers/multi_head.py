@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Never
+from typing import Any, Never, Self
 
 import torch
+from torch import nn
 
 from regard.arguments import real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
@@ -17,6 +18,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
+from regard.layers.from_pytorch import settings_of, weights_of
 from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.refusing import (
@@ -149,6 +151,29 @@ class MultiHeadAttention(RecordedLayer):
         self.to_k = keys  # None if the mechanism uses the queries as keys
         self.to_v = Projection(self.context_dim, self.kv_heads * self.value_dim, bias=projection_bias)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
+        """A layer with the weights, dtype, device and mode of a `torch.nn.MultiheadAttention`.
+
+        Args:
+            module: with `batch_first=True`; its weights are copied.
+            options: as for the constructor, such as `pattern`.
+
+        Returns:
+            The layer: `layer(x)` is `module(x, x, x)[0]`, and `layer(x, context)` is `module(x, context, context)[0]`.
+
+        Raises:
+            ArgumentError, UnsupportedError: a module that cannot be represented.
+
+        >>> module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+        >>> x = torch.randn(2, 5, 16)
+        >>> torch.allclose(MultiHeadAttention.from_torch(module)(x), module(x, x, x)[0], atol=1e-5)
+        True
+        """
+        layer, weights = cls(**(settings_of(module) | options)), weights_of(module)
+        layer.to(module.out_proj.weight).load_state_dict(weights)
+        return layer.train(module.training)
 
     def forward(
         self,
@@ -348,5 +373,6 @@ class MultiHeadAttention(RecordedLayer):
 
     def extra_repr(self) -> str:
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        positions = as_rotary(positions)
+        heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
+        rest = "" if self.positions is None else f", positions={self.positions}"
+        return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"

@@ -9,6 +9,7 @@ from functools import cached_property, reduce
 
 import torch
 
+from regard.arguments import kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial
@@ -40,7 +41,7 @@ class SameDocument(Pattern):
     def __post_init__(self) -> None:
         ids = self.ids
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            given = f"a {ids.dtype} tensor" if isinstance(ids, torch.Tensor) else f"a {type(ids).__name__}"
+            given = f"a {ids.dtype} tensor" if isinstance(ids, torch.Tensor) else kind_of(ids)
             raise ArgumentError(f"SameDocument's ids are {given}; it needs a tensor of whole numbers (int64)")
         if ids.dim() not in (1, 2) or not ids.numel():
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")

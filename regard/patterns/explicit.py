@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from regard.arguments import kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
@@ -36,7 +37,7 @@ class Explicit(Pattern):
     def __post_init__(self) -> None:
         mask = self.mask
         if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-            given = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else f"a {type(mask).__name__}"
+            given = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else kind_of(mask)
             raise ArgumentError(
                 f"Explicit needs a boolean mask (True = may look) and was given {given}; convert it with mask.bool() "
                 f"if 1 means may look, or add scores as bias="

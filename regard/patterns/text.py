@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.arguments import kind_of
 from regard.errors import ArgumentError
 from regard.patterns.algebra import Full, both, either
 from regard.patterns.base import DEEPEST, Pattern
@@ -35,7 +36,7 @@ def as_pattern(pattern: Pattern | str | None) -> Pattern:
         return parse(pattern)
     if not isinstance(pattern, Pattern):
         raise ArgumentError(
-            f"pattern is a {type(pattern).__name__}; give a Pattern, its text such as 'causal & causal_window(512)', "
+            f"pattern is {kind_of(pattern)}; give a Pattern, its text such as 'causal & causal_window(512)', "
             f"or None (a boolean mask goes into Explicit(mask))"
         )
     return pattern

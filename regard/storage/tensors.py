@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from regard.arguments import a_path, of_kind
+from regard.arguments import a_path, kind_of, of_kind
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import parse_json
@@ -260,7 +260,7 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
         if not isinstance(name, str) or name == "__metadata__":
             raise ArgumentError(f"a tensor is named {name!r}; give a string other than '__metadata__'")
         if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"{name!r} is a {type(tensor).__name__}; only tensors are stored here")
+            raise ArgumentError(f"{name!r} is {kind_of(tensor)}; only tensors are stored here")
         if tensor.layout != torch.strided or tensor.dtype not in _CODES or tensor.is_meta:
             raise ArgumentError(
                 f"tensor {name!r} has dtype {tensor.dtype}, layout {tensor.layout} and device "

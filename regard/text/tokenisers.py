@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import accumulate, groupby
 from operator import index
 
-from regard.arguments import each, of_kind, shown
+from regard.arguments import each, kind_of, of_kind, shown
 from regard.errors import ArgumentError, DataError
 from regard.text.lines import LONE_SURROGATES, normalise
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
@@ -99,7 +99,7 @@ class Tokeniser:
             ArgumentError: the text is not a string.
         """
         if not isinstance(text, str):
-            raise ArgumentError(f"encode takes one string, not a {type(text).__name__}")
+            raise ArgumentError(f"encode takes one string, not {kind_of(text)}")
         if self.verbatim:
             lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
             return [i for line in lines for i in line.ids]

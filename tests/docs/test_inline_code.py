@@ -1,0 +1,63 @@
+"""Patterns, mechanisms and biases that a line of a page builds can be built, and attention takes them."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+from test_code_blocks import PAGES, name
+
+import regard as rg
+from docs.making.blocks import expressions
+from regard import bias, mechanisms, patterns
+
+PUBLIC = {one: getattr(room, one) for room in (patterns, mechanisms, bias) for one in room.__all__}
+BATCH, HEADS, LENGTH = 2, 3, 6
+LIVE = torch.arange(LENGTH) < torch.tensor([6, 4])[:, None]  # (batch, length)
+# What the names in a page stand for.
+NAMES = {
+    "w": 3, "d": 2, "s": 9, "c": 1, "n": 2, "r": 1, "block": 3, "seed": 0, "start": 0, "stop": 4, "back": 2, "ahead": 0,
+    "size": 3, "length": LENGTH, "lengths": torch.tensor([6, 4]), "q_len": LENGTH, "I": [0], "ranges": (range(2),),
+    "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long), "live": LIVE, "slopes": torch.ones(HEADS), "heads": HEADS,
+    "buckets": 4, "max_distance": 8, "query_dim": 4, "key_dim": 4, "hidden": 5, "window": 2, "D": 2, "features": 8,
+    "score": mechanisms.ScaledDot(), "feature_map": mechanisms.Relu(), "gated": False, "sigma": 1.0, "epsilon": 1e-3,
+    "shifts": 1, "function": lambda i, j: i >= j, "boolean": torch.ones(LENGTH, LENGTH, dtype=torch.bool), "rg": rg,
+}  # fmt: skip
+TRAINS = "TranslationTraining("  # minutes; the tests of training run it
+FRAGMENTS = [(page, text) for page in PAGES for text in expressions(page.read_text("utf-8")) if TRAINS not in text]
+
+
+def value_of(text: str) -> object:
+    """The value of an expression; `mask` is (batch, length) where it gets more axes, else (length, length)."""
+    mask = ~LIVE if "mask[" in text else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    return eval(text, {**PUBLIC, **NAMES, "mask": mask})
+
+
+def use(value: object) -> None:
+    """Attend with a pattern, a mechanism or a bias."""
+    q = torch.randn(BATCH, HEADS, LENGTH, 4)
+    if isinstance(value, patterns.Pattern):
+        assert rg.attention(q, q, q, pattern=value, q_start=0).shape == q.shape
+    elif isinstance(value, bias.Bias):
+        assert rg.attention(q, q, q, bias=value).shape == q.shape
+
+
+def test_pages_build_values_in_their_text():
+    assert len(FRAGMENTS) > 40
+
+
+@pytest.mark.parametrize(("page", "text"), FRAGMENTS, ids=[f"{name(page)}: {text}" for page, text in FRAGMENTS])
+def test_what_a_line_builds_is_usable(page, text):
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert called <= {*PUBLIC, "range"}, f"{name(page)} calls {called - {*PUBLIC}}"
+    use(value_of(text))
+
+
+def test_a_mask_of_the_wrong_shape_is_seen():
+    with pytest.raises(rg.ShapeError, match="key padding"):
+        use(value_of("Explicit(~mask[:, None, None, :])"))
