@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from test_walk_page import Outline
+from test_walk_page import Outline, tab
 from walk_cases import HOSTILE, SENTENCE, given
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
@@ -15,6 +15,7 @@ from regard.studies.walkthrough import sublayers, to_html, to_json, to_text, wal
 from regard.studies.walkthrough.steps import LANGUAGE
 from regard.text import BEGIN, END, Tokeniser
 
+__all__ = ["tab"]
 CONTEXT = "Das Leben ist kurz"
 WHOLE = {
     "decoder": {},
@@ -214,6 +215,30 @@ def test_the_page_shows_attention_weights_of_all_words_and_one_row_of_vectors():
 
     assert article("weights_1").count('<th scope="row"') == 2 * 4
     assert article("h1").count("<tr>") == 2  # the numbers of the columns, and those of the word
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1280)])
+def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
+    path = tmp_path / "page.html"
+    path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
+    tab.requests.clear()
+    tab.complaints.clear()
+    tab.open(path, width=width, dark=dark)
+    assert tab.requests == [path.as_uri()]
+    assert tab.complaints == []
+    folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
+    assert tab.run(folded) == 6
+    for _ in range(15):  # the skip link, the given variables and the parts come first
+        tab.press("Tab")
+        if tab.run("document.activeElement.parentElement.className") == "part":
+            break
+    assert tab.run("document.activeElement.tagName") == "SUMMARY"
+    tab.run("document.activeElement.click()")  # what Enter does on a summary
+    assert tab.run(folded) == 5
+    tab.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
+    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
+    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
 
 
 def test_words_stay_words():

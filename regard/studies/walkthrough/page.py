@@ -32,6 +32,7 @@ from regard.studies.walkthrough.tables import (
     signed_colours,
     tables,
     weight_colours,
+    whose,
 )
 
 ROW, FITTING = 10, 12  # a single row of more than FITTING columns is divided into tables of ROW columns
@@ -122,6 +123,9 @@ def _opened(walk: Walk, section: str) -> str:
 
 
 def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
+    brief = walk.brief and not (step.scale == "weights" and step.axes[-1].unit == "words")
+    word = whose(step) if brief else None
+    of = "" if word is None else f"; of “<bdi>{_text(word)}</bdi>”"
     name = f"step-{number.replace('.', '-')}"
     yield f'<article class="step" aria-labelledby="{name}">\n<div>'
     yield f'<h3 id="{name}"><small>{number}</small>{_text(step.title)}</h3>'
@@ -129,10 +133,9 @@ def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
         yield f"<p>{_text(step.says)}</p>"
     if step.formula:
         yield formula_mathml(step.formula)
-    yield f'<pre><code>{_code(step.line)}</code></pre>\n<p class="faint">{step.shape}</p>\n</div>\n<div>'
+    yield f'<pre><code>{_code(step.line)}</code></pre>\n<p class="faint">{step.shape}{of}</p>\n</div>\n<div>'
     if isinstance(step.value, torch.Tensor):
         deepest = largest(step)
-        brief = walk.brief and not (step.scale == "weights" and step.axes[-1].unit == "words")
         all_tables = list(tables(step, brief))
         for table in all_tables[:HEADS]:
             yield from _table(table, step, deepest, walk)

@@ -122,6 +122,12 @@ def tables(step: Step, brief: bool = False) -> Iterator[Table]:
         yield Table(title, rows, columns, matrix)
 
 
+def whose(step: Step) -> str | None:
+    """The word whose numbers a brief table shows; None if it shows those of all words."""
+    labels = (axis.labels[axis.chosen] for axis in step.axes if axis.chosen is not None)
+    return next(labels, None) if len(step.axes) > 1 else None
+
+
 def _followed(step: Step) -> tuple[tuple[Axis, ...], torch.Tensor]:
     """The axes and numbers of a step for the followed word: that of the queries, or of the keys if it has no other."""
     assert isinstance(step.value, torch.Tensor)

@@ -25,6 +25,7 @@ from regard.studies.walkthrough.tables import (
     signed_colours,
     tables,
     weight_colours,
+    whose,
 )
 from regard.text.packages import needed
 from regard.text.terminal import printable
@@ -101,7 +102,9 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
     room = width - len(INDENT)
-    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}"
+    word = whose(step) if walk.brief else None
+    of = "" if word is None else f"; of “{visible(word)}”"
+    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
     if places(heading + shape) <= width:
         yield [(heading, "bold"), (shape, "dim")]
     else:
