@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,10 +25,17 @@ from regard.studies.walkthrough import (
     to_text,
     walk,
     walk_run,
+    walk_whole,
+    walk_whole_run,
 )
 
-OF_BOTH = ("text", "word", "context", "head")  # options with drawn weights and with those of a run
-OF_RUNS = ("layer",)  # options with a run only; all others are for drawn weights
+# The walk for --run and --whole, and why it does not take an option of another walk.
+WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
+    (False, False): (walk, "drawn weights have one layer; name a --run for more, or add --whole for a whole model"),
+    (True, False): (walk_run, "a run has its own"),
+    (False, True): (walk_whole, "a whole model shows all its layers and heads, with vectors as rows"),
+    (True, True): (walk_whole_run, "a run has its own, and all its layers and heads are shown"),
+}
 
 
 def walkthrough(
@@ -57,7 +66,10 @@ def walkthrough(
         str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
     ] = None,
     positions: Annotated[
-        str | None, typer.Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}")
+        str | None,
+        typer.Option(
+            help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')} --whole: sinusoidal, rotary, learned."
+        ),
     ] = None,
     words: Annotated[
         str | None, typer.Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
@@ -82,6 +94,16 @@ def walkthrough(
         str | None, typer.Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All of a Transformer, small or of a RUN: to the next word.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Of --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help=f"Of --whole, on each side. {default_note(walk_whole, 'layers')}")
+    ] = None,
     layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
@@ -92,13 +114,14 @@ def walkthrough(
         "dim": dim, "query_dim": query_dim, "key_dim": key_dim, "value_dim": value_dim, "score": score,
         "positions": positions, "words": words, "draw": draw, "seed": seed, "weights_seed": weights_seed,
         "weights": weights, "columns": columns or None,
-        "decimals": decimals, "example": sample, "text": text, "layer": layer,
+        "decimals": decimals, "example": sample, "text": text, "layer": layer, "model": model, "layers": layers,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
-    _check_fitting(given, of_run=run is not None)
+    chosen_walk, reason = WALKS[run is not None, whole]
+    _check_fitting(given, chosen_walk, reason)
     if html is not None:
         _check_page(html)
-    found = walk_run(run, **given) if run is not None else walk(**_drawn(given))
+    found = chosen_walk(**_drawn(given)) if run is None else chosen_walk(run, **given)
     if html is not None:
         replace_file(html, to_html(found).encode())
     if as_json:
@@ -129,12 +152,11 @@ def _show(found: Walk) -> None:
         out_lines(to_text(found, console.width))
 
 
-def _check_fitting(given: dict[str, Any], of_run: bool) -> None:
-    """Raise an ArgumentError if an option is of the other kind of walk, or if there is not exactly one text."""
-    strange = [name for name in given if name not in OF_BOTH and (name in OF_RUNS) != of_run]
-    if strange:
+def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
+    """Raise an ArgumentError if the walk does not take an option, or if there is not exactly one text."""
+    taken = {*signature(chosen).parameters, *(["example"] if chosen is walk else [])}
+    if strange := [name for name in given if name not in taken]:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
-        reason = "a run has its own" if of_run else "drawn weights have one layer; name a --run for more"
         raise ArgumentError(f"leave out {names}: {reason}")
     if ("text" in given) == ("example" in given):
         raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from regard.cli import main
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageConfig, LanguageModel
-from regard.studies.walkthrough import example, to_html, to_json, to_text, walk, walk_run
+from regard.studies.walkthrough import example, to_html, to_json, to_text, walk, walk_run, walk_whole, walk_whole_run
 from regard.text import Tokeniser
 
 SENTENCE = "Life is short, eat dessert first"
@@ -74,6 +74,22 @@ def test_sizes_draws_and_weights_are_options(regard, tmp_path):
     assert regard(SENTENCE, *options) == (0, to_json(expected) + "\n", "")
 
 
+def test_a_whole_model_is_one_option(regard, run, tmp_path):
+    assert regard(SENTENCE, "--whole", "--layers", 1) == (0, to_text(walk_whole(SENTENCE, layers=1)) + "\n", "")
+    options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
+    expected = walk_whole(
+        SENTENCE, context="Das Leben", heads=4, kv_heads=2, dim=16, word="is", seed=3, positions="rotary"
+    )
+    assert regard(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == (0, to_json(expected) + "\n", "")
+    expected = walk_whole(SENTENCE, model="encoder", words="letters")
+    assert regard(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[1] == to_text(expected) + "\n"
+    expected = walk_whole_run(run, "the animal")
+    assert regard("the animal", "--whole", "--run", run) == (0, to_text(expected) + "\n", "")
+    page = tmp_path / "whole.html"
+    assert regard("the animal", "--whole", "--run", run, "--html", page)[0] == 0
+    assert page.read_text(encoding="utf-8") == to_html(expected)
+
+
 def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
     page = tmp_path / "walk.html"
     code, said, remarks = regard(SENTENCE, "--html", page)
@@ -108,6 +124,10 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         ([SENTENCE, "--weights", "nothing.safetensors"], 1, "cannot be read as safetensors"),
         ([SENTENCE, "--run", "nothing", "--columns"], 2, "leave out --columns"),
         (["--run", "nothing"], 2, "give a TEXT"),
+        ([SENTENCE, "--model", "encoder"], 2, "add --whole"),
+        ([SENTENCE, "--whole", "--head", 1, "--causal"], 2, "leave out --causal, --head: a whole model shows all"),
+        ([SENTENCE, "--whole", "--run", "nothing", "--dim", 8], 2, "leave out --dim: a run has its own"),
+        ([SENTENCE, "--whole", "--model", "gpt"], 2, "there are decoder, encoder, encoder-decoder"),
         ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),
         ([SENTENCE, "--run", "nothing"], 1, "nothing"),
         ([SENTENCE, "--html", "page.png"], 2, "ends in .html"),

@@ -1,7 +1,8 @@
 """Attention for one sentence, step by step, with every number and the line of PyTorch that computed it.
 
-`walk` draws weights from a seed, `walk_run` takes those of a trained model. Both return a `Walk`, which can be written
-as text, JSON or an HTML page. At the end the results are compared with other ways to compute them; a difference raises.
+`walk` draws weights from a seed, `walk_run` takes those of a trained model; `walk_whole` and `walk_whole_run` compute a
+whole model with all layers. Each returns a `Walk`, which can be written as text, JSON or an HTML page. The results are
+compared with other ways to compute them; a difference raises.
 """
 
 from regard.studies.walkthrough.drawn import read_weights
@@ -10,9 +11,10 @@ from regard.studies.walkthrough.page import to_html
 from regard.studies.walkthrough.steps import Check, Given, Step, Walk, to_json
 from regard.studies.walkthrough.terminal import to_rich, to_text
 from regard.studies.walkthrough.walks import walk, walk_run
+from regard.studies.walkthrough.whole import walk_whole, walk_whole_run
 from regard.studies.walkthrough.words import LIMIT, split_words
 
 __all__ = [
-    "walk", "walk_run", "example", "read_weights", "Walk", "Step", "Given", "Check", "to_text", "to_rich", "to_json",
-    "to_html", "split_words", "LIMIT",
+    "walk", "walk_run", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",
+    "to_text", "to_rich", "to_json", "to_html", "split_words", "LIMIT",
 ]  # fmt: skip

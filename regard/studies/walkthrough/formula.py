@@ -14,7 +14,7 @@ from html import escape
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 FENCES = "()[]|"
 OPERATORS = {"Σ": "∑", "-": "−"}
-FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos"}  # names of several letters; "ij" is i and j
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
 
 
 def formula_text(formula: str) -> str:

@@ -83,8 +83,19 @@ def _add_waves(walker: Walker, embeddings: str, x: str, words: Axis, of: str, wr
     )  # fmt: skip
 
 
-def read_pieces(walker: Walker, prefix: str, text: str, word: int | str | None, *, opens: bool, closes: bool) -> Axis:
+def read_pieces(
+    walker: Walker,
+    prefix: str,
+    text: str,
+    word: int | str | None,
+    *,
+    opens: bool,
+    closes: bool,
+    follows: bool = False,
+) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
+
+    A context has a followed word only with `follows`.
 
     Raises:
         ArgumentError: an empty or too long text, or a word that is not in it.
@@ -97,7 +108,7 @@ def read_pieces(walker: Walker, prefix: str, text: str, word: int | str | None, 
     of = " of the context" if prefix else ""
     line = f"[{', '.join(parts)}]"
     labels = tuple(tokeniser.pieces(eval(line, walker.values)))
-    words = Axis("words", labels, None if prefix else find_word(word, labels))
+    words = Axis("words", labels, None if prefix and not follows else find_word(word, labels))
     walker.step(
         f"{prefix}ids = torch.tensor({line})", f"Ids{of}",
         "The tokeniser of the model splits the text into learned sub-words, each with a number.",
@@ -109,27 +120,35 @@ def read_pieces(walker: Walker, prefix: str, text: str, word: int | str | None, 
     return words
 
 
-def embed_run(walker: Walker, model: Stack | TranslationTransformer, words: Axis, written: bool) -> str:
-    """Add the steps that compute the input of the first layer; return its name."""
+def embed_run(
+    walker: Walker,
+    model: Stack | TranslationTransformer,
+    words: Axis,
+    written: bool,
+    prefix: str = "",
+    result: str = "h",
+) -> str:
+    """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config, size = model.config, numbered("numbers", model.config.dim)
     own = isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
     scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
     factor = f" * math.sqrt({config.dim})" if scaled else ""
     table = "target_embedding" if own else "embedding"
+    of = " of the context" if prefix else ""
     name = walker.step(
-        f"embeddings = model.{table}(ids){factor}", "Embeddings",
+        f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
         "Each id selects its row of the learned table.", "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
         axes=(words, size),
     )  # fmt: skip
     if model.positions is None:
         return name
     walker.step(
-        f"positions = model.positions(torch.arange({len(words)})).double()", "Positions",
+        f"{prefix}positions = model.positions(torch.arange({len(words)})).double()", f"Positions{of}",
         f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words, size),
     )  # fmt: skip
     return walker.step(
-        "h = embeddings + positions", "Embeddings with positions", "The sum encodes the word and its position.",
-        "h_i = e_i + p_i", axes=(words, size),
+        f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words, size),
     )  # fmt: skip
 
 

@@ -14,8 +14,10 @@ from regard.studies.walkthrough.steps import Axis, Walker, numbered
 from regard.studies.walkthrough.writing import Writing
 
 
-def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int, writing: Writing) -> None:
-    """Add the step `angles` of rotary positions, (words, size).
+def measure_angles(
+    walker: Walker, rotary: Rotary, words: Axis, size: int, writing: Writing, name: str = "angles"
+) -> None:
+    """Add the step `angles`, or of another name, of rotary positions, (words, size).
 
     Raises:
         UnsupportedError: a rotation of only some components, or of neighbouring ones.
@@ -26,7 +28,7 @@ def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int, writi
         )
     speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
     walker.step(
-        f"angles = {writing.doubled(writing.angles(len(words), speeds))}", "Angles",
+        f"{name} = {writing.doubled(writing.angles(len(words), speeds))}", "Angles",
         "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
         f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=writing.axes(words, numbered("numbers", size)),
     )  # fmt: skip

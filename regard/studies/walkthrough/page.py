@@ -32,10 +32,15 @@ from regard.studies.walkthrough.tables import (
     signed_colours,
     tables,
     weight_colours,
+    whose,
 )
 
 ROW, FITTING = 10, 12  # a single row of more than FITTING columns is divided into tables of ROW columns
-NUMBERS, HEADS = 64, 16  # the most columns of numbers and the most heads shown; words are never omitted
+NUMBERS, BRIEF, HEADS = (
+    64,
+    20,
+    16,
+)  # the most columns of numbers (in a brief page) and the most heads; words are never omitted
 
 
 def to_html(walk: Walk) -> str:
@@ -49,7 +54,7 @@ def to_html(walk: Walk) -> str:
     of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
     style = files("regard.studies.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
     rules = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
-    title = f"Attention, step by step: {_text(' '.join(walk.words))}"
+    title = f"{_heading(walk)}: {_text(' '.join(walk.words))}"
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -68,13 +73,18 @@ def to_html(walk: Walk) -> str:
 
 
 def _opening(walk: Walk) -> Iterator[str]:
-    yield "<header>\n<h1>Attention, step by step</h1>"
+    yield f"<header>\n<h1>{_heading(walk)}</h1>"
     yield _word_list("The words", Axis("words", walk.words, walk.word))
     if walk.context:
         yield "<p>They attend to:</p>"
         yield _word_list("The context", Axis("words", walk.context))
-    yield f"<p>Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is shown in detail first. Every number "
-    yield "is shown, and every line of code below is the line that computed it.</p>"
+    chosen = f"Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is"
+    if walk.brief:
+        yield f"<p>{chosen} followed through every layer; open a part to see its steps. The attention weights are "
+        yield "those of all words, other numbers those of this word; JSON contains all. "
+    else:
+        yield f"<p>{chosen} shown in detail first. Every number is shown, and "
+    yield ("E" if walk.brief else "e") + "very line of code below is the line that computed it.</p>"
     settings = ", ".join(f"{_text(name)} {_text(str(value))}" for name, value in walk.settings.items())
     yield f'<p class="faint">{settings}</p>\n<details><summary>Given variables</summary>\n<table>'
     for one in walk.given:
@@ -92,27 +102,43 @@ def _sections(walk: Walk) -> Iterator[str]:
     for step in walk.steps:
         if step.section != current:
             if current is not None:
-                yield "</section>"
+                yield "</details></section>" if walk.brief else "</section>"
             section, number, current = section + 1, 0, step.section
-            yield f'<section aria-labelledby="part-{section}">\n<h2 id="part-{section}">{section}. '
-            yield f"{_text(current)}</h2>"
+            heading = f'<h2 id="part-{section}">{section}. {_text(current)}</h2>'
+            if walk.brief:
+                heading = f'<details class="part"{_opened(walk, current)}>\n<summary>{heading}</summary>'
+            yield f'<section aria-labelledby="part-{section}">\n{heading}'
         number += 1
-        yield from _step(step, f"{section}.{number}", walk.decimals)
-    yield "</section>"
+        yield from _step(step, f"{section}.{number}", walk)
+    yield "</details></section>" if walk.brief else "</section>"
 
 
-def _step(step: Step, number: str, decimals: int) -> Iterator[str]:
+def _heading(walk: Walk) -> str:
+    return "A Transformer, step by step" if walk.brief else "Attention, step by step"
+
+
+def _opened(walk: Walk, section: str) -> str:
+    """The last part, with the output, is open at first; the layers are folded."""
+    return " open" if section == walk.steps[-1].section else ""
+
+
+def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
+    brief = walk.brief and not (step.scale == "weights" and step.axes[-1].unit == "words")
+    word = whose(step) if brief else None
+    of = "" if word is None else f"; of “<bdi>{_text(word)}</bdi>”"
     name = f"step-{number.replace('.', '-')}"
     yield f'<article class="step" aria-labelledby="{name}">\n<div>'
-    yield f'<h3 id="{name}"><small>{number}</small>{_text(step.title)}</h3>\n<p>{_text(step.says)}</p>'
+    yield f'<h3 id="{name}"><small>{number}</small>{_text(step.title)}</h3>'
+    if step.says:
+        yield f"<p>{_text(step.says)}</p>"
     if step.formula:
         yield formula_mathml(step.formula)
-    yield f'<pre><code>{_code(step.line)}</code></pre>\n<p class="faint">{step.shape}</p>\n</div>\n<div>'
+    yield f'<pre><code>{_code(step.line)}</code></pre>\n<p class="faint">{step.shape}{of}</p>\n</div>\n<div>'
     if isinstance(step.value, torch.Tensor):
         deepest = largest(step)
-        all_tables = list(tables(step))
+        all_tables = list(tables(step, brief))
         for table in all_tables[:HEADS]:
-            yield from _table(table, step, deepest, decimals)
+            yield from _table(table, step, deepest, walk)
         if (more := len(all_tables) - HEADS) > 0:
             yield f'<p class="faint">… {counted(more, "more heads")}</p>'
         yield from _legend(step, deepest)
@@ -126,9 +152,10 @@ def _code(line: str) -> str:
     return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
-def _table(table: Table, step: Step, deepest: float, decimals: int) -> Iterator[str]:
+def _table(table: Table, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
     caption = f"{step.title}, {table.title}" if table.title else step.title
-    columns = kept(table.columns, NUMBERS if table.columns.unit == "numbers" else len(table.columns))
+    room = len(table.columns) if table.columns.unit == "words" else BRIEF if walk.brief else NUMBERS
+    columns = kept(table.columns, room)
     labelled = table.rows.unit != ""
     at_once = len(columns) if labelled or len(columns) <= FITTING else ROW
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}">'
@@ -139,7 +166,7 @@ def _table(table: Table, step: Step, deepest: float, decimals: int) -> Iterator[
         yield f"<thead><tr>{corner}{''.join(_heads(table.columns, some))}</tr></thead>\n<tbody>"
         for place, values in enumerate(table.values.tolist()):
             head = _head(table.rows, place, "row") if labelled else ""
-            cells = (_gap() if isinstance(at, Gap) else _cell(values[at], deepest, step, decimals) for at in some)
+            cells = (_gap() if isinstance(at, Gap) else _cell(values[at], deepest, step, walk.decimals) for at in some)
             yield f"<tr>{head}{''.join(cells)}</tr>"
         yield "</tbody>\n</table>"
     yield "</div>"

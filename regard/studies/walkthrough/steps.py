@@ -108,6 +108,7 @@ class Walk:
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
         decimals: of the numbers in text and page; JSON contains all digits.
+        brief: text and page show the numbers of the followed word only; JSON contains all.
     """
 
     words: tuple[str, ...]
@@ -118,6 +119,7 @@ class Walk:
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
     decimals: int = 3
+    brief: bool = False
 
     @property
     def chosen(self) -> str:
@@ -150,6 +152,7 @@ LANGUAGE: dict[str, Any] = {
     "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
     "BEGIN": BEGIN, "END": END,
 }  # fmt: skip
+MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -203,12 +206,14 @@ class Walker:
             )
         self.checks.append(Check(expression, name, difference))
 
-    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], decimals: int = 3) -> Walk:
+    def walk(
+        self, words: Axis, context: Axis | None, settings: dict[str, Any], decimals: int = 3, brief: bool = False
+    ) -> Walk:
         """The recorded walkthrough."""
         assert words.chosen is not None
         read = () if context is None else context.labels
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(words.labels, read, words.chosen, settings, *records, decimals)
+        return Walk(words.labels, read, words.chosen, settings, *records, decimals, brief)
 
 
 def to_json(walk: Walk) -> str:
@@ -225,7 +230,7 @@ def to_json(walk: Walk) -> str:
         "context": walk.context or None,
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
-        "given": [_given(one.name, one.says, one.value) for one in walk.given],
+        "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
         "steps": [_step(step) for step in walk.steps],
         "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
     }
@@ -247,11 +252,13 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _given(name: str, says: str, value: Any) -> dict[str, Any]:
-    """A given variable as JSON; modules and other objects as their `repr`."""
+def _given(one: Given, most: int | None) -> dict[str, Any]:
+    """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
+    record, value = {"name": one.name, "says": one.says}, one.value
     if isinstance(value, torch.Tensor):
-        return {"name": name, "says": says, "shape": list(value.shape), "value": _finite(value.tolist())}
-    return {"name": name, "says": says, "value": value if isinstance(value, str | list) else repr(value)}
+        left_out = most is not None and value.numel() > most
+        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
+    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
 
 
 def _finite(value: Any) -> Any:

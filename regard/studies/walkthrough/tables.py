@@ -110,15 +110,31 @@ class Gap:
     count: int
 
 
-def tables(step: Step) -> Iterator[Table]:
-    """The tables of a step whose value is a tensor: one, or one for each head."""
+def tables(step: Step, brief: bool = False) -> Iterator[Table]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
     assert isinstance(step.value, torch.Tensor)
-    *heads, rows, columns = step.axes if len(step.axes) > 1 else (Axis("", ("",)), *step.axes)
-    values = step.value.int() if step.value.dtype == torch.bool else step.value
+    axes, values = _followed(step) if brief else (step.axes, step.value)
+    *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
+    values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
     for title, matrix in zip(titles, values, strict=True):
         yield Table(title, rows, columns, matrix)
+
+
+def whose(step: Step) -> str | None:
+    """The word whose numbers a brief table shows; None if it shows those of all words."""
+    labels = (axis.labels[axis.chosen] for axis in step.axes if axis.chosen is not None)
+    return next(labels, None) if len(step.axes) > 1 else None
+
+
+def _followed(step: Step) -> tuple[tuple[Axis, ...], torch.Tensor]:
+    """The axes and numbers of a step for the followed word: that of the queries, or of the keys if it has no other."""
+    assert isinstance(step.value, torch.Tensor)
+    for place, axis in enumerate(step.axes):
+        if axis.chosen is not None and len(step.axes) > 1:
+            return (*step.axes[:place], *step.axes[place + 1 :]), step.value.select(place, axis.chosen)
+    return step.axes, step.value
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:

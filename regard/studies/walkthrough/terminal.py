@@ -25,6 +25,7 @@ from regard.studies.walkthrough.tables import (
     signed_colours,
     tables,
     weight_colours,
+    whose,
 )
 from regard.text.packages import needed
 from regard.text.terminal import printable
@@ -77,7 +78,7 @@ def lines(walk: Walk, width: int) -> Iterator[Line]:
             title = fitted(f"{section}  {visible(current)}", width - 4)
             yield from ([], [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")])
         number += 1
-        yield from ([], *_step(step, f"{section}.{number}", width, walk.decimals))
+        yield from ([], *_step(step, f"{section}.{number}", width, walk))
     yield from _closing(walk, width)
 
 
@@ -89,19 +90,26 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
     yield from _wrapped(said, width, "")
     yield from _wrapped(", ".join(f"{name} {value}" for name, value in walk.settings.items()), width, "dim")
     yield []
-    for one in walk.given:
-        if isinstance(one.value, torch.Tensor):
+    tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
+    if walk.brief:
+        numbers = sum(one.value.numel() for one in tensors)
+        said = f"{len(tensors)} tensors of weights with {numbers:,} numbers. The numbers of “{visible(walk.chosen)}” "
+        yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
+    for one in tensors:
+        if not walk.brief:
             yield [(f"{one.name:<7}{' × '.join(map(str, one.value.shape)):<14}{one.says}"[:width], "dim")]
 
 
-def _step(step: Step, number: str, width: int, decimals: int) -> Iterator[Line]:
+def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
     room = width - len(INDENT)
-    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}"
+    word = whose(step) if walk.brief else None
+    of = "" if word is None else f"; of “{visible(word)}”"
+    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
     if places(heading + shape) <= width:
         yield [(heading, "bold"), (shape, "dim")]
     else:
         yield from ([(heading, "bold")], [(f"  {shape}", "dim")])
-    for line in _wrapped(visible(step.says), room, ""):
+    for line in _wrapped(visible(step.says), room, "") if step.says else ():
         yield [(INDENT, ""), *line]
     if step.formula:
         yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]
@@ -112,9 +120,9 @@ def _step(step: Step, number: str, width: int, decimals: int) -> Iterator[Line]:
             yield [(INDENT, ""), *line]
         return
     deepest = largest(step)
-    shown_heads = list(tables(step))
+    shown_heads = list(tables(step, walk.brief))
     for table in shown_heads[:HEADS]:
-        yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, decimals))
+        yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:
         yield [(f"{INDENT}… {counted(more, 'more heads')}", "dim")]
 

@@ -98,8 +98,8 @@ def walk(
     >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
-    cut, text = _cut("text", text, words)
-    read, context = (None, None) if context is None else _cut("context", context, words)
+    cut, text = cut_text("text", text, words)
+    read, context = (None, None) if context is None else cut_text("context", context, words)
     yes_or_no("causal", causal), yes_or_no("columns", columns)
     heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
     if not 0 <= whole("decimals", decimals) <= 8:
@@ -138,7 +138,7 @@ def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, A
     return settings | {name: value for name, value in more.items() if value is not None}
 
 
-def _cut(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
+def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     """The words of a text, and the text as a string or list for the lines of the walkthrough."""
     given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
     if not isinstance(given, str) and kept != "all":
@@ -197,7 +197,7 @@ def walk_run(
         UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
     saved, tokeniser = load_with_tokeniser(run)
-    model = _load(saved, str(run))
+    model = load_model(saved, str(run))
     check_together(model.config.vocab_size, tokeniser)
     translates, crosses = isinstance(model, TranslationTransformer), context is not None
     if crosses and not translates:
@@ -231,7 +231,7 @@ def walk_run(
     return walker.walk(readers, seen, settings)
 
 
-def _load(saved: SavedModel, where: str) -> Model:
+def load_model(saved: SavedModel, where: str) -> Model:
     """The model in float64, so that every digit shown is correct."""
     kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
     if saved.kind not in kinds:
