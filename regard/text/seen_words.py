@@ -39,8 +39,8 @@ class SeenWords:
         distinct: how many distinct words the text had.
 
     >>> seen = SeenWords.of(["The animal didn't cross the street."])
-    >>> seen.unknown("Animal crossings: the street didn't cross The zebra.")
-    ('crossings', 'The', 'zebra')
+    >>> seen.unknown("Animal crossings: the street didn't cross the Zebra.")
+    ('crossings', 'Zebra')
     """
 
     words: frozenset[str]
