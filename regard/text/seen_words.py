@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from regard.arguments import a_string, of_kind
+from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
 from regard.text.lines import normalise
 from regard.text.vocabularies import word_units
@@ -55,8 +55,9 @@ class SeenWords:
         """
         if isinstance(lines, str):
             raise ArgumentError("lines is one string; give a list of lines, such as text.splitlines()")
+        most = whole("most", most, 1)
         tokens: Counter[str] = Counter()  # between spaces; no word crosses one
-        for line in lines:
+        for line in each("lines", lines, "an iterable of strings"):
             tokens.update(normalise(of_kind("a line", line, str, "a string")).split())
         counts: Counter[str] = Counter()
         for token, count in tokens.items():

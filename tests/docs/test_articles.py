@@ -32,7 +32,8 @@ PENDING_OPTIONS = ("--example", "--whole", "--columns", "--why", "lenses")
 # Every section of the articles, by words of its title here.
 SECTIONS = {
     "Understanding Transformers": """core concept, queries, scaled dot-product, multi-head, concatenation,
-        self-attention against cross-attention, all positions at once, long-range, depend on the input, why not before""",
+        self-attention against cross-attention, all positions at once, long-range, depend on the input,
+        why not before""",
     "Papers Explained": """scaled dot product, multi-head, two sequences, image and text, masking after the softmax,
         minus infinity, w/2 on each side, stacked layers, multi-query, grouped-query, mha and mqa, mean-pooled""",
     "from scratch": """introduction, building block, multi-head, input sentence, weight matrices, unnormalised,
