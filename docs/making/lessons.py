@@ -20,6 +20,8 @@ HEAD = """# Lessons
 Each lesson checks the claims of well-known articles about attention by running them. A lesson is a command
 (`regard lesson NAME`), a page and a test: the test suite checks every claim, and the figure shows the computed numbers.
 
+[The articles, section by section](../articles.md) lists which lesson and which command answers each of their sections.
+
 | lesson | question |
 |---|---|
 """

@@ -12,6 +12,7 @@ import typer
 from regard.cli.console import out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
+from regard.conversion.folders import is_hugging_face
 from regard.conversion.uptraining import Uptraining
 from regard.errors import RegardError
 
@@ -33,10 +34,23 @@ def kv_heads(
         raise RegardError(
             f"interrupted after {done.training.steps} of {uptraining.config.steps} steps; the same command goes on"
         )
+    pooled = METHODS_DONE.get(done.report.method)
     if as_json:
         out_json(json.dumps({**done.to_dict(), "out": str(out)}))
-        return
-    out_lines(str(done))
-    difference = done.report.difference
-    checked = "" if difference is None else f"; with its heads repeated it says the same (off by {difference:.0e})"
-    say(f"{METHODS_DONE.get(done.report.method, 'heads repeated')}{checked}; the model is in {out}")
+    else:
+        out_lines(str(done))
+        difference = done.report.difference
+        checked = "" if difference is None else f"; with its heads repeated it says the same (off by {difference:.0e})"
+        say(f"{pooled or 'heads repeated'}{checked}; the model is in {out}")
+    if pooled and done.training is None:
+        say(f"pooled heads give other outputs than the heads they were made of: {_way_to_train(model)}")
+
+
+def _way_to_train(model: Path) -> str:
+    """How a model whose heads were pooled is trained before its outputs are used."""
+    if is_hugging_face(model):
+        return "train the model where it is used before you rely on its outputs"
+    return (
+        "train the model before you rely on its outputs, by the same command into a new folder with --text FILE "
+        "--uptrain-steps N; --text FILE alone measures what was lost"
+    )

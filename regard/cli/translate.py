@@ -19,8 +19,10 @@ from regard.errors import ArgumentError
 from regard.inspection import draw_maps, look
 from regard.inspection.maps import check_attends
 from regard.text import read_lines, tidy
+from regard.text.seen_words import SeenWords
 
 LINES_AT_ONCE = 256
+MOST_NAMED = 12  # words in one remark
 
 
 def translate(
@@ -53,14 +55,31 @@ def translate(
     if by_hand:
         say("one sentence a line; end with Ctrl-D")
     lines = sentences or read_lines(sys.stdin.buffer)
+    named: set[str] = set()
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
+            _warn(translation.unknown_words, translator.words, named)
             if as_json:
                 out_json(json.dumps(_record(translation), ensure_ascii=False))
             else:
                 out_data(tidy(translation.text))
             if picture is not None:
                 _draw(translator, translation, picture)
+
+
+def _warn(words: tuple[str, ...] | None, seen: SeenWords | None, named: set[str]) -> None:
+    """Name the words of a sentence that the training never had; each is named once."""
+    new = [word for word in words or () if word not in named]
+    if not new or seen is None:
+        return
+    named.update(new)
+    more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
+    where = (
+        "in the training of this model"
+        if seen.complete
+        else f"among the {len(seen.words):,} most frequent words of its training"
+    )
+    say(f"not {where}: {', '.join(new[:MOST_NAMED])}{more}; the translation of such words is a guess")
 
 
 def _record(translation: Translation) -> dict[str, Any]:

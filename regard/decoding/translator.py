@@ -20,11 +20,18 @@ from regard.errors import ArgumentError
 from regard.models.kinds import TranslationModel, translation_model
 from regard.text import PAD, Pair, Scores, Tokeniser, score
 from regard.text.batches import batches_in_order, encode_pairs
+from regard.text.seen_words import SeenWords
+
+WORDS_FILE = "source-words.json"  # the words of the training sources, beside the weights
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation: its text, the ids of both sides (the source with END), its log-probability and score."""
+    """A translation: its text, the ids of both sides (the source with END), its log-probability and score.
+
+    `unknown_words` are the words of the source that its training never had, each once; None if the translator does not
+    store the words of its training.
+    """
 
     source: str
     text: str
@@ -33,6 +40,7 @@ class Translation:
     log_probability: float
     score: float
     finished: bool
+    unknown_words: tuple[str, ...] | None = None
 
 
 class Translator:
@@ -41,15 +49,18 @@ class Translator:
     Args:
         model: a translation model; it is put into eval mode.
         tokeniser: the tokeniser it was trained with.
+        words: the words of its training sources, by which each translation names unknown words.
 
     Raises:
         ArgumentError: the vocabulary sizes differ.
     """
 
-    def __init__(self, model: TranslationModel, tokeniser: Tokeniser) -> None:
+    def __init__(self, model: TranslationModel, tokeniser: Tokeniser, words: SeenWords | None = None) -> None:
         of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
         check_together(model.config.vocab_size, tokeniser)
-        self.model, self.tokeniser = model.eval(), tokeniser
+        if words is not None:
+            of_kind("words", words, SeenWords, "the SeenWords of the training sources, or None")
+        self.model, self.tokeniser, self.words = model.eval(), tokeniser, words
 
     @classmethod
     def load(cls, folder: str | Path) -> Translator:
@@ -59,7 +70,9 @@ class Translator:
             CheckpointError: the folder is missing, damaged, or holds no translation model.
         """
         saved, tokeniser = load_with_tokeniser(folder)
-        return cls(translation_model(saved, str(folder)), tokeniser)
+        stored = saved.extra_files.get(WORDS_FILE)  # runs of older versions have none
+        words = None if stored is None else SeenWords.from_json(stored)
+        return cls(translation_model(saved, str(folder)), tokeniser, words)
 
     def translate(
         self,
@@ -110,11 +123,12 @@ class Translator:
         return [row[0] for row in best]
 
     def _translation(self, line: str, ids: list[int], best: Hypothesis) -> Translation:
+        unknown = None if self.words is None else self.words.unknown(line)
         if not ids:
-            return Translation(line, "", (), (), 0.0, 0.0, True)
+            return Translation(line, "", (), (), 0.0, 0.0, True, unknown)
         return Translation(
             line, self.tokeniser.decode(best.ids), tuple(ids), best.ids,
-            best.log_probability, best.score, best.finished,
+            best.log_probability, best.score, best.finished, unknown,
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.inspection.terminal import visible
 from regard.inspection.watching import Span, layer_weights, merge, recorded_weights, watched
 from regard.layers.recording import Recording
+from regard.mechanisms import parse as parse_mechanism
 from regard.models import RecurrentTranslator
 from regard.models.kinds import TranslationModel
 from regard.text import BEGIN, END, PAD, Tokeniser
@@ -221,6 +222,18 @@ def check_attends(model: TranslationModel) -> None:
             "this translator has attention='none': it reads the source as one vector, so it has no attention weights; "
             "use a translator with attention, such as 'bahdanau'"
         )
+    if not has_encoder_weights(model):
+        raise UnsupportedError(
+            f"the encoder's mechanism is {model.config.encoder_mechanism}, which computes no weights, so there is "
+            f"nothing to show; softmax, linear, performer, random_feature and lsh have weights"
+        )
+
+
+def has_encoder_weights(model: TranslationModel) -> bool:
+    """Whether the self-attention of the encoder, if there is one, computes weights; Linformer's does not."""
+    if isinstance(model, RecurrentTranslator):
+        return True
+    return "weights" in parse_mechanism(model.config.encoder_mechanism).tells
 
 
 def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

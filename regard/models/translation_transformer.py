@@ -9,12 +9,16 @@ from functools import partial
 import torch
 from torch import nn
 
-from regard.arguments import of_kind
-from regard.errors import ArgumentError
+from regard.arguments import a_string, of_kind
+from regard.core.combination import check_combination
+from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.caches.base import check_rows
 from regard.layers.feed_forward import ACTIVATIONS
+from regard.mechanisms import Mechanism
+from regard.mechanisms import parse as parse_mechanism
+from regard.mechanisms.base import Sizes
 from regard.models.base import Settings, TextModel, check_step, new_positions
 from regard.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard.models.padding import align
@@ -38,6 +42,8 @@ class TranslationConfig(Settings):
         encoder_kv_heads, decoder_kv_heads, cross_kv_heads: numbers of key/value heads; `heads` by default.
         encoder_pattern, decoder_pattern, cross_pattern: allowed pairs, as text. The decoder's is ANDed with causal; the
             cross pattern compares positions of the target with positions of the source.
+        encoder_mechanism: how the scores of the encoder's self-attention become weights, as a text of
+            `regard.mechanisms.parse`. The decoder's attention is softmax.
         positions: "sinusoidal", "learned" (up to max_length) or "rotary".
         max_length: number of learned positions.
         norm: "pre" (before each part) or "post" (after it).
@@ -50,6 +56,7 @@ class TranslationConfig(Settings):
 
     Raises:
         ArgumentError: invalid sizes or choices.
+        UnsupportedError: a mechanism that does not support the encoder's pattern, padding or dropout.
 
     >>> TranslationConfig(vocab_size=100, dim=32, heads=4).hidden_dim
     128
@@ -67,6 +74,7 @@ class TranslationConfig(Settings):
     encoder_pattern: str = "full"
     decoder_pattern: str = "causal"
     cross_pattern: str = "full"
+    encoder_mechanism: str = "softmax"
     positions: str = "sinusoidal"
     max_length: int = 512
     norm: str = "pre"
@@ -97,6 +105,7 @@ class TranslationConfig(Settings):
             self.check_choice(name, choices)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
+        self._check_mechanism()
 
     def _check_pattern(self, name: str) -> None:
         """Refuse a pattern that depends on the length: it would differ alone, in a padded batch, and id by id."""
@@ -105,6 +114,33 @@ class TranslationConfig(Settings):
                 f"{name} {pattern} depends on the number of keys, so a translation would depend on the other sentences "
                 f"in its batch; use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
             )
+
+    def _check_mechanism(self) -> None:
+        """Refuse a mechanism that the encoder of this config cannot have; in a batch, padding is ANDed as a KeySpan."""
+        mechanism = parse_mechanism(a_string("encoder_mechanism", self.encoder_mechanism))
+        pattern = (parse(self.encoder_pattern) & KeySpan(0, 1)).canonical()
+        options = ["dropout"] if self.attention_dropout > 0 else []
+        check_combination(mechanism, pattern, options, ())
+        kv_heads = self.heads if self.encoder_kv_heads is None else self.encoder_kv_heads
+        if mechanism.shares_keys and kv_heads != self.heads:
+            raise ArgumentError(
+                f"{mechanism}: its queries are its keys, so encoder_kv_heads, {kv_heads}, must be heads, {self.heads}"
+            )
+        if reason := self.encoder_refusal(length=1):
+            raise UnsupportedError(reason)
+
+    def encoder_refusal(self, length: int) -> str | None:
+        """Why the encoder's mechanism cannot read sources of `length` ids, END included; None if it can.
+
+        >>> config = TranslationConfig(vocab_size=100, encoder_mechanism="linformer(length=8, rank=4)")
+        >>> config.encoder_refusal(length=8), str(config.encoder_refusal(length=9))[:45]
+        (None, 'linformer(length=8, rank=4): there are 9 keys')
+        """
+        mechanism, head_dim = parse_mechanism(self.encoder_mechanism), self.dim // self.heads
+        sizes = Sizes(batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length)
+        pattern, scale = parse(self.encoder_pattern).canonical(), mechanism.default_scale(head_dim)
+        reason = mechanism.reason_against(pattern, sizes, head_dim, scale)
+        return None if reason is None else f"{mechanism}: {reason}"
 
     @property
     def least_parameters(self) -> int:
@@ -241,7 +277,8 @@ class TranslationTransformer(TextModel):
 
     def _encoder_layer(self) -> EncoderLayer:
         config = self.config
-        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, rotates=True)
+        mechanism = parse_mechanism(config.encoder_mechanism)
+        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, True, mechanism)
         return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
 
     def _decoder_layer(self) -> DecoderLayer:
@@ -250,13 +287,16 @@ class TranslationTransformer(TextModel):
         cross = self._attention(self.cross_pattern, config.cross_kv_heads, rotates=False)
         return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
 
-    def _attention(self, pattern: Pattern, kv_heads: int | None, rotates: bool) -> MultiHeadAttention:
+    def _attention(
+        self, pattern: Pattern, kv_heads: int | None, rotates: bool, mechanism: Mechanism | None = None
+    ) -> MultiHeadAttention:
         config = self.config
         return MultiHeadAttention(
             config.dim,
             config.heads,
             kv_heads=kv_heads,
             pattern=pattern,
+            mechanism=mechanism,
             positions=Rotary() if rotates and config.positions == "rotary" else None,
             dropout=config.attention_dropout,
         )

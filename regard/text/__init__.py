@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from regard.text.lines import normalise, read_lines, tidy
 from regard.text.pairs import Pair, PairFile, Splits, read_pairs, split_by_hash
 from regard.text.scores import Scores, score
+from regard.text.seen_words import SeenWords
 from regard.text.tokenisers import BEGIN, END, PAD, UNKNOWN, Tokeniser
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "UNKNOWN",
     "BEGIN",
     "END",
+    "SeenWords",
     # batching
     "TokenBatches",
     "pad",

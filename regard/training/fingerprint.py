@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -50,6 +51,24 @@ def fingerprint(
         return json.loads(json.dumps(found, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
+
+
+def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """The fingerprint of an earlier session, with what this version of regard adds to fingerprints.
+
+    Settings of the model that the earlier version did not have take their defaults. A file that it did not write, such
+    as the list of training words, follows from the data, whose hash is compared.
+
+    >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
+    {'files': {'words.json': '0f'}}
+    """
+    full = {**before, "files": {**now.get("files", {}), **before.get("files", {})}}
+    config = getattr(model, "config", None)
+    if is_dataclass(config) and isinstance(before.get("model"), dict):
+        added = {field.name: field.default for field in fields(config) if field.default is not MISSING}
+        described = json.loads(json.dumps({**added, **before["model"].get("config", {})}, default=str))
+        full["model"] = {**before["model"], "config": described}
+    return full
 
 
 def hash_of(*parts: Sequence[Any]) -> str:

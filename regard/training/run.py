@@ -21,7 +21,7 @@ from regard.training.checkpoint import (
 from regard.training.config import TrainingConfig
 from regard.training.engine import Engine, StepSums
 from regard.training.explanation import describe_session, explain_files
-from regard.training.fingerprint import MAY_CHANGE, differences
+from regard.training.fingerprint import MAY_CHANGE, completed, differences
 from regard.training.record import Clock, Record, Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.session import Interruption
 from regard.training.task import Task
@@ -255,7 +255,8 @@ class Run:
     def _check_identity(self, checkpoint: Path) -> list[str]:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
-        if changed := differences(before["fingerprint"], self.identity.fingerprint):
+        now = self.identity.fingerprint
+        if changed := differences(completed(before["fingerprint"], now, self.model), now):
             raise CheckpointError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
                 f"the cosine, not steps); take these back, or choose another folder"

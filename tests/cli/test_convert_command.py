@@ -7,6 +7,7 @@ import pytest
 import torch
 from test_commands import regard
 
+from regard.cli.convert import _way_to_train
 from regard.conversion import load_converted
 from regard.conversion.uptraining import Losses
 from regard.decoding.loading import TOKENISER_FILE
@@ -55,6 +56,13 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
     again = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", "--json")
     assert json.loads(again.stdout)["method"] == "repeat"
+    assert b"train the model before you rely on its outputs, by the same command" in answer.stderr
+    assert b"train" not in again.stderr  # repeated heads change no output
+
+
+def test_a_folder_of_another_library_is_sent_to_where_it_is_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.cli.convert.is_hugging_face", lambda folder: True)
+    assert _way_to_train(tmp_path) == "train the model where it is used before you rely on its outputs"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +77,7 @@ def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model
     losses = found["losses"]
     assert losses["uptrained"] < losses["converted"]
     assert losses["steps"] == 20
+    assert b"rely on its outputs" not in answer.stderr
     for change in found["kv_bytes"].values():
         assert change["before"] == 8 * change["after"]
     loaded = load_converted(out, 8)  # the best model of the run, as any command reads it

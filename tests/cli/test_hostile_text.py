@@ -13,6 +13,7 @@ from regard.cli import main
 from regard.cli.app import app
 from regard.decoding import Generation, Translation, Translator
 from regard.decoding.generator import Generator
+from regard.text import SeenWords
 from regard.training import Noticed, Started
 from regard.training.recipes import Classifier
 
@@ -59,13 +60,15 @@ def assert_harmless(*texts):
 
 
 def hostile_translation(source):
-    return Translation(source, HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True)
+    return Translation(source, HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
 
 
 @pytest.fixture
 def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
-    translator = SimpleNamespace(translate=lambda lines, **_: [hostile_translation(line) for line in lines])
+    translator = SimpleNamespace(
+        translate=lambda lines, **_: [hostile_translation(line) for line in lines], words=SeenWords(frozenset(), 0)
+    )
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
     def generate(prompts, on_text=None, **_):

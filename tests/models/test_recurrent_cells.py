@@ -176,3 +176,109 @@ def test_an_input_of_another_size_is_refused_with_the_size_to_give():
 def test_layers_that_cannot_go_step_by_step_are_refused(options):
     with pytest.raises(ArgumentError, match="step by step"):
         FixedVectorCell(nn.GRU(X, H, **options))
+
+
+class Minimal(nn.Module):
+    """A cell of a user's own: s' = tanh(x W + s U)."""
+
+    input_size, hidden_size = X + M, H
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.keep = nn.Linear(X + M, H), nn.Linear(H, H)
+
+    def forward(self, x, state):
+        return torch.tanh(self.read(x) + self.keep(state))
+
+
+class WithOutput(Minimal):
+    """It returns its output beside its state, as some libraries do."""
+
+    def forward(self, x, state):
+        state = super().forward(x, state)
+        return state, state
+
+
+def attended():
+    return MemoryAttention(Additive(H, M, hidden=17)).double()
+
+
+def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are():
+    own, attention = Minimal().double(), attended()
+    torch_cell = nn.RNNCell(X + M, H).double()
+    torch_cell.load_state_dict({
+        "weight_ih": own.read.weight, "bias_ih": own.read.bias, "weight_hh": own.keep.weight, "bias_hh": own.keep.bias
+    })  # fmt: skip
+    xs, states = given()
+    start, _ = first_state("tanh")
+    outputs = [
+        cell.sequence(xs, cell.begin(start), attention.remember(states))[0]
+        for cell in (BahdanauCell(own, attention), BahdanauCell(torch_cell, attention))
+    ]
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (nn.LSTMCell, "cell is <class .*LSTMCell'>; give nn.GRUCell"),
+        (None, "cell is None; give nn.GRUCell"),
+        (nn.Linear(X, H), "cell is a Linear, which has no input_size"),
+        (nn.LSTM(X, H, batch_first=True, proj_size=2), "make it without proj_size"),
+        (nn.GRU(X, H), "needs batch_first=True"),
+        (nn.GRU(X, H, batch_first=True, bidirectional=True), "one direction"),
+    ],
+)
+def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, words):
+    for make in (
+        lambda: BahdanauCell(cell, attended()),
+        lambda: LuongCell(cell, attended(), memory_dim=M, output_dim=OUT),
+        lambda: FixedVectorCell(cell),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            make()
+
+
+def test_a_cell_that_returns_more_than_its_state_is_refused_at_the_first_step():
+    cell = BahdanauCell(WithOutput().double(), attended())
+    xs, states = given()
+    start = cell.begin(first_state("tanh")[0])
+    with pytest.raises(
+        ArgumentError, match=r"WithOutput was given a state of shape \(1, 7\) and returned \(1, 7\) and"
+    ):
+        cell(xs[:, 0], start, cell.attention.remember(states))
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "error", "words"),
+    [
+        ("lstm", torch.zeros(1, H), ArgumentError, r"state of LSTMCell is a pair \(hidden, memory\), and one tensor"),
+        ("gru", (torch.zeros(1, H), torch.zeros(1, H)), ArgumentError, "state of GRUCell is one tensor, and a pair"),
+        ("gru", None, ArgumentError, "the state is None; give a tensor"),
+        ("gru", torch.zeros(1, H + 1), ShapeError, r"shape \(1, 8\); it needs \(batch, hidden_size\), of size 7"),
+        ("2 gru", torch.zeros(1, H), ShapeError, r"it needs \(layers, batch, hidden_size\)"),
+    ],
+)
+def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, words):
+    cells = BahdanauCell(new_cell(kind, X + M), attended()), LuongCell(
+        new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True
+    )  # fmt: skip
+    for cell in cells:
+        with pytest.raises(error, match=words):
+            cell.begin(state)
+
+
+def test_tensors_in_place_of_a_state_or_a_memory_are_refused():
+    cell, (xs, states) = BahdanauCell(new_cell("gru", X + M), attended()), given()
+    start, memory = torch.zeros(1, H).double(), cell.attention.remember(states)
+    for call in (cell, LuongCell(new_cell("gru", X), attended(), memory_dim=M, output_dim=OUT)):
+        with pytest.raises(ArgumentError, match="needs the CellState that `begin`"):
+            call(xs[:, 0], start, memory)
+        with pytest.raises(ArgumentError, match="needs what `remember` returns"):
+            call(xs[:, 0], call.begin(start), states)
+    with pytest.raises(ArgumentError, match=r"needs a score of regard\.mechanisms"):
+        MemoryAttention("dot")
+    with pytest.raises(ArgumentError, match="needs a MemoryAttention"):
+        BahdanauCell(new_cell("gru", X + M), nn.MultiheadAttention(4, 2))
+    with pytest.raises(ShapeError, match=r"states have shape \(13, 3\)"):
+        cell.attention.remember(states[0])

@@ -24,6 +24,9 @@ KINDS = [
     {"encoder_pattern": "sliding_window(4)", "decoder_pattern": "causal_window(3)"},
     {"positions": "rotary", "cross_pattern": "sliding_window(6)"},
     {"decoder_pattern": "full | key_span(0, 2)", "cross_pattern": "causal | key_span(0, 3)"},
+    {"encoder_mechanism": "performer(8)", "positions": "rotary"},
+    {"encoder_mechanism": "lsh(4, 4)"},
+    {"encoder_mechanism": "linformer(16, 4)"},
 ]
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError, ShapeError
+from regard.arguments import of_kind, whole
+from regard.errors import ShapeError
 from regard.models.recurrent.memory import Memory, MemoryAttention, OneVector
+from regard.models.recurrent.wrapped import Recurrent, check_recurrent, check_returned, checked_cell
 
-Recurrent = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""The state of torch's cells, (batch, hidden), or layers, (layers, batch, hidden); a pair of these for an LSTM."""
+BEGUN = "the CellState that `begin` or an earlier step returned"
 
 
 def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
@@ -56,18 +57,27 @@ class AttentionCell(nn.Module):
 
     Args:
         cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True. Its input is x,
-            joined with the vectors that the subclass adds.
+            joined with the vectors that the subclass adds. A module of your own needs the sizes `input_size` and
+            `hidden_size`, and `cell(x, state)` must return the next state, a tensor (batch, hidden_size) or a pair.
         attention: the attention to the memory.
+
+    Raises:
+        ArgumentError: a cell that cannot run step by step.
     """
 
-    def __init__(self, cell: nn.RNNCellBase | nn.RNNBase, attention: MemoryAttention | OneVector) -> None:
+    def __init__(self, cell: nn.Module, attention: MemoryAttention | OneVector) -> None:
         super().__init__()
-        if isinstance(cell, nn.RNNBase) and (cell.bidirectional or not cell.batch_first):
-            raise ArgumentError(f"{cell} cannot run step by step; it needs batch_first=True and one direction")
-        self.cell, self.attention = cell, attention
+        needs = "a MemoryAttention, made from a score such as Dot() or Additive(...)"
+        self.attention = of_kind("attention", attention, (MemoryAttention, OneVector), needs)
+        self.cell: nn.Module = checked_cell(cell)
 
     def begin(self, recurrent: Recurrent) -> CellState:
-        """The state before the first step, given the state of the wrapped cell."""
+        """The state before the first step, given the state of the wrapped cell.
+
+        Raises:
+            ArgumentError, ShapeError: a state that the wrapped cell does not have.
+        """
+        check_recurrent(self.cell, recurrent)
         return CellState(recurrent)
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
@@ -88,7 +98,10 @@ class AttentionCell(nn.Module):
                 f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {self.cell.input_size}; "
                 f"make it with input_size={x.shape[-1]}"
             )
-        return advance(self.cell, x, recurrent)
+        after = advance(self.cell, x, recurrent)
+        if not isinstance(self.cell, nn.RNNCellBase | nn.RNNBase):
+            check_returned(self.cell, recurrent, after)
+        return after
 
     def _attend(self, query: torch.Tensor, memory: Memory, place: int) -> torch.Tensor:
         return self.attention(query[:, None], memory, place)[:, 0]  # (batch, memory_dim)
@@ -115,6 +128,7 @@ class BahdanauCell(AttentionCell):
     """
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
         context = self._attend(top(state.recurrent), memory, state.place)
         recurrent = self._advance(torch.cat([x, context], -1), state.recurrent)
         return torch.cat([top(recurrent), context], -1), CellState(recurrent, None, state.place + 1)
@@ -128,10 +142,11 @@ class FixedVectorCell(BahdanauCell):
     Source: Learning Phrase Representations using RNN Encoder-Decoder, Cho et al. 2014, section 2.2.
     """
 
-    def __init__(self, cell: nn.RNNCellBase | nn.RNNBase) -> None:
+    def __init__(self, cell: nn.Module) -> None:
         super().__init__(cell, OneVector())
 
     def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
         if not isinstance(self.cell, nn.RNNBase):
             return super().sequence(xs, state, memory)
         contexts = self.attention(xs, memory)  # (batch, length, memory_dim)
@@ -165,7 +180,7 @@ class LuongCell(AttentionCell):
 
     def __init__(
         self,
-        cell: nn.RNNCellBase | nn.RNNBase,
+        cell: nn.Module,
         attention: MemoryAttention,
         *,
         memory_dim: int,
@@ -173,16 +188,19 @@ class LuongCell(AttentionCell):
         input_feeding: bool = False,
     ) -> None:
         super().__init__(cell, attention)
-        self.combine = nn.Linear(memory_dim + cell.hidden_size, output_dim, bias=False)
+        hidden = whole("hidden_size", self.cell.hidden_size, 1)
+        self.combine = nn.Linear(memory_dim + hidden, output_dim, bias=False)
         self.input_feeding = input_feeding
 
     def begin(self, recurrent: Recurrent) -> CellState:
+        check_recurrent(self.cell, recurrent)
         hidden = top(recurrent)
         return CellState(
             recurrent, hidden.new_zeros(len(hidden), self.combine.out_features) if self.input_feeding else None
         )
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
         x = x if state.fed is None else torch.cat([x, state.fed], -1)
         recurrent = self._advance(x, state.recurrent)
         context = self._attend(top(recurrent), memory, state.place)
@@ -190,6 +208,7 @@ class LuongCell(AttentionCell):
         return output, CellState(recurrent, output if self.input_feeding else None, state.place + 1)
 
     def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
         if self.input_feeding or not isinstance(self.cell, nn.RNNBase):
             return super().sequence(xs, state, memory)
         hidden, recurrent = self.cell(xs, state.recurrent)  # steps do not depend on the attention of earlier steps

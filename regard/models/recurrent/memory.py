@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from regard.arguments import of_kind
+from regard.core.tensors import check_tensor
+from regard.errors import ShapeError
 from regard.functional import attention, attention_detail
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.mechanisms import Softmax
@@ -69,7 +72,7 @@ class MemoryAttention(RecordedLayer):
 
     def __init__(self, score: Score, window: int | None = None) -> None:
         super().__init__()
-        self.score = score
+        self.score = of_kind("score", score, Score, "a score of regard.mechanisms, such as Dot() or Additive(...)")
         self.mechanism = Softmax(score.with_projected_keys())
         self.pattern = Full() if window is None else SlidingWindow(2 * window)
         self.learned = score.new_parameters(heads=1, kv_heads=1)
@@ -78,6 +81,9 @@ class MemoryAttention(RecordedLayer):
 
     def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
         """A memory of states (batch, length, key_dim), which are also its values."""
+        check_tensor("states", states)
+        if states.dim() != 3:
+            raise ShapeError(f"states have shape {tuple(states.shape)}; give (batch, length, key_dim)")
         values = states[:, None]  # (batch, 1, length, key_dim)
         return Memory(self.score.project_keys(values, dict(self.learned)), values, live)
 
@@ -92,6 +98,7 @@ class MemoryAttention(RecordedLayer):
         Returns:
             (batch, q_len, value_dim).
         """
+        of_kind("memory", memory, Memory, "what `remember` returns for the states to attend to")
         q = queries[:, None]  # (batch, 1, q_len, query_dim)
         options: dict[str, Any] = {"mechanism": self.mechanism}
         options["parameters"] = {name: self.learned[name] for name in self.needed}

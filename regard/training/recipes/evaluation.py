@@ -10,6 +10,7 @@ from typing import Any
 
 from regard.decoding import Evaluation, Translator, evaluate
 from regard.inspection import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
+from regard.inspection.maps import has_encoder_weights
 from regard.models import TranslationTransformer
 from regard.text import read_pairs
 from regard.text.pronouns import (
@@ -179,7 +180,7 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     firsts = translate([first.source for first, _ in contrast])
     seconds = translate([second.source for _, second in contrast])
     head = agreement = None
-    if isinstance(model, TranslationTransformer):
+    if isinstance(model, TranslationTransformer) and has_encoder_weights(model):
         head = choose_head(model, tokeniser, make_split("valid", PRONOUN_COUNTS["valid"], seed))
         agreement = referent_agreement(model, tokeniser, test, head)
     return PronounReport(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.decoding import Translation, Translator
-from regard.errors import ArgumentError, RegardError
+from regard.decoding.translator import WORDS_FILE
+from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.inspection import draw_maps, look
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
@@ -23,6 +25,7 @@ from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard.text.batches import TokenBatches, TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training.config import TrainingConfig, setting
 from regard.training.fingerprint import hash_of
@@ -49,7 +52,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "none": RECURRENT,
 }
 OF_THE_TRANSFORMER = (
-    "attention", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
+    "attention", "mechanism", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
     "gradient_checkpointing",
 )  # fmt: skip
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
@@ -83,6 +86,7 @@ class TranslationTraining(Recipe):
             valid: validation pairs; without them they are split off by a hash of the source.
             model: what is trained: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.
+            mechanism: how weights come about in the encoder: softmax, linear, 'performer(features=64)', ...
             decoder_attention: pattern of the decoder, ANDed with causal.
             cross_attention: pattern from decoder to encoder.
             layers: layers of encoder and decoder each.
@@ -98,6 +102,7 @@ class TranslationTraining(Recipe):
 
         model: str = setting("transformer")
         attention: str = setting(TranslationConfig.encoder_pattern, metavar="PATTERN")
+        mechanism: str = setting(TranslationConfig.encoder_mechanism, metavar="NAME")
         decoder_attention: str = setting(TranslationConfig.decoder_pattern, metavar="PATTERN")
         cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
         layers: int = setting(3, least=1)
@@ -133,8 +138,8 @@ class TranslationTraining(Recipe):
                 **sizes, hidden_dim=self.hidden or 4 * self.dim, heads=self.heads, norm=self.norm,
                 positions=self.positions, gradient_checkpointing=self.gradient_checkpointing,
                 encoder_kv_heads=self.kv_heads, decoder_kv_heads=self.kv_heads, cross_kv_heads=self.kv_heads,
-                encoder_pattern=self.attention, decoder_pattern=self.decoder_attention,
-                cross_pattern=self.cross_attention,
+                encoder_pattern=self.attention, encoder_mechanism=self.mechanism,
+                decoder_pattern=self.decoder_attention, cross_pattern=self.cross_attention,
             )  # fmt: skip
 
         def new_model(self, vocab_size: int) -> TranslationModel:
@@ -193,6 +198,7 @@ class TranslationTraining(Recipe):
         config, data, tokeniser = self.config, self.data, self.tokeniser
         torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
+        _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
         task = TranslationTask(
             data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
             label_smoothing=config.label_smoothing, seed=config.seed, **share_of_work(),
@@ -205,6 +211,7 @@ class TranslationTraining(Recipe):
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
             samples=_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
+            files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
         )  # fmt: skip
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
         return training
@@ -214,6 +221,15 @@ def check_model(model: object) -> None:
     """Raise an ArgumentError unless there is such a model."""
     if model not in MODELS:
         raise ArgumentError(f"model {model!r} does not exist; there are {', '.join(MODELS)}")
+
+
+def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: Tokeniser) -> None:
+    """Raise an UnsupportedError if the encoder's mechanism cannot read some source that training would learn from."""
+    if isinstance(model, RecurrentTranslator) or model.config.encoder_refusal(LONGEST_PAIR) is None:
+        return  # the mechanism reads sources of any length
+    fitting = [length for source in sources if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR]
+    if fitting and (reason := model.config.encoder_refusal(max(fitting))):
+        raise UnsupportedError(f"the longest source has {max(fitting)} ids with its end, and {reason}")
 
 
 def _judge(folder: Path, result: TrainingResult) -> str | None:
@@ -235,7 +251,8 @@ class TranslationTask:
         label_smoothing: share of the probability that is spread over all ids.
         seed: of the order of the batches.
         world, rank: how many processes train together, and which this is.
-        longest: pairs with more ids on a side are left out of training; how many is in `left_out`.
+        longest: pairs with more ids on a side are left out of training; `left_out` counts them, and `learned` has the
+            others.
 
     Source of the smoothing: Szegedy et al. 2016, section 7.
 
@@ -260,7 +277,9 @@ class TranslationTask:
             raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
         longest = min(longest, batch_tokens)
         pairs = encode_pairs(train, tokeniser)
-        self._train = [pair for pair in pairs if max(map(len, pair)) < longest]
+        fits = [max(map(len, pair)) < longest for pair in pairs]
+        self._train = list(compress(pairs, fits))
+        self.learned = list(compress(train, fits))
         self.left_out = len(pairs) - len(self._train)
         if not self._train:
             raise ArgumentError(
