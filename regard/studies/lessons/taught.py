@@ -170,6 +170,7 @@ _ALL = (
     Lesson(
         "fixed_vector", "A sentence in one vector", "Why does an encoder-decoder without attention fail with length?"
     ),
+    Lesson("complexity", "The complexity table", "What does each kind of layer cost when the text gets longer?"),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
