@@ -43,7 +43,7 @@ def chosen(name, run):
 def test_there_are_as_many_as_listed_with_a_question_each():
     assert list(LESSONS) == [
         "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "linear",
-        "recurrent", "fixed_vector", "complexity", "one_head", "heads", "referent"
+        "recurrent", "fixed_vector", "complexity", "one_head", "transfer", "heads", "referent"
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 
