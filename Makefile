@@ -59,6 +59,7 @@ bench: $(READY)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
 	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
+	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.

@@ -1,13 +1,16 @@
 """Compares decoders with and without attention by the length of the source, at small scale.
 
-python benchmarks/length_story.py [--seeds 0 1 2] [--steps 1200] [--out DIR]
+python benchmarks/length_story.py [--seeds 0 1 2] [--steps 1200] [--models none transformer] [--out DIR]
 
-The task is to reverse texts of 3 to 12 symbols out of 20. The encoder is a bidirectional GRU, the decoder a GRU with or
-without attention; without it the whole source must fit into one vector. Each finished model is stored, so the command
-can be stopped and repeated. The promise: with attention at least 0.8 of the longest training texts are right, without
-it at most 0.1. Bahdanau and Luong are not ranked, since their order beyond the training lengths varies with the seed.
+The task is to reverse texts of 3 to 12 symbols out of 20. In three models the encoder is a bidirectional GRU and the
+decoder a GRU with or without attention; without it the whole source must fit into one vector. The fourth is a
+Transformer of about as many parameters. Each finished model is stored, so the command can be stopped and repeated. The
+promise: with attention at least 0.8 of the longest training texts are right, without it at most 0.1. Models with
+attention are not ranked, since their order beyond the training lengths varies with the seed.
 
-Source: Bahdanau et al. 2015, section 5.1 and figure 2.
+The report of the default folder is also written for `regard lesson fixed_vector`.
+
+Source: Bahdanau et al. 2015, section 5.1 and figure 2; Vaswani et al. 2017, section 3.
 """
 
 import argparse
@@ -26,16 +29,19 @@ import torch
 import torch.nn.functional as F
 
 from regard.decoding import greedy_search
-from regard.models import RecurrentTranslator
+from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.recurrent import RecurrentConfig
+from regard.models.translation_transformer import TranslationConfig
+from regard.studies.lessons.report import write_report
 from regard.text import BEGIN, END, PAD
 from regard.text.batches import pad
 
-ATTENTIONS = ("none", "bahdanau", "luong-general")
+MODELS = ("none", "bahdanau", "luong-general", "transformer")
 SYMBOLS, FIRST = 20, 4  # ids 0 to 3 are special
 SHORTEST, LONGEST = 3, 12  # lengths of the training texts
 LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
 WITH, WITHOUT = 0.8, 0.1  # promised shares at the longest training length
+Model = RecurrentTranslator | TranslationTransformer
 HERE = Path(__file__).parent / "results" / "length_story_cpu"
 
 
@@ -55,41 +61,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
     recipe = Recipe(steps=asked.steps)
     asked.out.mkdir(parents=True, exist_ok=True)
     rows = kept_rows(asked.out / "length_story.json", recipe)
     for seed in asked.seeds:
-        for attention in asked.attentions:
-            if not any(row["attention"] == attention and row["seed"] == seed for row in rows):
-                rows.append(measure(attention, seed, recipe))
+        for name in asked.models:
+            if not any(row["model"] == name and row["seed"] == seed for row in rows):
+                rows.append(measure(name, seed, recipe))
                 print(rows[-1], file=sys.stderr)
                 write(asked.out, recipe, rows)
+                if asked.out == HERE:
+                    write_report("length_story", "python benchmarks/length_story.py", contents(recipe, rows))
     write(asked.out, recipe, rows)
     print(asked.out / "length_story.md")
 
 
-def measure(attention: str, seed: int, recipe: Recipe) -> dict[str, Any]:
+def measure(name: str, seed: int, recipe: Recipe) -> dict[str, Any]:
     """Train one model and measure the share of texts of each length that it reverses without a mistake."""
     began = time.process_time()
-    model = learn(attention, seed, recipe)
+    model = learn(name, seed, recipe)
     seconds = time.process_time() - began
-    accuracy = {str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS}
-    return {"attention": attention, "seed": seed, "accuracy": accuracy, "cpu_seconds": round(seconds, 1)}
+    return {
+        "model": name, "seed": seed, "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "accuracy": {str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS},
+        "cpu_seconds": round(seconds, 1),
+    }  # fmt: skip
 
 
-def learn(attention: str, seed: int, recipe: Recipe) -> RecurrentTranslator:
-    torch.manual_seed(seed)
-    model = RecurrentTranslator(
-        RecurrentConfig(
-            vocab_size=FIRST + SYMBOLS, dim=recipe.dim, hidden=recipe.hidden, attention=attention, dropout=0.0
+def new_model(name: str, recipe: Recipe) -> Model:
+    """An untrained model; the Transformer has about as many parameters as the recurrent models."""
+    vocab_size = FIRST + SYMBOLS
+    if name == "transformer":
+        return TranslationTransformer(
+            TranslationConfig(vocab_size=vocab_size, dim=recipe.dim, hidden_dim=2 * recipe.dim, dropout=0.0)
         )
+    return RecurrentTranslator(
+        RecurrentConfig(vocab_size=vocab_size, dim=recipe.dim, hidden=recipe.hidden, attention=name, dropout=0.0)
     )
+
+
+def learn(name: str, seed: int, recipe: Recipe) -> Model:
+    torch.manual_seed(seed)
+    model = new_model(name, recipe)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
-    generator = torch.Generator().manual_seed(seed)  # the same texts in the same order for every attention
+    generator = torch.Generator().manual_seed(seed)  # the same texts in the same order for every model
     for _ in range(recipe.steps):
         texts = reversible(recipe.batch, SHORTEST, LONGEST, generator)
         backwards = [text[::-1] for text in texts]
@@ -103,7 +122,7 @@ def learn(attention: str, seed: int, recipe: Recipe) -> RecurrentTranslator:
     return model.eval()
 
 
-def sequence_accuracy(model: RecurrentTranslator, length: int, count: int) -> float:
+def sequence_accuracy(model: Model, length: int, count: int) -> float:
     """The share of new texts of a length that greedy search reverses without a mistake."""
     texts = reversible(count, length, length, torch.Generator().manual_seed(1_000_003 + length))
     outputs = greedy_search(model, sources(texts), max_length=length + 2)
@@ -131,8 +150,8 @@ def kept_rows(path: Path, recipe: Recipe) -> list[dict[str, Any]]:
 def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
     """Whether every seed keeps the promise, and a sentence with the figures."""
     at = str(LONGEST)
-    attentive = [row["accuracy"][at] for row in rows if row["attention"] != "none"]
-    alone = [row["accuracy"][at] for row in rows if row["attention"] == "none"]
+    attentive = [row["accuracy"][at] for row in rows if row["model"] != "none"]
+    alone = [row["accuracy"][at] for row in rows if row["model"] == "none"]
     if not attentive or not alone:
         return False, "nothing to compare yet"
     kept = min(attentive) >= WITH and max(alone) <= WITHOUT
@@ -142,9 +161,13 @@ def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
     )
 
 
+def contents(recipe: Recipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"recipe": asdict(recipe), "rows": rows}
+
+
 def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
     """The report and its numbers."""
-    (out / "length_story.json").write_text(json.dumps({"recipe": asdict(recipe), "rows": rows}, indent=1) + "\n")
+    (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
     lines = [
         "# The length story",
         "",
@@ -152,20 +175,22 @@ def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
         f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
         "median over seeds (lowest to highest).",
         "",
-        f"| attention | {' | '.join(f'length {length}' for length in LENGTHS)} | CPU seconds | seeds |",
-        "|---" * (len(LENGTHS) + 3) + "|",
+        f"| model | {' | '.join(f'length {length}' for length in LENGTHS)} | parameters | CPU seconds | seeds |",
+        "|---" * (len(LENGTHS) + 4) + "|",
     ]
-    for attention in ATTENTIONS:
-        own = [row for row in rows if row["attention"] == attention]
+    for name in MODELS:
+        own = [row for row in rows if row["model"] == name]
         if own:
             cells = [spread([row["accuracy"][str(length)] for row in own]) for length in LENGTHS]
             seconds = statistics.median(row["cpu_seconds"] for row in own)
-            lines.append(f"| {attention} | {' | '.join(cells)} | {seconds:.0f} | {len(own)} |")
+            size = f"{own[0]['parameters']:,}"
+            lines.append(f"| {name} | {' | '.join(cells)} | {size} | {seconds:.0f} | {len(own)} |")
     lines += [
         "",
         f"Promise {verdict(rows)[1]}.",
         "",
-        f"Length {LENGTHS[-1]} does not occur in training. Bahdanau and Luong are not ranked against each other.",
+        f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
+        "Models with attention are not ranked against each other.",
         "",
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads.",

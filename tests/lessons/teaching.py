@@ -32,7 +32,7 @@ def without_timing(monkeypatch):
         with torch.no_grad():
             return {name: (call(), 1.0)[1] for name, call in calls.items()}
 
-    for module in ("grouped", "linear"):
+    for module in ("grouped", "linear", "recurrent"):
         monkeypatch.setattr(f"regard.studies.lessons.{module}.milliseconds", at_once)
 
 

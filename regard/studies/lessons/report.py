@@ -59,7 +59,11 @@ def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
     """Write a report with today's date and this machine, and return its path."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {versions}"
-    report = Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
+    return store_report(name, Report(command=command, day=f"{date.today()}", machine=machine, figures=figures))
+
+
+def store_report(name: str, report: Report) -> Path:
+    """Write a report as it is, such as one that was measured elsewhere, and return its path."""
     path = REPORTS / f"{name}.json"
     path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

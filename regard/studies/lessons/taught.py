@@ -167,6 +167,13 @@ _ALL = (
     Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before or after it updates its state?", TEXT),
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("imprecise", "Where articles are imprecise", "Which sentences of the articles need a word more?"),
+    Lesson("recurrent", "Why not recurrent", "Why did attention replace recurrent networks?"),
+    Lesson(
+        "fixed_vector", "A sentence in one vector", "Why does an encoder-decoder without attention fail with length?"
+    ),
+    Lesson("complexity", "The complexity table", "What does each kind of layer cost when the text gets longer?"),
+    Lesson("one_head", "One head or many", "What can several narrow heads do that one wide head cannot?"),
+    Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )

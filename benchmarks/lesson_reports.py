@@ -1,0 +1,104 @@
+"""Copies the figures that lessons read from benchmarks/results into the package, which benchmarks are not part of.
+
+python benchmarks/lesson_reports.py [NAME ...]
+
+Run it after a benchmark. The date of a copy is the day on which its results were committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regard.studies.bench.complexity.measuring import EFFORTS
+from regard.studies.bench.complexity.report import read_row
+from regard.studies.bench.complexity.rows import ROWS
+from regard.studies.lessons.report import Report, store_report
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def of_transfer() -> Report:
+    measured, day = _read("transfer_cpu/transfer.json")
+    kept = ("recipe", "hidden_words", "records", "verdicts")
+    return _report(measured, day, {name: measured[name] for name in kept})
+
+
+def of_complexity() -> Report:
+    """The fitted exponents of time instead of every measurement."""
+    measured, day = _read("complexity_cpu/complexity.json")
+    records, rows = measured["cases"], {}
+    for name, record in records.items():
+        reading = read_row(ROWS[name], record, records.get(ROWS[name].exact), EFFORTS[False].trusted)
+        rows[name] = {
+            "exponent": reading.time.found,
+            "promised": reading.time.promised,
+            "lengths": list(reading.time.lengths),
+            "cheaper_from": reading.crossover,
+        }
+    return _report(measured, day, rows)
+
+
+def of_one_head() -> Report:
+    """Two comparisons of translators: one head or eight, and eight heads with fewer key/value heads."""
+    compared, day = _read("compare_cpu/one_or_eight/compare.json")
+    fewer, _ = _read("compare_cpu/heads/compare.json")
+    figures = {
+        name: [
+            {"name": row["name"], "parameters": row["parameters"], "exact_match": row["quality"]["exact match"],
+             "cpu_seconds": row["spent"]["cpu_seconds"]}
+            for row in one["rows"]
+        ]
+        for name, one in (("heads", compared), ("kv_heads", fewer))
+    }  # fmt: skip
+    return Report(
+        command=_compare(compared["asked"]), day=day, machine="a CPU; its type was not recorded", figures=figures
+    )
+
+
+REPORTS: dict[str, Callable[[], Report]] = {
+    "transfer": of_transfer,
+    "complexity": of_complexity,
+    "one_head": of_one_head,
+}
+
+
+def _report(measured: dict[str, Any], day: str, figures: dict[str, Any]) -> Report:
+    here = measured["environment"]
+    machine = f"{here['processor']}, {here['cores']} cores, {here['threads']} threads, torch {here['torch']}"
+    return Report(command=measured["command"], day=day, machine=machine, figures=figures)
+
+
+def _read(name: str) -> tuple[dict[str, Any], str]:
+    """The results in a file, and the day on which they were committed."""
+    path = RESULTS / name
+    log = ["git", "log", "-1", "--format=%cs", "--", path.name]
+    day = subprocess.run(log, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip()
+    return json.loads(path.read_text("utf-8")), day
+
+
+def _compare(asked: dict[str, Any]) -> str:
+    """The command of a comparison of numbers of heads, from its settings."""
+    own, (data,) = asked["own"], asked["data"]
+    heads = ",".join(map(str, own["heads"]))
+    return (
+        f"regard compare --data {data} --models {','.join(own['models'])} --heads {heads} --equal-parameters "
+        f"--dim {asked['dim']} --layers {asked['layers']} --steps {asked['steps']}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", default=list(REPORTS))
+    for name in parser.parse_args().names:
+        if name not in REPORTS:
+            parser.error(f"there is no {name!r}; there are {', '.join(REPORTS)}")
+        print(store_report(name, REPORTS[name]()))
+
+
+if __name__ == "__main__":
+    main()
