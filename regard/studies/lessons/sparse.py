@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WINDOW, GLOBALS, RANDOM = 8, 1, 3  # neighbours, global words, and random words of each word
 DRAWN = 64  # words in the drawn masks
-LAYERED = (64, 256, 576)  # lengths whose layers are counted: squares
+LAYERED = (64, 144, 256)  # lengths whose layers are counted: squares
 COUNTED = (16, 64, 256, 1024)  # lengths whose pairs are counted: squares, each 4 times the one before
 DIM = 16
 EXACT = 1e-12

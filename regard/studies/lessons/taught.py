@@ -167,6 +167,7 @@ _ALL = (
     Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before or after it updates its state?", TEXT),
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
+    Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
