@@ -174,6 +174,8 @@ _ALL = (
     Lesson("complexity", "The complexity table", "What does each kind of layer cost when the text gets longer?"),
     Lesson("one_head", "One head or many", "What can several narrow heads do that one wide head cannot?"),
     Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
+    Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
+    Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
