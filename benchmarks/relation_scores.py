@@ -19,9 +19,9 @@ from regard.inspection.relations import (
     looks_of,
     random_labels,
     score_relation,
-    share,
 )
 from regard.inspection.texts import TextMaps, TextModel, look_text
+from regard.inspection.watching import merge
 from regard.text import Tokeniser
 
 FEWEST_LINKS, FEWEST_DOCUMENTS = 50, 10  # in the test texts; relations with fewer are not scored
@@ -109,13 +109,14 @@ def _figures(name: str, valid: Gathered, test: Gathered) -> dict[str, Any]:
         (valid.looks(name, "untrained"), test.looks(name, "untrained")),
     )  # fmt: skip
     looks, drawn = test.looks(name, "trained"), test.looks(name, "random")
-    control = share(drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance, drawn.groups)
+    over = drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance
+    error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(drawn)  # exact: labels are drawn one by one
     near = test.parts.get((name, "neighbours"))
     return {
         **score_figures(scored), "documents": len(looks.groups.unique()),
         "every_head": torch.round(looks.hits.double().mean(0), decimals=3).tolist(),
         "neighbours": round(float(join(near).of_head(scored.head).mean()), 4) if near else None,
-        "random_labels": {"chance": round(float(drawn.chance.mean()), 4), **share_figures(control, "over_chance")},
+        "random_labels": {"over_chance": round(float(over.mean()), 4), "error": round(error, 4)},
     }  # fmt: skip
 
 
@@ -142,22 +143,24 @@ def sentence_figures(model: TextModel, tokeniser: Tokeniser, heads: Sequence[tup
         chosen = {f"{layer}.{head}": rounded(maps.weights[layer, head]) for layer, head in heads}
         figures[name] = {
             "words": list(maps.words), "pieces": [len(ids) for _, ids in maps.spans], "maps": chosen,
-            "received": rounded(received(maps.weights, maps.causal)), "mean": rounded(maps.weights.mean((0, 1))),
+            "received": rounded(received(maps)), "mean": rounded(maps.weights.mean((0, 1))),
         }  # fmt: skip
     return {"sentences": figures, "it": it_figures(model, tokeniser)}
 
 
-def received(weights: torch.Tensor, causal: bool) -> torch.Tensor:
+def received(maps: TextMaps) -> torch.Tensor:
     """The mean weight on each word from the others that may look at it, over all heads, as a multiple of uniform.
 
-    1 is what every word would receive if each query gave all its keys, itself included, the same weight.
+    1 is what a word receives if each query gives all its ids the same weight; a word of several sub-words has several
+    ids, so its weight alone would be larger. The result has shape (words,); 0 if no other word may look at it.
     """
-    length = weights.shape[-1]
-    keys = torch.arange(1, length + 1) if causal else torch.full((length,), length)  # of each query
-    relative = weights.mean((0, 1)) * keys[:, None]
-    others = ~torch.eye(length, dtype=torch.bool)
-    allowed = others & (torch.ones(length, length).tril().bool() if causal else others)
-    return (relative * allowed).sum(0) / allowed.sum(0).clamp(min=1)
+    ids = maps.piece_weights.shape[-1]
+    alike = torch.ones(ids, ids).tril() if maps.causal else torch.ones(ids, ids)
+    uniform = merge(alike / alike.sum(1, keepdim=True), maps.spans, maps.spans)  # (words, words)
+    others = 1 - torch.eye(len(maps.words))
+    others = others.tril() if maps.causal else others
+    relative = maps.weights.mean((0, 1)) / uniform.clamp(min=1e-9)
+    return (relative * others).sum(0) / others.sum(0).clamp(min=1)
 
 
 def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
@@ -176,6 +179,11 @@ def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
         "wrong_in_both": int((~prefers[0] & prefers[1]).sum()),
         "largest_change": round(float((rows[0] - rows[1]).abs().max()), 6) if same else None,
     }
+
+
+def spread(texts: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
+    """At most that many texts, evenly over all."""
+    return [texts[len(texts) * place // most] for place in range(most)] if len(texts) > most else list(texts)
 
 
 def rounded(values: torch.Tensor, digits: int = 3) -> Any:

@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from library_text import PARTS, Document, library_documents
-from relation_scores import Gathered, relation_figures, sentence_figures, texts_of
+from relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
 
 from regard.models import LanguageConfig, LanguageModel
 from regard.models.encoder import EncoderConfig, TextEncoder
@@ -53,9 +53,10 @@ class Recipe:
     encoder_steps: int = 3_400
     learning_rate: float = 3e-3
     dropout: float = 0.1
+    texts: int = 200  # of each part, to choose heads and to score them
 
 
-QUICK = Recipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10)
+QUICK = Recipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
 
 
 def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | TextEncoder:
@@ -71,7 +72,7 @@ def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | Tex
 
 
 def trained(
-    kind: str, recipe: Recipe, tokeniser: Tokeniser, parts: dict[str, list[str]], folder: Path
+    kind: str, recipe: Recipe, tokeniser: Tokeniser, parts: dict[str, list[str]], folder: Path, minutes: float | None
 ) -> tuple[LanguageModel | TextEncoder, TrainingResult]:
     """The trained model of a kind with its result; a training that was stopped continues."""
     model = new_model(kind, recipe, tokeniser.vocab_size)
@@ -84,7 +85,7 @@ def trained(
     )
     config = TrainingConfig(
         steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
-        weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED,
+        weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
     )  # fmt: skip
     result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=told)
     if result.stopped == "interrupted":
@@ -98,13 +99,18 @@ def told(event: Any) -> None:
         print(event, flush=True)
 
 
-def measure(kind: str, recipe: Recipe, tokeniser: Tokeniser, documents: list[Document], work: Path) -> dict[str, Any]:
+def measure(
+    kind: str, recipe: Recipe, tokeniser: Tokeniser, documents: list[Document], work: Path, minutes: float | None
+) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
     parts = {part: [one for one in documents if one.part == part] for part in PARTS}
-    model, result = trained(kind, recipe, tokeniser, {part: [one.text for one in parts[part]] for part in parts}, work)
+    texts = {part: [one.text for one in parts[part]] for part in parts}
+    model, result = trained(kind, recipe, tokeniser, texts, work, minutes)
     untrained = new_model(kind, recipe, tokeniser.vocab_size)
     valid, test = (
-        Gathered((model, untrained), tokeniser, list(texts_of(parts[part], tokeniser, LENGTH - 2)))
+        Gathered(
+            (model, untrained), tokeniser, spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts)
+        )
         for part in ("valid", "test")
     )
     relations = relation_figures(valid, test)
@@ -135,6 +141,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md and relations.json")
     parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model; keeps no report")
+    parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     recipe = QUICK if asked.quick else Recipe()
@@ -143,7 +150,11 @@ def main() -> None:
     figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}
     print(figures["corpus"], flush=True)
     for kind in asked.kinds:
-        figures["models"][kind] = measure(kind, recipe, tokeniser, documents, asked.work / kind)
+        kept = asked.work / f"{kind}.json"
+        if not kept.exists():
+            measured = measure(kind, recipe, tokeniser, documents, asked.work / kind, asked.minutes)
+            kept.write_text(json.dumps(measured), encoding="utf-8")
+        figures["models"][kind] = json.loads(kept.read_text(encoding="utf-8"))
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "relations.md").write_text(page(figures), encoding="utf-8")
     (asked.out / "relations.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
