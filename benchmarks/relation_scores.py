@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from library_text import Document
 
+from benchmarks.library_text import Document
 from regard.inspection.english import ALL, BACK, PIECES, SPECIAL, piece_links, relations_in
 from regard.inspection.relations import (
     Link,

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from library_text import PARTS, Document, library_documents
-from relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-
+from benchmarks.library_text import PARTS, Document, library_documents
+from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
 from regard.models import LanguageConfig, LanguageModel
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.studies.lessons.report import write_report

@@ -167,6 +167,7 @@ _ALL = (
     Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before or after it updates its state?", TEXT),
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
+    Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
