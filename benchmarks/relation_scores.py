@@ -32,6 +32,7 @@ SENTENCES = {
     "tired": "The animal didn't cross the street because it was too tired.",
     "congested": "The animal didn't cross the street because it was too congested.",
 }
+DRAWN = ("fox", "cat", "tired")  # those whose maps are kept
 
 
 def texts_of(documents: Sequence[Document], tokeniser: Tokeniser, longest: int) -> Iterator[tuple[int, str]]:
@@ -140,10 +141,11 @@ def sentence_figures(model: TextModel, tokeniser: Tokeniser, heads: Sequence[tup
     figures = {}
     for name, sentence in SENTENCES.items():
         maps = look_text(model, tokeniser, sentence)
-        chosen = {f"{layer}.{head}": rounded(maps.weights[layer, head]) for layer, head in heads}
+        drawn = heads if name in DRAWN else ()
+        chosen = {f"{layer}.{head}": rounded(maps.weights[layer, head]) for layer, head in drawn}
         figures[name] = {
             "words": list(maps.words), "pieces": [len(ids) for _, ids in maps.spans], "maps": chosen,
-            "received": rounded(received(maps)), "mean": rounded(maps.weights.mean((0, 1))),
+            "received": rounded(received(maps)),
         }  # fmt: skip
     return {"sentences": figures, "it": it_figures(model, tokeniser)}
 

@@ -23,7 +23,7 @@ from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
 from regard.models import LanguageConfig, LanguageModel
 from regard.models.encoder import EncoderConfig, TextEncoder
-from regard.studies.lessons.report import write_report
+from regard.studies.lessons.report import REPORTS, write_report
 from regard.text import Tokeniser
 from regard.training import TrainingConfig, TrainingResult, train
 from regard.training.recipes import LanguageTask, MaskedWordTask
@@ -113,7 +113,7 @@ def measure(
     heads = sorted({tuple(one["head"]) for one in relations.values()})
     return {
         "layers": recipe.layers, "heads": recipe.heads, "parameters": sum(p.numel() for p in model.parameters()),
-        "steps": result.steps, "ids_read": result.tokens, "cpu_seconds": round(result.cpu_seconds),
+        "steps": result.steps, "predicted": result.tokens, "cpu_seconds": round(result.cpu_seconds),
         "valid_loss": round(result.valid_loss or float("nan"), 3), "ids": {"valid": valid.ids, "test": test.ids},
         "relations": relations, **sentence_figures(model, tokeniser, heads),
     }  # fmt: skip
@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md and relations.json")
+    parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md")
     parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model; keeps no report")
     parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
@@ -153,8 +153,8 @@ def main() -> None:
         figures["models"][kind] = json.loads(kept.read_text(encoding="utf-8"))
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "relations.md").write_text(page(figures), encoding="utf-8")
-    (asked.out / "relations.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     if not asked.quick and asked.kinds == list(KINDS):
+        REPORTS.mkdir(exist_ok=True)
         print(write_report("relations", "python benchmarks/relations.py", figures))
     print(page(figures))
 
@@ -163,9 +163,12 @@ def page(figures: dict[str, Any]) -> str:
     """The scores as a page of Markdown."""
     lines = ["# Relations between words, by head", "", "`python benchmarks/relations.py`", ""]
     for kind, model in figures["models"].items():
-        lines += [f"## {kind}", "", f"{model['steps']:,} steps, {model['ids_read']:,} ids, {model['cpu_seconds']} CPU "
-                  f"seconds, validation loss {model['valid_loss']} nats. {model['layers']} layers of {model['heads']} "
-                  f"heads.", ""]  # fmt: skip
+        lines += [f"## {kind}", ""]
+        lines += [
+            f"{model['layers']} layers of {model['heads']} heads. {model['steps']:,} steps, {model['predicted']:,} ids "
+            f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
+            "",
+        ]
         lines += [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
         lines += [f"| {' | '.join(row(name, one))} |" for name, one in model["relations"].items()]
         lines.append("")

@@ -27,6 +27,7 @@ def test_the_report_is_whole(kind):
     model = MODELS[kind]
     shape = (model["layers"], model["heads"])
     assert set(model["relations"]) <= set(BACK if kind == "causal" else ALL)
+    assert REPORT.figures["corpus"]["test"]["documents"] < REPORT.figures["corpus"]["train"]["documents"]
     for one in model["relations"].values():
         layer, head = one["head"]
         every = torch.tensor(one["every_head"])
@@ -35,7 +36,7 @@ def test_the_report_is_whole(kind):
         assert one["links"] >= one["documents"] >= 10
         for baseline, value in one["baselines"].items():
             assert one["margins"][baseline]["mean"] == pytest.approx(one["share"] - value, abs=2e-4)
-        for shown in model["sentences"].values():
+        for shown in (model["sentences"][name] for name in ("fox", "cat", "tired")):
             weights = torch.tensor(shown["maps"][f"{layer}.{head}"])
             assert weights.shape == (len(shown["words"]),) * 2
             torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)), atol=0.02, rtol=0)
@@ -67,6 +68,35 @@ def test_a_head_at_a_fixed_distance_must_look_there_and_not_be_better(monkeypatc
     for change in (rarely, better):
         with_figures(monkeypatch, change)
         assert starting(failing("relations"), "A head of the encoder nearly always looks at the next word")
+
+
+@pytest.mark.parametrize("relation", relations.OWN)
+def test_a_head_that_looks_there_from_everywhere_is_noticed(monkeypatch, relation):
+    def change(models):
+        one = models["causal"]["relations"][relation]
+        one["neighbours"] = 0.6 * one["share"]
+
+    with_figures(monkeypatch, change)
+    assert starting(failing("relations"), f"The head of the language model for '{relation}' looks at that key less")
+
+
+@pytest.mark.parametrize("relation", relations.MISSING)
+def test_a_relation_that_is_said_to_be_missing_is_noticed_when_a_head_shows_it(monkeypatch, relation):
+    def change(models):
+        one = models["encoder"]["relations"][relation]
+        one["margins"] = {name: {"mean": 0.1, "error": 0.01} for name in one["margins"]}
+
+    with_figures(monkeypatch, change)
+    assert starting(failing("relations"), f"No head of these models shows '{relation}'")
+
+
+def test_a_cat_that_receives_the_most_weight_is_noticed(monkeypatch):
+    def change(models):
+        shown = models["encoder"]["sentences"]["cat"]
+        shown["received"][shown["words"].index("cat")] = 2.0
+
+    with_figures(monkeypatch, change)
+    assert starting(failing("relations"), "In 'The cat sat on the mat.' *cat* and *mat* are not")
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -26,6 +26,7 @@ SHARPNESS = 40.0  # the score of equal vectors of norm 1; those of different wor
 DIM = 256
 DRAWS = 20  # times that labels are drawn at random
 CERTAIN = 0.999
+SURE = 5  # standard errors over chance that random labels do not reach
 
 
 def built_heads(seed: int) -> dict[str, Any]:

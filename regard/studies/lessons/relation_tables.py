@@ -11,8 +11,8 @@ from regard.studies.lessons.taught import Table
 def tables_of(numbers: dict[str, Any]) -> tuple[Table, ...]:
     models = numbers["models"]
     columns = (
-        "relation", "links", "head", "share", "fixed offset", "random choice", "untrained", "from the neighbour",
-        "beyond every baseline",
+        "relation", "links", "head", "share", "weight", "fixed offset", "random choice", "untrained",
+        "from the neighbour", "beyond every baseline",
     )  # fmt: skip
     scores = [
         Table(
@@ -29,7 +29,7 @@ def _score_row(relation: str, one: dict[str, Any]) -> tuple[str, ...]:
     baselines = one["baselines"]
     near = one["neighbours"]
     return (
-        relation, f"{one['links']:,}", head_of(one), f"{one['share']:.3f} ± {one['error']:.3f}",
+        relation, f"{one['links']:,}", head_of(one), f"{one['share']:.3f} ± {one['error']:.3f}", f"{one['mass']:.3f}",
         f"{baselines['fixed offset']:.3f} ({one['offset']:+d})", f"{baselines['random choice']:.3f}",
         f"{baselines['untrained']:.3f}", "" if near is None else f"{near:.3f}", "yes" if is_beyond(one) else "no",
     )  # fmt: skip
@@ -85,9 +85,22 @@ def _weight_of(model: dict[str, Any], sentence: str, word: str, other: str, rela
     shown = model["sentences"][sentence]
     query, key = shown["words"].index(word), shown["words"].index(other)
     row = shown["maps"][head_of(model["relations"][relation])][query]
-    rivals = [weight for place, weight in enumerate(row) if place not in (query, key)]
-    rank = 1 + sum(weight > row[key] for weight in rivals)
-    return f"{row[key]:.2f}, {rank} of {sum(weight > 0 for weight in rivals) + 1}"
+    length = query if is_causal(shown["maps"]) else len(row)
+    rivals = [row[place] for place in range(length) if place not in (query, key)]
+    return f"{row[key]:.2f}, {1 + sum(weight > row[key] for weight in rivals)} of {len(rivals) + 1}"
+
+
+def is_causal(maps: dict[str, list[list[float]]]) -> bool:
+    """Whether no query of any map has weight on a later key."""
+    return not any(weight for rows in maps.values() for place, row in enumerate(rows) for weight in row[place + 1 :])
+
+
+def most_received(model: dict[str, Any], sentence: str = "cat") -> tuple[str, str]:
+    """The two words that receive the most weight from others, over all heads."""
+    shown = model["sentences"][sentence]
+    pairs = zip(shown["received"], shown["words"], strict=True)
+    ranked = sorted(((value, word) for value, word in pairs if word.isalpha()), reverse=True)
+    return ranked[0][1], ranked[1][1]
 
 
 def _received_table(models: dict[str, Any]) -> Table:
