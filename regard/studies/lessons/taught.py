@@ -177,6 +177,7 @@ _ALL = (
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
+    Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}

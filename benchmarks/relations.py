@@ -1,0 +1,196 @@
+"""Scores every head of two small models trained on English prose by the relations between words that it shows.
+
+python benchmarks/relations.py [--kinds causal encoder] [--work DIR] [--out DIR] [--quick]
+
+The text is the documentation of the standard library of the Python that runs this (`benchmarks/library_text.py`). A
+language model looks at earlier words only, an encoder of masked words at both sides; both are trained here in minutes.
+For each relation the head is chosen on validation texts and scored on test texts, beside a fixed offset (chosen on
+validation texts too), a random choice, the same model before training, and random labels. A trained model is stored in
+`--work`, so the command can be stopped and repeated. The lesson `relations` reads the report that this writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.library_text import PARTS, Document, library_documents
+from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
+from regard.models import LanguageConfig, LanguageModel
+from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.studies.lessons.report import REPORTS, write_report
+from regard.text import Tokeniser
+from regard.training import TrainingConfig, TrainingResult, train
+from regard.training.recipes import LanguageTask, MaskedWordTask
+from regard.training.record import Validated
+
+HERE = Path(__file__).parent / "results" / "relations_cpu"
+KINDS = ("causal", "encoder")
+SEED = 0
+LENGTH = 128  # ids of a text
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of both models."""
+
+    vocab_size: int = 2_500
+    dim: int = 128
+    layers: int = 3
+    heads: int = 8
+    hidden_dim: int = 256
+    batch_tokens: int = 1_024
+    causal_steps: int = 2_600
+    encoder_steps: int = 3_400
+    learning_rate: float = 3e-3
+    dropout: float = 0.1
+    texts: int = 200  # of each part, to choose heads and to score them
+
+
+QUICK = Recipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
+
+
+def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | TextEncoder:
+    """The untrained model of a kind; the same weights each time."""
+    sizes = {
+        "vocab_size": vocab_size, "dim": recipe.dim, "layers": recipe.layers, "heads": recipe.heads,
+        "hidden_dim": recipe.hidden_dim, "activation": "gelu", "positions": "rotary", "dropout": recipe.dropout,
+    }  # fmt: skip
+    torch.manual_seed(SEED)
+    if kind == "causal":
+        return LanguageModel(LanguageConfig(**sizes))
+    return TextEncoder(EncoderConfig(**sizes))
+
+
+def trained(
+    kind: str, recipe: Recipe, tokeniser: Tokeniser, parts: dict[str, list[str]], folder: Path, minutes: float | None
+) -> tuple[LanguageModel | TextEncoder, TrainingResult]:
+    """The trained model of a kind with its result; a training that was stopped continues."""
+    model = new_model(kind, recipe, tokeniser.vocab_size)
+    texts = parts["train"], parts["valid"], tokeniser
+    steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
+    task = (
+        LanguageTask(*texts, block=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
+        if kind == "causal"
+        else MaskedWordTask(*texts, longest=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
+    )
+    config = TrainingConfig(
+        steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
+        weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
+    )  # fmt: skip
+    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=told)
+    if result.stopped == "interrupted":
+        raise SystemExit("interrupted before the training was complete; run the command again to continue")
+    return model, result
+
+
+def told(event: Any) -> None:
+    """Print validations; steps are in the folder's log."""
+    if isinstance(event, Validated):
+        print(event, flush=True)
+
+
+def measure(
+    kind: str, recipe: Recipe, tokeniser: Tokeniser, documents: list[Document], work: Path, minutes: float | None
+) -> dict[str, Any]:
+    """Train the model of a kind, or load it, and score its heads."""
+    parts = {part: [one for one in documents if one.part == part] for part in PARTS}
+    texts = {part: [one.text for one in parts[part]] for part in parts}
+    model, result = trained(kind, recipe, tokeniser, texts, work, minutes)
+    untrained = new_model(kind, recipe, tokeniser.vocab_size)
+    valid, test = (
+        Gathered(
+            (model, untrained), tokeniser, spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts)
+        )
+        for part in ("valid", "test")
+    )
+    relations = relation_figures(valid, test)
+    heads = sorted({tuple(one["head"]) for one in relations.values()})
+    return {
+        "layers": recipe.layers, "heads": recipe.heads, "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": result.steps, "predicted": result.tokens, "cpu_seconds": round(result.cpu_seconds),
+        "valid_loss": round(result.valid_loss or float("nan"), 3), "ids": {"valid": valid.ids, "test": test.ids},
+        "relations": relations, **sentence_figures(model, tokeniser, heads),
+    }  # fmt: skip
+
+
+def corpus_figures(documents: list[Document]) -> dict[str, Any]:
+    """How much was found, by part."""
+    return {
+        part: {
+            "documents": sum(one.part == part for one in documents),
+            "paragraphs": sum(len(one.paragraphs) for one in documents if one.part == part),
+            "words": sum(len(one.text.split()) for one in documents if one.part == part),
+        }
+        for part in PARTS
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
+    parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md")
+    parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model; keeps no report")
+    parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    recipe = QUICK if asked.quick else Recipe()
+    documents = library_documents()
+    tokeniser = Tokeniser.train([one.text for one in documents if one.part == "train"], recipe.vocab_size)
+    figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}
+    print(figures["corpus"], flush=True)
+    for kind in asked.kinds:
+        kept = asked.work / f"{kind}.json"
+        if not kept.exists():
+            measured = measure(kind, recipe, tokeniser, documents, asked.work / kind, asked.minutes)
+            kept.write_text(json.dumps(measured), encoding="utf-8")
+        figures["models"][kind] = json.loads(kept.read_text(encoding="utf-8"))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "relations.md").write_text(page(figures), encoding="utf-8")
+    if not asked.quick and asked.kinds == list(KINDS):
+        REPORTS.mkdir(exist_ok=True)
+        print(write_report("relations", "python benchmarks/relations.py", figures))
+    print(page(figures))
+
+
+def page(figures: dict[str, Any]) -> str:
+    """The scores as a page of Markdown."""
+    lines = ["# Relations between words, by head", "", "`python benchmarks/relations.py`", ""]
+    for kind, model in figures["models"].items():
+        lines += [f"## {kind}", ""]
+        lines += [
+            f"{model['layers']} layers of {model['heads']} heads. {model['steps']:,} steps, {model['predicted']:,} ids "
+            f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
+            "",
+        ]
+        lines += [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
+        lines += [f"| {' | '.join(row(name, one))} |" for name, one in model["relations"].items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+COLUMNS = (
+    "relation", "links", "head", "share", "± error", "mass", "fixed offset", "random choice", "untrained",
+    "from the neighbour", "random labels, over chance", "beyond every baseline",
+)  # fmt: skip
+
+
+def row(name: str, one: dict[str, Any]) -> list[str]:
+    base, control = one["baselines"], one["random_labels"]
+    near = "" if one["neighbours"] is None else f"{one['neighbours']:.3f}"
+    return [
+        name, f"{one['links']:,}", "{}.{}".format(*one["head"]), f"{one['share']:.3f}", f"{one['error']:.3f}",
+        f"{one['mass']:.3f}", f"{base['fixed offset']:.3f} ({one['offset']:+d})", f"{base['random choice']:.3f}",
+        f"{base['untrained']:.3f}", near, f"{control['over_chance']:+.3f} ± {control['error']:.3f}",
+        "yes" if one["beyond"] else "no",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
