@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import check_picture_name, out_data, out_json, say
+from regard.cli.console import check_picture_name, out_data, out_json, out_lines, say
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
+from regard.cli.why import asked_why, draw_why
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
-from regard.inspection import draw_maps, look
+from regard.inspection import LENSES, draw_maps, look, relevance
 from regard.inspection.maps import check_attends
 from regard.text import read_lines, tidy
 from regard.text.seen_words import SeenWords
@@ -35,13 +36,24 @@ def translate(
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
     alpha: Alpha = default(Translator.translate, "alpha"),
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence.")
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
+    ] = None,
+    why: Annotated[
+        str | None, typer.Option(metavar="WORD", help="Explain why this word of one translation was written.")
+    ] = None,
+    instead: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="With --why: the words it is compared with, as in er,sie.")
+    ] = None,
+    lens: Annotated[str, typer.Option(help=f"With --why: {', '.join(LENSES)}.")] = default(relevance, "lens"),
+    place: Annotated[
+        int | None, typer.Option(min=0, help="With --why: which of several such words, counted in words from 0.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Translate in the order of the lines, saying each translation as soon as its batch is done."""
     check_search(normalisation)
     sentences = sentences or []
+    reason = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
         check_picture_name(picture)
         if len(sentences) != 1:
@@ -49,7 +61,7 @@ def translate(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"
             )
     translator = Translator.load(run)
-    if picture is not None:
+    if picture is not None and reason is None:
         check_attends(translator.model)  # before any work
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
@@ -59,11 +71,17 @@ def translate(
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
             _warn(translation.unknown_words, translator.words, named)
+            explained = None if reason is None else reason.answer(translator, translation)
             if as_json:
-                out_json(json.dumps(_record(translation), ensure_ascii=False))
+                more = {} if explained is None else {"why": explained.to_dict()}
+                out_json(json.dumps({**_record(translation), **more}, ensure_ascii=False))
             else:
                 out_data(tidy(translation.text))
-            if picture is not None:
+                if explained is not None:
+                    out_lines(explained.text())
+            if picture is not None and explained is not None:
+                draw_why(explained, translation, picture)
+            elif picture is not None:
                 _draw(translator, translation, picture)
 
 

@@ -1,4 +1,4 @@
-"""Inspect the attention weights of a model: tensors, pictures, statistics about pronouns, error of approximations.
+"""Inspect a model: attention weights, lenses on a written word, pictures, statistics about pronouns, approximations.
 
 The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
 to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
@@ -6,6 +6,7 @@ to 1, and shares are counted over all sentences without choosing any. matplotlib
 
 from regard.inspection.english import relations_in, split_words
 from regard.inspection.head_grid import draw_heads
+from regard.inspection.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
 from regard.inspection.pattern_picture import draw_pattern
 from regard.inspection.picture import draw_maps
@@ -51,6 +52,11 @@ __all__ = [
     "looked_at",
     "tell_look",
     "visible",
+    # what a written word depends on
+    "relevance",
+    "Relevance",
+    "draw_relevance",
+    "LENSES",
     # the referent of *it*
     "it_weights",
     "ItWeights",

@@ -11,6 +11,7 @@ from regard.arguments import a_list, shown
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.recording import Recording, record_attention
+from regard.models import LanguageModel
 from regard.models.kinds import TranslationModel
 from regard.text import Tokeniser
 
@@ -71,7 +72,7 @@ def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
 
 
 @contextmanager
-def watched(model: TranslationModel, tokeniser: Tokeniser) -> Generator[Recording]:
+def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Generator[Recording]:
     """Record the weights of every layer, in eval mode and without gradients.
 
     Afterwards each module has its previous mode, training or eval.

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.arguments import of_kind, shown, suggest
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard.layers import project
 from regard.models.storage import SavedModel, load_model, save_model
 from regard.positions import Learned, Sinusoidal
@@ -164,6 +164,7 @@ class TextModel(Storable):
         *,
         table: nn.Module | None = None,
         factor: float = 1.0,
+        vectors: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
 
@@ -172,14 +173,25 @@ class TextModel(Storable):
             places: position of each id; None adds no positions.
             table: embeddings to read; the model's own by default.
             factor: multiplies the embeddings.
+            vectors: (..., dim), used instead of `table[ids]`.
+
+        Raises:
+            ArgumentError: ids outside the vocabulary.
+            ShapeError: vectors of another size than the embeddings of the ids.
         """
         check_ids(ids, self.config.vocab_size)
-        x = (self.embedding if table is None else table)(ids)
+        x = (self.embedding if table is None else table)(ids) if vectors is None else self._check_vectors(vectors, ids)
         if factor != 1.0:
             x = x * factor
         if places is not None and self.positions is not None:
             x = x + self.positions(places).to(x.dtype)
         return self.dropout(x)
+
+    def _check_vectors(self, vectors: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        shape = (*ids.shape, self.embedding.embedding_dim)
+        if not isinstance(vectors, torch.Tensor) or tuple(vectors.shape) != shape:
+            raise ShapeError(f"vectors are {shown(vectors)}; ids {tuple(ids.shape)} need a tensor {shape}")
+        return vectors
 
     def _through(self, layer: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
         """The output of a layer; with gradient_checkpointing, its inside is computed again in the backward pass."""

@@ -24,6 +24,14 @@ class Aligned:
     span: KeySpan | None
     start: torch.Tensor | None
 
+    def move(self, x: torch.Tensor | None) -> torch.Tensor | None:
+        """Move x (batch, length, ...), given for the original ids, as the ids were moved; None stays None."""
+        if self.start is None or x is None:
+            return x
+        places = torch.arange(x.shape[1], device=x.device) + self.start[:, None]  # (batch, length)
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        return x[rows, places.clamp(max=x.shape[1] - 1)]
+
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
         """Move x (batch, length, ...), computed on these ids, back to the positions of the original ids."""
         if self.start is None:

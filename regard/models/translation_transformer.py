@@ -215,28 +215,37 @@ class TranslationTransformer(TextModel):
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        source_vectors: torch.Tensor | None = None,
+        target_vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Scores of each next target id.
 
         Args:
             source: ids (batch, source_length), padded with PAD on either side.
             target: ids (batch, target_length) that begin with BEGIN, padded likewise.
+            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
+                gradients and for words without an id; the ids still decide which positions are padding.
 
         Returns:
             (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
-        context, source_live = self.encode(source)
+        context, source_live = self.encode(source, source_vectors)
         aligned = align(target)
-        x = self._embed_from(0, aligned.ids, self.target_embedding)
+        x = self._embed_from(0, aligned.ids, self.target_embedding, aligned.move(target_vectors))
         options = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
         return aligned.put_back(self._score(x))
 
-    def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, KeySpan | None]:
+    def encode(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> tuple[torch.Tensor, KeySpan | None]:
         """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
         aligned = align(source)
-        x = self._embed_from(0, aligned.ids)
+        x = self._embed_from(0, aligned.ids, vectors=aligned.move(vectors))
         for layer in self.encoder:
             x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
@@ -260,10 +269,12 @@ class TranslationTransformer(TextModel):
             x = layer.step(x, context, cache, **options)  # (batch, dim)
         return self._score(x)
 
-    def _embed_from(self, start: int, ids: torch.Tensor, table: nn.Module | None = None) -> torch.Tensor:
+    def _embed_from(
+        self, start: int, ids: torch.Tensor, table: nn.Module | None = None, vectors: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids, the first at position `start`."""
         places = torch.arange(start, start + ids.shape[1], device=ids.device)
-        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim))
+        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim), vectors=vectors)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         return super()._score(self.decoder_norm(x))

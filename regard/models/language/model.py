@@ -40,17 +40,19 @@ class LanguageModel(Stack):
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next id at each position.
 
         Args:
             ids: (batch, length), padded with PAD on either side.
+            vectors: (batch, length, dim), read instead of the embeddings of the ids; the ids still decide which
+                positions are padding.
 
         Returns:
             (batch, length, vocab_size): position t scores the id after ids[:, t].
         """
         aligned = align(ids)
-        x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device))
+        x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors))
         for block in self._blocks():
             x = self._through(block, x, aligned.span)  # (batch, length, dim)
         return aligned.put_back(self._score(x))

@@ -29,11 +29,13 @@ class Stack(TextModel):
         self.blocks = nn.ModuleList(new_block(config, layer) for layer in range(config.layers))
         self.norm = new_norm(config.norm, config.dim, config.epsilon, config.biases)
 
-    def _embed_texts(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def _embed_texts(
+        self, ids: torch.Tensor, places: torch.Tensor, vectors: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids at their positions."""
         # Sinusoidal positions have size 1, so embeddings are scaled to match: Vaswani et al. 2017, section 3.4.
         factor = math.sqrt(self.config.dim) if self.config.positions == "sinusoidal" else 1.0
-        return self._embed(ids, places, factor=factor)
+        return self._embed(ids, places, factor=factor, vectors=vectors)
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

@@ -180,28 +180,39 @@ class RecurrentTranslator(TextModel):
         self.to_first_state = nn.Linear(hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden)
         self._initialise()
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        source_vectors: torch.Tensor | None = None,
+        target_vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Scores of each next target id.
 
         Args:
             source: ids (batch, source_length), padded with PAD on either side.
             target: ids (batch, target_length) that begin with BEGIN, padded likewise.
+            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
+                gradients and for words without an id; the ids still decide which positions are padding.
 
         Returns:
             (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
-        state = self.start(source)
+        state = self.start(source, source_vectors)
         aligned = align(target)
         if len(target) != len(source):
             raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; give as many of both")
-        x = self._embed_words(aligned.ids, self.target_embedding)  # (batch, target_length, dim)
+        vectors = aligned.move(target_vectors)
+        x = self._embed_words(aligned.ids, self.target_embedding, vectors)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return aligned.put_back(self._read_out(outputs, x))
 
-    def start(self, source: torch.Tensor) -> RecurrentTranslationState:
+    def start(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> RecurrentTranslationState:
         """The state for translating sources (batch, source_length) step by step."""
         aligned = align(source)
-        states, last = self.encoder(self._embed_words(aligned.ids, None), aligned.span)  # last: (batch, hidden)
+        x = self._embed_words(aligned.ids, None, aligned.move(vectors))  # (batch, source_length, dim)
+        states, last = self.encoder(x, aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
         else:
@@ -222,8 +233,10 @@ class RecurrentTranslator(TextModel):
         parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
         return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
 
-    def _embed_words(self, ids: torch.Tensor, table: nn.Module | None) -> torch.Tensor:
-        return self._embed(ids, table=table, factor=math.sqrt(self.config.dim))
+    def _embed_words(
+        self, ids: torch.Tensor, table: nn.Module | None, vectors: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self._embed(ids, table=table, factor=math.sqrt(self.config.dim), vectors=vectors)
 
     def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
