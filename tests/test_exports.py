@@ -35,7 +35,7 @@ INSIDE = {
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},
     "testing": {"numbers"},
-    "positions": {"frequencies", "check_positions", "checked_base"},
+    "positions": {"frequencies", "as_rotary", "check_positions", "checked_base"},
     "bias": {"series"},
     "layers.caches": {
         "Held", "Positions", "Summed", "whole_number", "add", "check_numbers", "checked_dtype", "kept", "read",
