@@ -1,0 +1,49 @@
+"""`benchmarks/length_story.py`: its models, its promise, and that its committed report says what its numbers say."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import length_story
+from benchmarks.length_story import MODELS, Recipe, new_model, verdict
+
+
+def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_percent():
+    sizes = {name: sum(one.numel() for one in new_model(name, Recipe()).parameters()) for name in MODELS}
+    assert abs(sizes["transformer"] / sizes["bahdanau"] - 1) < 0.01
+    kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))["rows"]
+    assert {(row["model"], row["parameters"]) for row in kept} == set(sizes.items())
+
+
+def test_the_committed_report_is_written_from_its_numbers(tmp_path):
+    kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))
+    length_story.write(tmp_path, Recipe(**kept["recipe"]), kept["rows"])
+    expected, written = (
+        (folder / "length_story.md").read_text("utf-8").splitlines()[:-1]  # the last line is of the machine
+        for folder in (length_story.HERE, tmp_path)
+    )
+    assert written == expected
+    assert [sum(row["model"] == name for row in kept["rows"]) for name in MODELS] == [3] * len(MODELS)
+
+
+@pytest.mark.parametrize("name", ["none", "transformer"])
+def test_a_model_is_trained_and_scored(name):
+    row = length_story.measure(name, 0, Recipe(steps=2, batch=2, dim=8, hidden=8, tests=2))
+    assert set(row["accuracy"]) == {"4", "8", "12", "16"}
+    assert row["model"] == name
+
+
+def test_a_model_that_reverses_is_right(monkeypatch):
+    def reversing(model, texts, max_length):
+        rows = [[one for one in row if one >= length_story.FIRST][::-1] for row in texts.tolist()]
+        return [type("Written", (), {"ids": ids, "finished": True}) for ids in rows]
+
+    monkeypatch.setattr(length_story, "greedy_search", reversing)
+    assert length_story.sequence_accuracy(torch.nn.Identity(), 8, 10) == 1.0
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.8, True), (0.7, False)])
+def test_the_promise_counts_every_model_with_attention(share, kept):
+    rows = [{"model": "none", "accuracy": {"12": 0.1}}, {"model": "bahdanau", "accuracy": {"12": 1.0}}]
+    assert verdict([*rows, {"model": "transformer", "accuracy": {"12": share}}])[0] is kept
