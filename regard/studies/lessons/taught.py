@@ -168,6 +168,9 @@ _ALL = (
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
+    Lesson(
+        "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
+    ),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
 )
