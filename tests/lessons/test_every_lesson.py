@@ -46,7 +46,7 @@ def chosen(name, run):
 def test_the_lessons_have_a_question_each():
     assert list(LESSONS) == [
         "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "linear", "sparse",
-        "approximations", "caption", "heads", "referent",
+        "approximations", "generation", "caption", "heads", "referent",
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 

@@ -168,6 +168,7 @@ _ALL = (
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
+    Lesson("generation", "Writing with a cache", "What does a cache store and save while a text is written?", TEXT),
     Lesson(
         "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
     ),
