@@ -176,6 +176,10 @@ _ALL = (
     Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
+    Lesson("generation", "Writing with a cache", "What does a cache store and save while a text is written?", TEXT),
+    Lesson(
+        "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
+    ),
     Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
     Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
     Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),

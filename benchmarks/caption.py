@@ -1,0 +1,139 @@
+"""Trains a small denoiser that draws what a caption says, measures whether it does, and writes the lesson's report.
+
+python benchmarks/caption.py [--run runs/caption] [--steps 3000]
+
+About four minutes of CPU time. A stopped training continues when the command is repeated. It writes the figures to
+`regard/studies/lessons/reports/caption.json` and the weights, in float16, beside them. A second denoiser is trained in
+the same way without cross-attention, for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.storage.tensors import save_tensors
+from regard.studies.lessons.captions import (
+    PARTS,
+    Caption,
+    changed,
+    draw_batch,
+    held_out_scenes,
+    shown,
+    trained_scenes,
+    word_numbers,
+)
+from regard.studies.lessons.denoiser import Denoiser, noisy, sample
+from regard.studies.lessons.report import REPORTS, write_report
+from regard.training import TrainingConfig, train
+
+BATCH = 32
+SILENT = 0.1  # share of pictures whose caption is withheld in training
+PICTURES = 2  # of each held-out caption
+COLUMNS = ("all", "relation", "colours", "shapes")
+
+
+class Drawing:
+    """The task: pictures with moves, noise and captions that are functions of the number of the batch."""
+
+    def batch(self, index: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        scenes = trained_scenes()
+        chosen = torch.randint(len(scenes), (BATCH,), generator=generator).tolist()
+        turned = torch.rand(BATCH, generator=generator).tolist()
+        captions = [scenes[n] if turn < 0.5 else scenes[n].reversed for n, turn in zip(chosen, turned, strict=True)]
+        pictures = draw_batch(captions, generator)
+        words, counts = word_numbers(captions)
+        spoken = torch.rand(BATCH, generator=generator) >= SILENT
+        angle = torch.rand(BATCH, generator=generator).sqrt() * math.pi / 2  # more often where the caption matters
+        noise = torch.randn(pictures.shape, generator=generator)
+        return {
+            "pictures": pictures, "noisy": noisy(pictures, noise, angle), "angle": angle, "words": words,
+            "counts": counts * spoken,
+        }  # fmt: skip
+
+    def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
+        estimate = model(batch["noisy"], batch["angle"], batch["words"], batch["counts"])
+        return (estimate - batch["pictures"]).square().sum(), estimate.numel()
+
+    def validation_batches(self) -> list[dict[str, torch.Tensor]]:
+        return []
+
+    validation_loss = loss
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"data": "captioned pictures", "batch": BATCH, "silent": SILENT}
+
+
+def trained(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
+    """A denoiser trained in a folder, or continued there, and the CPU seconds of its training."""
+    torch.manual_seed(0)
+    model = Denoiser(reads=reads)
+    config = TrainingConfig(
+        steps=steps, learning_rate=3e-3, warmup_steps=100, schedule="cosine", weight_decay=0.01, gradient_clip=1.0,
+        betas=(0.9, 0.99), validate_every=steps, save_every=250, log_every=100,
+    )  # fmt: skip
+    result = train(model, Drawing(), config, run, resume=True, cpu=True)
+    print(f"{run}: {result.steps} steps, loss {result.train_loss}, {result.cpu_seconds:.0f} CPU seconds", flush=True)
+    return model.eval(), result.cpu_seconds
+
+
+def shares(model: Denoiser, captions: list[Caption], wanted: list[Caption], speak: bool = True) -> dict[str, float]:
+    """How many of the pictures sampled for `captions` show what `wanted` says, wholly and in parts."""
+    words, counts = word_numbers(captions)
+    noise = torch.randn(len(captions), 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    pictures = sample(model.double(), noise, words, counts * speak)[-1]
+    model.float()
+    pairs = [(scene, caption.scene) for (scene, _), caption in zip(shown(pictures), wanted, strict=True)]
+    right = {
+        "all": [a == b for a, b in pairs],
+        "relation": [a.relation == b.relation for a, b in pairs],
+        "colours": [(a.first[0], a.second[0]) == (b.first[0], b.second[0]) for a, b in pairs],
+        "shapes": [(a.first[1], a.second[1]) == (b.first[1], b.second[1]) for a, b in pairs],
+    }
+    return {name: round(sum(row) / len(row), 4) for name, row in right.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("runs/caption"))
+    parser.add_argument("--steps", type=int, default=3000)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    asked.run.mkdir(parents=True, exist_ok=True)
+    model, seconds = trained(True, asked.steps, asked.run / "reads")
+    size = sum(weight.numel() for weight in model.parameters())
+    halves = {name: weight.half() for name, weight in model.state_dict().items()}
+    seal = save_tensors(REPORTS / "caption.safetensors", halves, {"lesson": "caption"})
+    model.load_state_dict({name: weight.float() for name, weight in halves.items()})  # measure what is stored
+    without, without_seconds = trained(False, asked.steps * 2 // 5, asked.run / "reads_not")
+    held_out = [one for scene in held_out_scenes() for one in (scene, scene.reversed)] * PICTURES
+    seen = [one for scene in trained_scenes()[::3] for one in (scene, scene.reversed)]
+    edited = {part: [changed(caption, part)[0] for caption in held_out] for part in PARTS}
+    others = held_out[7:] + held_out[:7]
+    figures = {
+        "steps": asked.steps, "batch": BATCH, "parameters": size, "weights": seal,
+        "cpu_seconds": round(seconds),
+        "without_steps": asked.steps * 2 // 5, "without_cpu_seconds": round(without_seconds),
+        "trained_scenes": len(trained_scenes()), "held_out_scenes": len(held_out_scenes()), "pictures": len(held_out),
+        "seen_pictures": len(seen),
+        "shares": {
+            "held out": shares(model, held_out, held_out),
+            "seen in training": shares(model, seen, seen),
+            **{f"{part} changed": shares(model, one, one) for part, one in edited.items()},
+            "another caption": shares(model, others, held_out),
+            "no caption": shares(model, held_out, held_out, speak=False),
+            "no cross-attention": shares(without, held_out, held_out),
+        },
+    }  # fmt: skip
+    steps = "" if asked.steps == 3000 else f" --steps {asked.steps}"
+    path = write_report("caption", f"python benchmarks/caption.py{steps}", figures)
+    print(path.read_text())
+
+
+if __name__ == "__main__":
+    main()
