@@ -49,10 +49,10 @@ def looks(seeds, maps=knowing, causal=True):
 
 
 def test_a_head_is_scored_by_the_links_that_it_hits():
-    weights = torch.tensor([[[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.1, 0.3, 0.6, 0], [0.4, 0.1, 0.2, 0.3]]])[None]
+    weights = torch.tensor([[[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.3, 0.1, 0.6, 0], [0.1, 0.5, 0.2, 0.2]]])[None]
     found = looks_of(weights, [(1, frozenset({0})), (2, frozenset({0})), (3, frozenset({0, 2}))], causal=True)
-    assert found.hits.flatten().tolist() == [True, False, True]  # 2 looks most at itself, then at 1
-    torch.testing.assert_close(found.mass.flatten(), torch.tensor([0.7, 0.1, 0.6], dtype=torch.float64))
+    assert found.hits.flatten().tolist() == [True, True, False]  # 2 looks most at itself, then at 0
+    torch.testing.assert_close(found.mass.flatten(), torch.tensor([0.7, 0.3, 0.3], dtype=torch.float64))
     torch.testing.assert_close(found.chance, torch.tensor([1.0, 1 / 2, 2 / 3], dtype=torch.float64))
     assert [found.at_offset(offset).tolist() for offset in (-1, -2, -3)] == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert found.best_offset() == -1

@@ -44,6 +44,7 @@ def teach(settings: Settings) -> Taught:
     models = {NAMES[kind]: model for kind, model in report.figures["models"].items()}
     numbers = {
         "source": report.source, "corpus": report.figures["corpus"], "models": models,
+        "texts": report.figures["recipe"]["texts"],
         "built": built_heads(settings.seed),
     }  # fmt: skip
     return Taught(
@@ -70,7 +71,8 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
         "two small models were trained on natural text, and every head was scored: a language model, which looks at "
         "earlier words only, and an encoder of masked words, which looks at both sides.",
         f"The text is the documentation of the standard library of Python: {train['words']:,} words to learn from, and "
-        f"other modules with {test['words']:,} words to test on; {sizes}. {numbers['source']}",
+        f"other modules with {test['words']:,} words to test on, of which at most {numbers['texts']} texts are scored; "
+        f"{sizes}. {numbers['source']}",
         "The links are labelled by rules, without a parser: the same word earlier, the bracket that is closed, and in "
         "phrases such as 'the given list of' the article, the modifier and the noun. A few of those of grammar are "
         "wrong. A head scores if the right word has the largest weight of all but the word itself.",
@@ -227,7 +229,8 @@ MAPS = (  # model, sentence, relation whose head is drawn
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     models = numbers["models"]
     begin(figure, "Relations between words: the best head of each, and baselines without content", 13.0, 10.2)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(6, 4.2))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(6, 4.2))
+    upper, lower = parts
     most = max(len(model["relations"]) for model in models.values())
     panels = upper.subplots(1, len(models), sharex=True)
     for axes, (name, model) in zip(panels, models.items(), strict=True):
