@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from docs.making import articles, choosing, comparing, keeping, walking
+from docs.making import articles, choosing, comparing, keeping, lensing, walking
 from docs.making.figures import DOCS, Figure
 from docs.making.freshness import alike
 from docs.making.lessons import lesson_figures, lesson_pages
 from docs.making.reference import reference_pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **walking.PARTS
+    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS, **walking.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 

@@ -45,6 +45,10 @@ class TopLevel(Commands):
             "lesson", "lesson",
             "Put a claim of the articles about attention to the test, with numbers and a figure.",
         ),
+        "lenses": Source(
+            "lenses", "lenses",
+            "Measure which lens shows what a trained translator uses, on sentences whose cause swaps verify.",
+        ),
         "bench": Source(
             "bench", "bench",
             "Measure regard side by side with what else is installed, each checked before it is timed.",

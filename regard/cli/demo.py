@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,16 @@ from regard.cli.progress import training_progress
 from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError, RegardError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
-from regard.text.pronouns import ARTICLE_SENTENCES
+from regard.studies.lenses import (
+    Routes,
+    choose_heads,
+    draw_pronoun,
+    known_sentences,
+    lens_agreement,
+    measure_routes,
+    view_pronoun,
+)
+from regard.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training import TrainingResult, check_run_folder
 from regard.training.recipes import TranslationTraining, read_settings
@@ -28,6 +37,7 @@ SETTINGS = TranslationTraining.Config(
     learning_rate=2e-3, warmup_steps=150, schedule="cosine", dropout=0.0, label_smoothing=0.0, validate_every=475,
 )  # fmt: skip
 PICTURES = "pictures"
+EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, validation sentences for a head
 
 
 def demo(
@@ -59,15 +69,18 @@ def demo(
     for line in scores.lines():
         tell(f"   {line}")
     tell("")
+    used = _what_is_used(translator, settings.seed, tell)
+    tell("")
     tell("3. The sentences of every article about attention")
-    pictures = _look_at_articles(translator, report, run / PICTURES, tell)
+    pictures = _look_at_articles(translator, report, used, run / PICTURES, tell)
     tell("")
     tell(f"   {HONESTY}")
     tell("")
     tell(f"4. Pictures: {', '.join(pictures)}")
     tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
     if as_json:
-        out_json(json.dumps(_record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)))
+        record = _record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)
+        out_json(json.dumps(record | {"lens_agreement": used.agreement}))
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
@@ -89,7 +102,34 @@ def _train(run: Path, settings: TranslationTraining.Config, data: TranslationDat
         return training.run(run, resume=True, cpu=True, progress=progress)
 
 
-def _look_at_articles(translator: Translator, report: PronounReport, folder: Path, tell: Any) -> list[str]:
+@dataclass(frozen=True)
+class Used:
+    """What the pronouns of the test sentences depend on."""
+
+    agreement: float | None
+    routes: Routes | None
+    head: tuple[int, int]
+
+
+def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
+    """Measure the default lens and the routes on test sentences; choose a cross-attention head on validation ones."""
+    test, valid = make_split("test", EXPLAINED, seed), make_split("valid", CHOOSING, seed)
+    layer, head = choose_heads(translator, known_sentences(translator, valid))["cross"]
+    known = known_sentences(translator, test)
+    agreement = lens_agreement(translator, test)
+    routes = measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
+    if agreement is not None:
+        tell(f"     lens         {agreement:.3f} of pronouns depend more on their noun than on the other (gradients)")
+    if routes is not None and routes.last:
+        source, written, both = (f"{routes.last[name]:.2f}" for name in ("source", "written", "both"))
+        tell(
+            f"     routes       probability of a right pronoun {routes.last['nothing']:.2f}; with another noun in the source"
+        )
+        tell(f"                  {source}, in the German so far {written}, in both {both}")
+    return Used(agreement, routes, (layer, head))
+
+
+def _look_at_articles(translator: Translator, report: PronounReport, used: Used, folder: Path, tell: Any) -> list[str]:
     folder.mkdir(exist_ok=True)
     head = report.head
     assert head is not None, "the demo trains a Transformer"
@@ -106,6 +146,11 @@ def _look_at_articles(translator: Translator, report: PronounReport, folder: Pat
         tell(f"   {translation.text}")
         seen = tell_look(maps.merged(), "it", referent=sentence.referent, layer=head.layer, head=head.head)
         tell(f"      {seen}")
+        view = view_pronoun(translator, sentence, translation, used.head)
+        if view is not None:
+            tell(f"      {view.line()}")
+            draw_pronoun(view, used_path := folder / f"article-{number}-used.png", used.routes)
+            pictures.append(str(used_path))
         if number == len(sentences):
             heads = folder / "every-head.png"
             draw_heads(maps, heads)

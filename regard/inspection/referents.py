@@ -225,7 +225,7 @@ def _self_attending(model: TranslationModel) -> TranslationTransformer:
 def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:
     """The weights of *it* from all weights (layers, heads, ids, ids), which may have padding at the end."""
     words = tuple(word for word, _ in spans)
-    it, referent, other = _places(sentence, words)
+    it, referent, other = word_places(sentence, words)
     length = spans[-1][1].stop
     at = spans[it][1]
     own = [("it", range(len(at)))]
@@ -233,7 +233,7 @@ def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.
     return ItWeights(words, row.squeeze(2), it, referent, other)
 
 
-def _places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
+def word_places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
     """The indices of *it* and of the two nouns among the tokeniser's words, which include punctuation.
 
     Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the

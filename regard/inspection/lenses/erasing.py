@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
 from regard.inspection.lenses.contrast import Contrast
 from regard.inspection.lenses.passes import SIDES, Batch, Explained, in_batches, is_word, run, run_erased
 from regard.inspection.lenses.record import WordScores
+
+
+class Erased(NamedTuple):
+    """The ids of one side of a batch row that are replaced."""
+
+    row: int
+    side: str
+    places: tuple[int, ...]
 
 
 @torch.no_grad()
@@ -28,41 +37,35 @@ def erasure_scores(
     for group in in_batches(contrasts):
         chosen = [contrasts[index] for index in group]
         batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
-        odds = run(model, batch)
+        odds = run(model, batch).tolist()
+        wanted = [one for row, contrast in enumerate(chosen) for one in _each_word(row, contrast, sides)]
+        after = iter(erased(model, batch, wanted).tolist())
         for row, (index, contrast) in enumerate(zip(group, chosen, strict=True)):
-            results[index] = _scores_of_row(model, batch, row, contrast, float(odds[row]), sides)
+            source, written = (
+                tuple(odds[row] - next(after) for _ in words) if side in sides else ()
+                for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True)
+            )
+            results[index] = WordScores(source=source, written=written, passes=1 + len(source) + len(written))
     return [results[index] for index in range(len(contrasts))]
 
 
-def erased(
-    model: Explained, batch: Batch, row: int, source: Sequence[Sequence[int]], written: Sequence[Sequence[int]]
-) -> torch.Tensor:
-    """The log odds (len(source) + len(written),) of a batch row, each time without some ids.
-
-    Args:
-        model: in eval mode.
-        batch: the contrasts.
-        row: the row that is changed.
-        source, written: for each time, the places that are replaced.
-    """
-    count = len(source) + len(written)
-    of_source = None if batch.source is None else _mask(batch.source[row], source, 0, count)
-    of_written = _mask(batch.written[row], written, len(source), count)
-    return run_erased(model, batch, torch.full((count,), row, device=of_written.device), of_source, of_written)
+def _each_word(row: int, contrast: Contrast, sides: Sequence[str]) -> Iterator[Erased]:
+    for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True):
+        if side in sides:
+            yield from (Erased(row, side, tuple(places)) for _, places in words)
 
 
-def _mask(ids: torch.Tensor, replaced: Sequence[Sequence[int]], first: int, count: int) -> torch.Tensor:
-    """Bool (count, length), True for the words among the replaced places; those of time i are in row first + i."""
-    mask = torch.zeros(count, len(ids), dtype=torch.bool, device=ids.device)
-    for number, places in enumerate(replaced):
-        mask[first + number, list(places)] = True
-    return mask & is_word(ids)
-
-
-def _scores_of_row(
-    model: Explained, batch: Batch, row: int, contrast: Contrast, odds: float, sides: Sequence[str]
-) -> WordScores:
-    source = [list(places) for _, places in contrast.source_words] if "source" in sides else []
-    written = [list(places) for _, places in contrast.written_words] if "written" in sides else []
-    falls = (odds - erased(model, batch, row, source, written)).tolist()
-    return WordScores(source=tuple(falls[: len(source)]), written=tuple(falls[len(source) :]), passes=1 + len(falls))
+def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
+    """The log odds (len(wanted),) of batch rows, each without some words."""
+    masks = {}
+    for side in SIDES:
+        ids = batch.side(side)
+        if ids is None:
+            continue
+        mask = torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
+        for number, one in enumerate(wanted):
+            if one.side == side:
+                mask[number, list(one.places)] = True
+        masks[side] = mask.to(ids.device) & is_word(ids)[[one.row for one in wanted]]
+    index = torch.tensor([one.row for one in wanted], device=batch.written.device)
+    return run_erased(model, batch, index, masks.get("source"), masks["written"])

@@ -13,7 +13,7 @@ from regard.inspection.lenses.record import WordScores, by_word
 
 STEPS = 20
 FINER, MOST_STEPS = 3, 540  # the steps are tripled, up to this number
-ENOUGH = 0.02  # the completeness error at which they stay: of the change of the log odds, if that is above 1
+ENOUGH = 0.05  # the completeness error at which they stay: of the change of the log odds, if that is above 1
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def gradient_scores(
     Args:
         model: in eval mode.
         contrasts: what is explained.
-        steps: of the integral. None takes 20, and for texts whose completeness error is then above 2 % of the change of
+        steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
             the log odds 60, 180 and at last 540.
         sides: "source", "written" or both; a side that is left out has no scores.
     """

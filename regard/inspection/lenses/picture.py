@@ -105,20 +105,31 @@ def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
     parts = list(_parts(relevance))
     top = EDGE + 0.24 * len(title.splitlines()) + 0.38
     note = wrapped(f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}.", NOTE_SIZE, WIDTH - 2 * EDGE)
-    height = top + sum(0.27 + LINE * (words[-1].line + 1) + 0.05 for _, words in parts)
+    height = top + sum(row_height(words) for _, words in parts)
     figure.set_size_inches(WIDTH, height + 0.48 + 0.16 * len(note.splitlines()) + EDGE)
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
     odds = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
     write_text(figure, odds, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
     largest = max((abs(word.score) for _, words in parts for word in words if word.score is not None), default=0.0)
     for name, words in parts:
-        write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
-        top += 0.27
-        for word in words:
-            draw_word(figure, word, EDGE + word.left, top + LINE * word.line, largest)
-        top += LINE * (words[-1].line + 1) + 0.05
+        top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
     write_text(figure, note, EDGE, top + 0.48, NOTE_SIZE, color=FAINT)
+
+
+def row_height(words: Sequence[Word]) -> float:
+    """The height in inches that `draw_row` takes."""
+    return 0.27 + LINE * (words[-1].line + 1) + 0.05
+
+
+def draw_row(
+    figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "{:+.2f}"
+) -> float:
+    """Draw the words of one side under their name; return the top of what comes below."""
+    write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
+    for word in words:
+        draw_word(figure, word, EDGE + word.left, top + 0.27 + LINE * word.line, largest, form)
+    return top + row_height(words)
 
 
 def _parts(relevance: Relevance) -> Iterator[tuple[str, list[Word]]]:
@@ -130,7 +141,7 @@ def _parts(relevance: Relevance) -> Iterator[tuple[str, list[Word]]]:
         yield "already written, and the word that is explained", placed(words, scores, width)
 
 
-def draw_word(figure: Figure, word: Word, left: float, top: float, largest: float) -> None:
+def draw_word(figure: Figure, word: Word, left: float, top: float, largest: float, form: str = "{:+.2f}") -> None:
     """Draw one box with its word and its score; the explained word has an outline and no colour."""
     from matplotlib.patches import FancyBboxPatch
 
@@ -146,7 +157,7 @@ def draw_word(figure: Figure, word: Word, left: float, top: float, largest: floa
     ink = "white" if word.score is not None and _is_dark(colour) else INK
     write_text(figure, word.label, middle, top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
     if word.score is not None:
-        write_text(figure, f"{word.score:+.2f}", middle, top + BOX + 0.04, SCORE_SIZE, ha="center", color=FAINT)
+        write_text(figure, form.format(word.score), middle, top + BOX + 0.04, SCORE_SIZE, ha="center", color=FAINT)
 
 
 def signed_colour(score: float | None, largest: float) -> tuple[float, float, float]:

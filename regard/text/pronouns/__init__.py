@@ -22,6 +22,7 @@ from regard.text.pronouns.measures import (
     majority_baseline,
     pronoun_accuracy,
     pronoun_of,
+    swap_adjective,
     swap_other,
     swap_referent,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "make_split",
     "swap_referent",
     "swap_other",
+    "swap_adjective",
     # its measures
     "contrast_accuracy",
     "majority_baseline",

@@ -8,8 +8,9 @@ from random import Random
 
 from regard.errors import ArgumentError
 from regard.text.pronouns.frames import LINKS
-from regard.text.pronouns.lexicon import NOUNS
+from regard.text.pronouns.lexicon import NOUNS, telling_drawbacks
 from regard.text.pronouns.sentences import PRONOUNS, Pronoun, PronounSentence, write
+from regard.text.pronouns.splits import degrees
 
 
 def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
@@ -54,6 +55,34 @@ def swap_other(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
         True
     """
     return _swap(sentence, f"swap other {seed} {sentence.source}", of_referent=False)
+
+
+def swap_adjective(sentence: PronounSentence, seed: int = 0) -> PronounSentence | None:
+    """Replace the adjective by one that fits the other noun, so that *it* refers to that noun; the rest is unchanged.
+
+    Args:
+        sentence: the sentence to vary.
+        seed: another seed may choose another adjective.
+
+    Returns:
+        The new sentence with its correct translation; None if no adjective fits the other noun only.
+
+    Example:
+        >>> from regard.text.pronouns import ARTICLE_SENTENCES
+        >>> swapped = swap_adjective(ARTICLE_SENTENCES[0])
+        >>> swapped.referent, swapped.pronoun
+        ('street', 'sie')
+    """
+    derivation = sentence.derivation
+    candidates = [
+        drawback
+        for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense)
+        if derivation.degree in degrees(drawback, derivation.link)
+    ]
+    if not candidates:
+        return None
+    drawback = Random(f"swap adjective {seed} {sentence.source}").choice(candidates)
+    return write(replace(derivation, drawback=drawback, refers_to_subject=not derivation.refers_to_subject))
 
 
 def _swap(sentence: PronounSentence, seed: str, *, of_referent: bool) -> PronounSentence:

@@ -1,0 +1,69 @@
+"""`regard lenses`: which lens shows what a trained translator uses, where the truth is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from regard.cli.console import out as out_line
+from regard.cli.console import out_json, say
+from regard.cli.options import Json, Run, default
+from regard.decoding import Translator
+from regard.studies.lenses import LensReport, study_lenses
+from regard.studies.lenses.report import COLUMNS, LENS_ROWS
+from regard.studies.lenses.routes import SWAPS
+
+
+def lenses(
+    run: Run,
+    sentences: Annotated[int, typer.Option(min=1, help="Test sentences that are translated.")] = default(
+        study_lenses, "sentences"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of the corpus and of every swap.")] = default(study_lenses, "seed"),
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the report there; one that was begun goes on.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify causes by swaps, score the lenses, and print the table."""
+    translator = Translator.load(run)
+    report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=say)
+    if as_json:
+        out_json(json.dumps(report.to_dict(), ensure_ascii=False))
+    else:
+        _show(report)
+    if out is not None:
+        say(f"the report is in {out}")
+
+
+def _show(report: LensReport) -> None:
+    for line in report.summary():
+        out_line(line)
+    last, first = report.routes["counts"]
+    routes = Table(box=box.SIMPLE, title="Probability of the pronoun after a swap", title_justify="left")
+    routes.add_column("swapped")
+    for name, count in (("clause last", last), ("clause first", first)):
+        routes.add_column(f"{name} ({count})", justify="right")
+    for name, words in SWAPS.items():
+        cells = (f"{report.routes[kind][name]:.3f}" if name in report.routes[kind] else "-"
+                 for kind in ("last", "first"))  # fmt: skip
+        routes.add_row(words, *cells)
+    shown = Table(box=box.SIMPLE, title="Lenses", title_justify="left")
+    shown.add_column("lens")
+    for title in (*COLUMNS.values(), "passes", "ms"):
+        shown.add_column(title, justify="right")
+    for name, row in report.rows.items():
+        back = f" + {row['backward_passes']:.0f}" if row["backward_passes"] else ""
+        cells = (f"{row[column]:.3f}" for column in COLUMNS)
+        shown.add_row(LENS_ROWS[name], *cells, f"{row['passes']:.0f}{back}", f"{row['milliseconds']:.1f}")
+    console = Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    for table in (routes, shown):
+        console.print(table)
+    out_line(report.legend)

@@ -1,0 +1,93 @@
+"""How well the scores of a lens agree with the words that the model was shown to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from regard.decoding import Translator
+from regard.inspection.lenses.erasing import Erased, erased
+from regard.inspection.lenses.passes import Batch, in_batches, in_eval_mode, run
+from regard.studies.lenses.known import KnownSentence
+
+DELETED = 4  # words
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensRow:
+    """One lens over all sentences.
+
+    Args:
+        name: a key of `LENS_ROWS`.
+        top: share of sentences whose word of the largest score, except *it*, is the referent.
+        order: share in which the referent has a larger score than the other noun; a tie does not count.
+        cause: share whose word of the largest score, except *it*, is the referent or the adjective.
+        deletion: mean fall of the pronoun's probability without the 1, 2, 3 and 4 words of the largest scores.
+        passes, backward_passes: rows through the model and back, for each sentence.
+        milliseconds: CPU time for each sentence, in batches, on this machine.
+    """
+
+    name: str
+    top: float
+    order: float
+    cause: float
+    deletion: float
+    passes: float
+    backward_passes: float
+    milliseconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shares with 3 decimals, as JSON values."""
+        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def standard_error(share: float, count: int) -> float:
+    """The standard error of a share of `count` independent sentences: sqrt(share (1 - share) / count).
+
+    >>> round(standard_error(0.5, 100), 3)
+    0.05
+    """
+    return math.sqrt(max(share * (1 - share), 0.0) / count)
+
+
+def agreement(known: Sequence[KnownSentence], scores: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The shares `top`, `order` and `cause` of `LensRow`, for scores of the source words of each sentence."""
+    top = order = cause = 0
+    for one, values in zip(known, scores, strict=True):
+        best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
+        top += best == one.referent
+        order += values[one.referent] > values[one.other]
+        cause += best in (one.referent, one.adjective)
+    return top / len(known), order / len(known), cause / len(known)
+
+
+@torch.no_grad()
+def deletion(
+    translator: Translator, known: Sequence[KnownSentence], scores: Sequence[Sequence[float]], words: int = DELETED
+) -> float:
+    """The mean fall of the pronoun's probability without the words of the largest scores.
+
+        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest scores)
+
+    The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
+    """
+    falls = []
+    with in_eval_mode(translator.model):
+        for group in in_batches([one.contrast for one in known]):
+            contrasts = [known[index].contrast for index in group]
+            batch = Batch.of_contrasts(contrasts, translator.model.embedding.weight.device)
+            before = run(translator.model, batch).sigmoid()
+            wanted = []
+            for row, index in enumerate(group):
+                spans = known[index].contrast.source_words
+                ranked = sorted(range(len(spans)), key=lambda place: -scores[index][place])
+                for count in range(1, words + 1):
+                    places = tuple(at for place in ranked[:count] for at in spans[place][1])
+                    wanted.append(Erased(row, "source", places))
+            after = erased(translator.model, batch, wanted).sigmoid().view(len(group), words)
+            falls += (before - after.mean(1)).tolist()
+    return math.fsum(falls) / len(falls)
