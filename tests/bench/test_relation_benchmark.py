@@ -24,6 +24,8 @@ def test_prose_is_kept_and_examples_tables_and_signatures_are_not():
 
     f(a, b=None, *args, **kwargs) -> [int, (str, 3)].
 
+    Use f(a, b) -> [1, 2, 3] and g(c) -> {4: 5, 6: 7} with names here, see h[8] + i[9].
+
     Few words.
 
     The :class:`Path` of a *file* that ``open``
