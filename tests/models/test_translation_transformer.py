@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import ArgumentError, CheckpointError, ShapeError
+from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.models import TranslationTransformer
 from regard.text import BEGIN, PAD
 from regard.text.batches import pad
@@ -178,6 +178,28 @@ def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
 def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
     with pytest.raises(ArgumentError, match=words):
         TranslationTransformer.Config(**{**TINY, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoder_mechanism": "linear", "encoder_pattern": "sliding_window(4)"}, "not sliding_window"),
+        ({"encoder_mechanism": "random_feature(8, gated)"}, "its gates forget what came before"),
+        ({"encoder_mechanism": "lsh(4, 4)", "encoder_kv_heads": 2}, "encoder_kv_heads, 2, must be heads, 4"),
+        ({"encoder_mechanism": "performer(8)", "attention_dropout": 0.1}, "has no dropout"),
+        ({"encoder_mechanism": "performance(8)"}, "is no mechanism"),
+        ({"encoder_mechanism": None}, "encoder_mechanism is None"),
+    ],
+)
+def test_a_mechanism_that_the_encoder_cannot_have_is_refused_by_the_config(changes, words):
+    with pytest.raises((ArgumentError, UnsupportedError), match=words):
+        TranslationTransformer.Config(**{**TINY, **changes})
+
+
+def test_a_config_of_an_older_version_has_softmax():
+    older = make().config.to_dict()
+    del older["encoder_mechanism"]
+    assert TranslationTransformer.Config.from_dict(older) == make().config
 
 
 def test_wrong_ids_are_refused_with_their_numbers():
