@@ -51,6 +51,7 @@ class TrainingConfig:
         learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
         schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.
+        cooldown: share of the steps, the last ones, over which the rate falls in a line to zero.
         betas: Adam's two decay rates.
         epsilon: Adam's guard against division by zero.
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
@@ -85,6 +86,7 @@ class TrainingConfig:
     learning_rate: float = setting(1e-3)
     warmup_steps: int = setting(400, least=0)
     schedule: str = setting("inverse_square_root")
+    cooldown: float = setting(0.0)
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-9
     weight_decay: float = setting(0.0, least=0)
@@ -113,6 +115,8 @@ class TrainingConfig:
         for name in ("minutes", "gradient_clip"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
+        if not _is_number(self.cooldown) or not 0 <= self.cooldown <= 1:
+            raise ArgumentError(f"cooldown is {self.cooldown!r}; it is a share of the steps, from 0 to 1")
         if not _is_number(self.weight_decay) or self.weight_decay < 0:
             raise ArgumentError(f"weight_decay is {self.weight_decay!r}; it must be a number of at least 0")
         betas = self.betas if isinstance(self.betas, tuple | list) else ()
@@ -126,6 +130,11 @@ class TrainingConfig:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values, in the order of this class."""
         return {**asdict(self), "betas": list(self.betas)}
+
+    @property
+    def ends_at_steps(self) -> bool:
+        """Whether the learning rate depends on the number of steps, which then may not change."""
+        return self.schedule == "cosine" or self.cooldown > 0
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
@@ -148,6 +157,7 @@ def learning_rate_at(config: TrainingConfig, step: int) -> float:
         inverse_square_root    peak * sqrt(w / step)
         cosine                 peak * (1 + cos(pi * (step - w) / (steps - w))) / 2
         constant               peak
+        cooldown c             any of these * min(1, (steps - step) / (c * steps))
 
     With peak = dim ** -0.5 * w ** -0.5 the first is the paper's dim ** -0.5 * min(step ** -0.5, step * w ** -1.5).
 
@@ -158,7 +168,8 @@ def learning_rate_at(config: TrainingConfig, step: int) -> float:
     Raises:
         ArgumentError: a step below 1.
 
-    Source: Vaswani et al., Attention Is All You Need, 2017, section 5.3; cosine: Loshchilov and Hutter, SGDR, 2017.
+    Source: Vaswani et al., Attention Is All You Need, 2017, section 5.3; cosine: Loshchilov and Hutter, SGDR, 2017;
+    cooldown: Hägele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations, 2024.
 
     >>> config = TrainingConfig(learning_rate=1.0, warmup_steps=4)
     >>> [learning_rate_at(config, step) for step in (1, 4, 16)]
@@ -167,15 +178,21 @@ def learning_rate_at(config: TrainingConfig, step: int) -> float:
     of_kind("config", config, TrainingConfig, "a TrainingConfig")
     if whole("step", step) < 1:
         raise ArgumentError(f"step is {step}; steps are counted from 1")
-    peak, warmup = config.learning_rate, config.warmup_steps
+    left = max(config.steps - step, 0) / (config.cooldown * config.steps) if config.cooldown else 1.0
+    return config.learning_rate * _course(config, step) * min(1.0, left)
+
+
+def _course(config: TrainingConfig, step: int) -> float:
+    """The learning rate of a step without cooldown, as a share of the peak."""
+    warmup = config.warmup_steps
     if step <= warmup:
-        return peak * step / warmup
+        return step / warmup
     if config.schedule == "inverse_square_root":
-        return peak * math.sqrt(max(warmup, 1) / step)
+        return math.sqrt(max(warmup, 1) / step)
     if config.schedule == "cosine":
         done = (step - warmup) / max(config.steps - warmup, 1)
-        return peak * (1 + math.cos(math.pi * min(done, 1.0))) / 2
-    return peak
+        return (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    return 1.0
 
 
 def _is_number(value: object) -> TypeGuard[float]:

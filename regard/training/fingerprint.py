@@ -37,8 +37,7 @@ def fingerprint(
         name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
         for name, tensor in model.state_dict().items()
     }
-    # The cosine's shape depends on where it ends.
-    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE
+    free = MAY_CHANGE[1:] if config.ends_at_steps else MAY_CHANGE
     training = {name: value for name, value in config.to_dict().items() if name not in free}
     found = {
         "training": training,
@@ -56,19 +55,27 @@ def fingerprint(
 def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
     """The fingerprint of an earlier session, with what this version of regard adds to fingerprints.
 
-    Settings of the model that the earlier version did not have take their defaults. A file that it did not write, such
+    Settings of the model and of the training that the earlier version did not have take their defaults. A file that it did not write, such
     as the list of training words, follows from the data, whose hash is compared.
 
     >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
     {'files': {'words.json': '0f'}}
     """
     full = {**before, "files": {**now.get("files", {}), **before.get("files", {})}}
+    if isinstance(before.get("training"), dict):
+        full["training"] = {**_defaults(now.get("training", {})), **before["training"]}
     config = getattr(model, "config", None)
     if is_dataclass(config) and isinstance(before.get("model"), dict):
         added = {field.name: field.default for field in fields(config) if field.default is not MISSING}
         described = json.loads(json.dumps({**added, **before["model"].get("config", {})}, default=str))
         full["model"] = {**before["model"], "config": described}
     return full
+
+
+def _defaults(training: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of these settings of a training, as JSON values; required ones have none."""
+    defaults = {field.name: field.default for field in fields(TrainingConfig) if field.default is not MISSING}
+    return json.loads(json.dumps({name: defaults[name] for name in training if name in defaults}))
 
 
 def hash_of(*parts: Sequence[Any]) -> str:

@@ -170,8 +170,9 @@ def test_how_long_to_train_and_what_to_keep_may_change(tmp_path, changes):
     train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
 
 
-def test_the_cosine_does_not_allow_other_steps(tmp_path):
-    cosine = dataclasses.replace(CONFIG, schedule="cosine")
+@pytest.mark.parametrize("setting", [{"schedule": "cosine"}, {"cooldown": 0.5}], ids=str)
+def test_a_rate_that_ends_with_the_steps_does_not_allow_others(tmp_path, setting):
+    cosine = dataclasses.replace(CONFIG, **setting)
     train_toy(tmp_path, cosine)
     with pytest.raises(CheckpointError, match=r"training\.steps was 12, now 14"):
         train_toy(tmp_path, dataclasses.replace(cosine, steps=14), resume=True)

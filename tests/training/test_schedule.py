@@ -36,6 +36,21 @@ def test_the_cosine_is_at_half_its_peak_half_way_and_at_zero_at_the_end():
     assert learning_rate_at(config, 300) == 0.0
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cooldown_is_a_line_to_zero_over_the_last_steps(schedule):
+    plain, cooled = (rates(steps=100, warmup_steps=5, schedule=schedule, cooldown=cooldown) for cooldown in (0.0, 0.4))
+    assert cooled[:60] == plain[:60]
+    expected = [rate * (100 - step) / 40 for step, rate in enumerate(plain[60:], 61)]
+    assert cooled[60:] == pytest.approx(expected)
+    assert cooled[-1] == 0.0
+
+
+@pytest.mark.parametrize("cooldown", [-0.1, 1.1, "all", True])
+def test_a_cooldown_is_a_share(cooldown):
+    with pytest.raises(ArgumentError, match="cooldown is .* a share of the steps, from 0 to 1"):
+        TrainingConfig(cooldown=cooldown)
+
+
 def test_constant_stays():
     assert set(rates(learning_rate=0.5, warmup_steps=10, schedule="constant")[9:]) == {0.5}
 
