@@ -114,7 +114,7 @@ def main() -> None:
     held_out = [one for scene in held_out_scenes() for one in (scene, scene.reversed)] * PICTURES
     seen = [one for scene in trained_scenes()[::3] for one in (scene, scene.reversed)]
     edited = {part: [changed(caption, part)[0] for caption in held_out] for part in PARTS}
-    others = held_out[7:] + held_out[:7]
+    others = held_out[25:] + held_out[:25]  # of another scene, half of them with the other relation
     figures = {
         "steps": asked.steps, "batch": BATCH, "parameters": size, "weights": seal,
         "cpu_seconds": round(seconds),

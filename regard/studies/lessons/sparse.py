@@ -41,17 +41,16 @@ print((rg.attention(q, k, v, pattern=big_bird) - by_mask).abs().max(), int(mask.
 
 def teach(settings: Settings) -> Taught:
     """Count pairs and layers of the patterns of BigBird and the Sparse Transformer, and compare with dense masks."""
-    drawn = {name: reached(pattern, DRAWN, 2) for name, pattern in patterns(DRAWN, settings.seed).items()}
+    here = patterns(DRAWN, settings.seed)
+    drawn = {name: reached(pattern, DRAWN, 2) for name, pattern in here.items()}
     numbers: dict[str, Any] = {
         "length": DRAWN, "lengths": list(COUNTED), "layered": list(LAYERED),
-        "texts": {name: str(pattern) for name, pattern in patterns(DRAWN, settings.seed).items()},
-        "first_reached": {name: _first_layer(stages).tolist() for name, stages in drawn.items()},
+        "texts": {name: str(pattern) for name, pattern in here.items()},
+        "first_reached": {name: _first_layer(drawn[name]).tolist() for name in SHOWN},
         "pairs": {name: [kept(patterns(n, settings.seed)[name], n) for n in COUNTED] for name in drawn},
         "layers": {name: [_layers(patterns(n, settings.seed)[name], n) for n in LAYERED] for name in drawn},
-        "from_dense": {name: _from_dense(pattern, settings.seed) < EXACT
-                       for name, pattern in patterns(DRAWN, settings.seed).items()},
-        "weights_elsewhere": {name: _weights_elsewhere(pattern, settings.seed)
-                              for name, pattern in patterns(DRAWN, settings.seed).items()},
+        "from_dense": {name: _from_dense(pattern, settings.seed) < EXACT for name, pattern in here.items()},
+        "weights_elsewhere": {name: _weights_elsewhere(pattern, settings.seed) for name, pattern in here.items()},
     }  # fmt: skip
     numbers["counted_alike"] = {
         name: int(stages[0].sum()) == numbers["pairs"][name][COUNTED.index(DRAWN)] for name, stages in drawn.items()
@@ -220,7 +219,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{', '.join(map(str, mixed))} layers for {', '.join(map(str, LAYERED))} words",
         ),
         Claim(
-            "Two layers suffice at any length with a global word, and for strided and fixed with s = √n.",
+            "Two layers suffice with a global word, and for strided and fixed with s = √n.",
             all(layers[name] == [2] * len(LAYERED) for name in ("global", "BigBird", "strided", "fixed")),
             f"at {', '.join(map(str, LAYERED))} words",
         ),
