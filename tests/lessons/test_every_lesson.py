@@ -1,4 +1,4 @@
-"""What holds for each of the ten: the record, its determinism, its code, its figure, and its mistakes."""
+"""What holds for each lesson: the record, its determinism, its code, its figure, and its mistakes."""
 
 import contextlib
 import io
@@ -40,9 +40,10 @@ def chosen(name, run):
     return teach(name, run, seed=11, text=LONG if "text" in LESSONS[name].takes else None)
 
 
-def test_there_are_ten_with_a_question_each():
+def test_each_has_a_question():
     assert list(LESSONS) == [
-        "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "linear", "heads", "referent"
+        "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "encoder",
+        "decoder", "translation", "linear", "heads", "referent",
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 
