@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 DIM, HEADS, LAYERS = 32, 4, 2
-PASSES = 60  # of the training
+PASSES, RATE = 60, 0.01  # of the training; the rate falls to 0
 EXACT = 1e-9
 
 CODE = """\
@@ -77,7 +77,7 @@ def teach(settings: Settings) -> Taught:
 
 def new_model(vocab_size: int, seed: int) -> LanguageModel:
     """A decoder with weights drawn from the seed."""
-    config = LanguageConfig(vocab_size=vocab_size, dim=DIM, heads=HEADS, layers=LAYERS, positions="sinusoidal")
+    config = LanguageConfig(vocab_size=vocab_size, dim=DIM, heads=HEADS, layers=LAYERS, positions="learned")
     return seeded(seed, LanguageModel, config).eval()
 
 
@@ -127,16 +127,16 @@ def _moved(model: LanguageModel, read: torch.Tensor, edited: torch.Tensor) -> li
 
 def _train(model: LanguageModel, read: torch.Tensor, wanted: torch.Tensor) -> dict[str, Any]:
     """The distributions before and after training, (length, vocabulary), and at how many positions they are right."""
-    optimiser = torch.optim.Adam(model.parameters(), 0.01)
-    right, chances = [], []
+    right, chances, parameters = [], [], list(model.parameters())
     for number in range(PASSES + 1):
         scores = model(read)[0]
         right.append(int((scores.argmax(-1) == wanted).sum()))
         if number in (0, PASSES):
-            chances.append(rounded(scores[:, BEGIN:].softmax(-1)))
-        optimiser.zero_grad()
-        F.cross_entropy(scores, wanted).backward()
-        optimiser.step()
+            chances.append(rounded(scores[:, BEGIN:].softmax(-1), 9))
+        gradients = torch.autograd.grad(F.cross_entropy(scores, wanted), parameters)
+        with torch.no_grad():  # gradient descent in which the numbers of every matrix move by RATE on average
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= RATE * (1 - number / PASSES) * gradient / gradient.square().mean().sqrt().clamp(min=1e-30)
     return {"right": right, "before": chances[0], "after": chances[1]}
 
 
