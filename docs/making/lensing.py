@@ -42,10 +42,10 @@ def verdict() -> str:
         f"Integrated gradients put the referent above the other noun in {default['order']:.1%} of the sentences, and a "
         f"word of the cause (the referent or the adjective) on top in {default['cause']:.1%}. Erasure has "
         f"{cheaper['order']:.1%} and {cheaper['cause']:.1%}, without gradients; the attention of *it*, in its best "
-        f"encoder head, {own['order']:.1%} and {own['cause']:.1%}; cross-attention while the pronoun is written, in its "
-        f"best head, {cross['order']:.1%} and {cross['cause']:.1%}; random scores {rows['random']['order']:.1%} and "
-        f"{rows['random']['cause']:.1%}; the swap of a noun itself, with the German so far kept, "
-        f"{rows['swap']['order']:.1%}."
+        f"encoder head, {own['order']:.1%} and {own['cause']:.1%}; cross-attention while the pronoun is written, in "
+        f"its best head, {cross['order']:.1%} and {cross['cause']:.1%}; random scores "
+        f"{rows['random']['order']:.1%} and {rows['random']['cause']:.1%}; the swap of a noun itself, with the "
+        f"German so far kept, {rows['swap']['order']:.1%}."
     )
 
 

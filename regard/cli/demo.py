@@ -122,9 +122,8 @@ def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
         tell(f"     lens         {agreement:.3f} of pronouns depend more on their noun than on the other (gradients)")
     if routes is not None and routes.last:
         source, written, both = (f"{routes.last[name]:.2f}" for name in ("source", "written", "both"))
-        tell(
-            f"     routes       probability of a right pronoun {routes.last['nothing']:.2f}; with another noun in the source"
-        )
+        right = f"{routes.last['nothing']:.2f}"
+        tell(f"     routes       probability of a right pronoun {right}; with another noun in the source")
         tell(f"                  {source}, in the German so far {written}, in both {both}")
     return Used(agreement, routes, (layer, head))
 

@@ -73,7 +73,7 @@ def relevance(
     Contrastive Explanations, Yin and Neubig 2022.
 
     >>> from regard.models import TranslationTransformer
-    >>> tokeniser = Tokeniser.train(["The animal slept. Das Tier schlief, weil es er sie müde war."], vocab_size=400)
+    >>> tokeniser = Tokeniser.train(["The animal slept. Das Tier schlief, weil es er sie müde war."] * 2, 400)
     >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
     >>> written = tokeniser.encode("Das Tier schlief, weil es müde war.")
     >>> why = relevance(model, tokeniser, "The animal slept.", written, of="es", instead_of=("er", "sie"))
