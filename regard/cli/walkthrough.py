@@ -40,10 +40,13 @@ WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
 
 def walkthrough(
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="A sentence; an --example has its own.", show_default=False)
+        str | None, typer.Argument(metavar="TEXT", help="A sentence; an --example has its own.", show_default=False)
     ] = None,
     word: Annotated[
-        str | None, typer.Option(help="The word that is followed: its number, from 1, or itself. [default: the second]")
+        str | None,
+        typer.Option(
+            help="The word that is followed: its number, from 1, or itself. [default: the second; of --whole the last]"
+        ),
     ] = None,
     context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
