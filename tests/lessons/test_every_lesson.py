@@ -45,8 +45,10 @@ def chosen(name, run):
 
 def test_each_of_them_has_a_question():
     assert list(LESSONS) == [
-        "scale", "positions", "causal", "windows", "grouped", "cross", "alignment", "linear", "imprecise",
-        "heads", "referent",
+        "recurrent", "fixed_vector", "alignment", "scale", "positions", "causal", "cross",
+        "one_head", "encoder", "decoder", "translation", "generation", "grouped", "windows",
+        "sparse", "linear", "approximations", "complexity", "relations", "heads", "referent",
+        "transfer", "caption", "imprecise",
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 
