@@ -42,6 +42,7 @@ from regard.text.pronouns.splits import (
     Weights,
     make_contrast_pairs,
     make_split,
+    make_twins,
     split_of_pair,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "Split",
     "make_contrast_pairs",
     "make_split",
+    "make_twins",
     "swap_referent",
     "swap_other",
     # its measures
