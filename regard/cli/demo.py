@@ -54,7 +54,7 @@ def demo(
     settings = _settings(run, steps, seed)
     tell('What does "it" refer to? English leaves it open, German may not: es, er and sie are its genders.')
     tell("")
-    data = load_translation_data(settings.data, seed=settings.seed)
+    data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
     tell(f"1. Training on {data.notes[0]}.")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":

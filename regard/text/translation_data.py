@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from regard.text.pairs import Pair, read_pairs, split_by_hash
-from regard.text.pronouns import make_split
+from regard.text.pronouns import make_split, make_twins
 
 PRONOUNS = "pronouns"  # the name of the embedded corpus
 PRONOUN_COUNTS = {"train": 60_000, "valid": 400, "test": 600}
@@ -16,34 +16,44 @@ LARGEST_PART = 2_000  # the most pairs held out of a user's file for validation,
 
 @dataclass(frozen=True)
 class TranslationData:
-    """Training, validation and test pairs, with notes on where they come from."""
+    """Training, validation and test pairs, with notes on where they come from.
+
+    `together` holds, in order, how many training pairs in a row share a batch; without it each is on its own.
+    """
 
     name: str
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
     notes: tuple[str, ...]
+    together: tuple[int, ...] = ()
 
 
-def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: int = 0) -> TranslationData:
+def load_translation_data(
+    data: Sequence[str], valid: Sequence[str] = (), seed: int = 0, twins: bool = False
+) -> TranslationData:
     """Load the pairs for a training.
 
     Args:
         data: "pronouns" for the embedded corpus; or one table (.tsv, .jsonl); or two parallel files.
         valid: files of validation pairs likewise; without them, the data is split by a hash of each source.
         seed: seed of the embedded corpus.
+        twins: of the embedded corpus, training sentences with their twins, see `make_twins`.
 
     Returns:
         The three parts; the test part is empty if validation pairs are given.
 
     Raises:
+        ArgumentError: twins of a user's files.
         DataError: files that cannot be read, or have too few pairs.
 
     >>> len(load_translation_data(["pronouns"]).test)
     600
     """
     if list(data) == [PRONOUNS]:
-        return _pronouns(seed)
+        return _pronouns(seed, twins)
+    if twins:
+        raise ArgumentError(f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data")
     if not data:
         raise DataError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
     read = read_pairs(*data)
@@ -69,10 +79,17 @@ def load_translation_data(data: Sequence[str], valid: Sequence[str] = (), seed: 
     return TranslationData(" + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes))
 
 
-def _pronouns(seed: int) -> TranslationData:
-    train, valid, test = (
-        [Pair(sentence.source, sentence.target) for sentence in make_split(split, count, seed)]  # ty: ignore
-        for split, count in PRONOUN_COUNTS.items()
+def _pronouns(seed: int, twins: bool) -> TranslationData:
+    groups = (
+        make_twins(PRONOUN_COUNTS["train"], seed)
+        if twins
+        else [(sentence,) for sentence in make_split("train", PRONOUN_COUNTS["train"], seed)]
+    )
+    train = [Pair(sentence.source, sentence.target) for group in groups for sentence in group]
+    valid, test = (
+        [Pair(sentence.source, sentence.target) for sentence in make_split(split, PRONOUN_COUNTS[split], seed)]
+        for split in ("valid", "test")
     )
     note = f"{len(train):,} sentences of the embedded corpus; the noun pairs of the {len(test)} test sentences are new"
-    return TranslationData(PRONOUNS, train, valid, test, (note,))
+    together = tuple(map(len, groups)) if twins else ()
+    return TranslationData(PRONOUNS, train, valid, test, (note,), together)

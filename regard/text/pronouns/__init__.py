@@ -43,6 +43,7 @@ from regard.text.pronouns.splits import (
     Weights,
     make_contrast_pairs,
     make_split,
+    make_twins,
     split_of_pair,
 )
 
@@ -55,6 +56,7 @@ __all__ = [
     "Split",
     "make_contrast_pairs",
     "make_split",
+    "make_twins",
     "swap_referent",
     "swap_other",
     "swap_adjective",

@@ -254,6 +254,44 @@ def make_contrast_pairs(
     return pairs
 
 
+def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[tuple[PronounSentence, ...]]:
+    """Generate training sentences, each with a twin that differs in the final adjective and so in the referent.
+
+    A batch with both shows what the adjective decides, since everything else is the same.
+
+    Args:
+        count: number of sentences in all, from 0 to `LARGEST_COUNT["train"]`.
+        seed: another seed gives other sentences about the same noun pairs.
+        weights: probabilities of the free choices.
+
+    Returns:
+        Pairs of twins, with distinct sources and noun pairs of the training split only; a sentence for which no
+        adjective fits the other noun is alone.
+
+    Raises:
+        ArgumentError: for a count that the training split cannot fill.
+
+    Example:
+        >>> first, twin = make_twins(2)[0]
+        >>> len(set(first.source.split()) ^ set(twin.source.split()))
+        2
+    """
+    _check_count("sentences of 'train'", count, LARGEST_COUNT["train"])
+    random = Random(f"twins {seed}")
+    groups: list[tuple[PronounSentence, ...]] = []
+    seen: set[str] = set()
+    for derivation in _distinct_derivations("train", random, weights) if count else ():
+        moved = _with_referent_moved(derivation, random)
+        written = [write(one) for one in (derivation, moved) if one is not None]
+        group = tuple(one for one in written if one.source not in seen)[: count - len(seen)]
+        if group:
+            groups.append(group)
+            seen |= {one.source for one in group}
+        if len(seen) == count:
+            break
+    return groups
+
+
 def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Iterator[Derivation]:
     """An endless stream of distinct derivations of a split."""
     seen: set[Derivation] = set()

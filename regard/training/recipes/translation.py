@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,14 @@ from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
-from regard.text.batches import TokenBatches, TranslationBatch, batches_in_order, encode_pairs, make_batch
+from regard.text.batches import (
+    EncodedPair,
+    TokenBatches,
+    TranslationBatch,
+    batches_in_order,
+    encode_pairs,
+    make_batch,
+)
 from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training.config import TrainingConfig, setting
@@ -98,6 +105,7 @@ class TranslationTraining(Recipe):
             window: of Luong's local attention: words on either side.
             input_feeding: Luong's attentional vector is fed to the next step.
             label_smoothing: share of the probability that is spread over all ids.
+            twins: of the embedded corpus, sentences whose one changed adjective changes the pronoun share a batch.
         """
 
         model: str = setting("transformer")
@@ -119,6 +127,7 @@ class TranslationTraining(Recipe):
         schedule: str = setting(TrainingConfig.schedule)
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
         label_smoothing: float = setting(0.1)
+        twins: bool = setting(False)
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -181,7 +190,8 @@ class TranslationTraining(Recipe):
     def data(self) -> TranslationData:
         """The pairs to learn from, to validate on and to be scored on."""
         if self._data is None:
-            self._data = load_translation_data(self.config.data, self.config.valid, self.config.seed)
+            config = self.config
+            self._data = load_translation_data(config.data, config.valid, config.seed, config.twins)
             for note in self._data.notes:
                 self.tell(note)
         return self._data
@@ -201,7 +211,7 @@ class TranslationTraining(Recipe):
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
         task = TranslationTask(
             data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
-            label_smoothing=config.label_smoothing, seed=config.seed, **share_of_work(),
+            label_smoothing=config.label_smoothing, seed=config.seed, together=data.together, **share_of_work(),
         )  # fmt: skip
         if task.left_out:
             self.tell(
@@ -253,6 +263,7 @@ class TranslationTask:
         world, rank: how many processes train together, and which this is.
         longest: pairs with more ids on a side are left out of training; `left_out` counts them, and `learned` has the
             others.
+        together: how many pairs in a row share a batch, in their order; by default each is on its own.
 
     Source of the smoothing: Szegedy et al. 2016, section 7.
 
@@ -272,6 +283,7 @@ class TranslationTask:
         world: int = 1,
         rank: int = 0,
         longest: int = LONGEST_PAIR,
+        together: Sequence[int] = (),
     ) -> None:
         if not 0 <= label_smoothing < 1:
             raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
@@ -288,14 +300,17 @@ class TranslationTask:
         self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
         self.label_smoothing = label_smoothing
         self._batch_tokens = batch_tokens
-        lengths = [(len(source) + 1, len(target) + 1) for source, target in self._train]
-        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
+        self._groups = _groups(pairs, together, longest)
+        costs = [len(group) * (1 + max(len(side) for pair in group for side in pair)) for group in self._groups]
+        self.batches = TokenBatches(costs, batch_tokens, seed, world, rank)
         self._settings = {"batch_tokens": batch_tokens, "label_smoothing": label_smoothing, "order": seed}
+        if together:
+            self._settings["groups"] = len(self._groups)
 
     def batch(self, index: int) -> TranslationBatch:
         """The micro-batch number `index`, a function of it and of the seed."""
         rows = self.batches.at(index)
-        return make_batch([self._train[at] for at in rows]) if rows else NOTHING
+        return make_batch([pair for at in rows for pair in self._groups[at]]) if rows else NOTHING
 
     def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
         """Sum of the smoothed cross entropies over the target ids, and their number."""
@@ -325,6 +340,18 @@ class TranslationTask:
             reduction="sum",
         )  # fmt: skip
         return loss, int((batch.next != PAD).sum())
+
+
+def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int) -> list[list[EncodedPair]]:
+    """The pairs that share a batch, `together` of them in a row; without those that are too long for a batch."""
+    if together and sum(together) != len(pairs):
+        raise ArgumentError(f"together counts {sum(together)} pairs, and there are {len(pairs)} to learn from")
+    groups, rest = [], iter(pairs)
+    for count in together or [1] * len(pairs):
+        group = [pair for pair in islice(rest, count) if max(map(len, pair)) < longest]
+        fits = len(group) * (1 + max((len(side) for pair in group for side in pair), default=0)) <= longest
+        groups += [group] if group and fits else [[pair] for pair in group]
+    return groups
 
 
 def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
