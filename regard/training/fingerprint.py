@@ -55,8 +55,8 @@ def fingerprint(
 def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
     """The fingerprint of an earlier session, with what this version of regard adds to fingerprints.
 
-    Settings of the model and of the training that the earlier version did not have take their defaults. A file that it did not write, such
-    as the list of training words, follows from the data, whose hash is compared.
+    Settings of the model and of the training that the earlier version did not have take their defaults. A file that
+    it did not write, such as the list of training words, follows from the data, whose hash is compared.
 
     >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
     {'files': {'words.json': '0f'}}

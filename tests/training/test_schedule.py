@@ -47,7 +47,7 @@ def test_a_cooldown_is_a_line_to_zero_over_the_last_steps(schedule):
 
 @pytest.mark.parametrize("cooldown", [-0.1, 1.1, "all", True])
 def test_a_cooldown_is_a_share(cooldown):
-    with pytest.raises(ArgumentError, match="cooldown is .* a share of the steps, from 0 to 1"):
+    with pytest.raises(ArgumentError, match=r"cooldown is .* a share of the steps, from 0 to 1"):
         TrainingConfig(cooldown=cooldown)
 
 
