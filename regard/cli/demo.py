@@ -31,8 +31,8 @@ from regard.training import TrainingResult, check_run_folder
 from regard.training.recipes import TranslationTraining, read_settings
 from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns
 
-# Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The decoder
-# sees three of its own words, so the gender has to come from the source. The long cooldown makes seeds end alike.
+# Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
+# decoder sees three of its own words, so the gender has to come from the source. The long cooldown steadies the end.
 SETTINGS = TranslationTraining.Config(
     data=(PRONOUNS,), twins=True, steps=2_600, dim=128, hidden=256, heads=4, layers=2, positions="rotary",
     attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000, batch_tokens=800,
