@@ -22,13 +22,6 @@ from regard.studies.lessons import LESSONS
 PAGE = DOCS / "articles.md"
 TEXT = PAGE.read_text("utf-8")
 
-# What the page names before it exists; a row shows it once it does. Empty when all of it is there.
-PENDING_LESSONS = {
-    "recurrent", "fixed_vector", "complexity", "one_head", "transfer", "sparse", "approximations", "generation",
-    "caption", "relations", "encoder", "decoder", "translation",
-}  # fmt: skip
-PENDING_OPTIONS = ("--example", "--whole", "--columns", "--why", "lenses")
-
 # Every section of the articles, by words of its title here.
 SECTIONS = {
     "Understanding Transformers": """core concept, queries, scaled dot-product, multi-head, concatenation,
@@ -71,10 +64,9 @@ def test_every_row_that_is_answered_is_on_the_page_with_a_number():
 
 def test_lessons_and_commands_exist_or_are_known_to_be_pending():
     lessons = {name for section in ALL for name, _ in answers(section)}
-    assert lessons - set(LESSONS) <= PENDING_LESSONS
+    assert lessons <= set(LESSONS)
     for words in COMMANDS:
-        if not command_exists(words):
-            assert any(option in shlex.split(words) for option in PENDING_OPTIONS), f"regard {words} does not exist"
+        assert command_exists(words), f"regard {words} does not exist"
     for words in mentioned(TEXT):
         assert words[0] != "lesson" or words[1] in LESSONS
 

@@ -59,6 +59,14 @@ def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
         TranslationTraining.of(tmp_path, {"data": ["pairs.tsv"]})
 
 
+def test_resuming_where_no_run_is_says_so(tmp_path):
+    remarks = []
+    LanguageModelTraining.of(tmp_path / "run", {"data": ["text.txt"]}, resume=True, tell=remarks.append)
+    assert remarks == [f"there is no training run in {tmp_path / 'run'} to resume; a new one begins"]
+    with pytest.raises(ArgumentError, match=r"no training run in .* to resume; to begin one, --data is missing"):
+        LanguageModelTraining.of(tmp_path / "run", {}, resume=True)
+
+
 def test_a_recipe_refuses_the_config_of_another():
     with pytest.raises(ArgumentError, match=r"a ClassifierTraining\.Config"):
         ClassifierTraining(LanguageModelTraining.Config(data=("text.txt",)))

@@ -136,7 +136,10 @@ class Recipe(ABC):
             CheckpointError: the folder holds something else.
         """
         check_run_folder(folder)
-        return cls(cls.decide(folder, given, resume=resume), tell)
+        config = cls.decide(folder, given, resume=resume)
+        if resume and read_settings(folder) is None:
+            tell(f"there is no training run in {folder} to resume; a new one begins")
+        return cls(config, tell)
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
@@ -145,7 +148,8 @@ class Recipe(ABC):
         kept = read_settings(folder) if resume else None
         if kept is None:
             if not given.get("data"):
-                raise ArgumentError(f"--data is missing: name {cls.DATA}")
+                nothing = f"there is no training run in {folder} to resume; to begin one, " if resume else ""
+                raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
             return cls.new_config(given)
         known = [field.name for field in fields(cls.Config)]
         if strange := sorted(kept.keys() - set(known)):
