@@ -39,6 +39,7 @@ def test_the_settings_of_an_older_version_load_and_train_the_same(old_run):
     now = recipe.config.training_config().to_dict()
     assert now == {
         **before, "betas": [0.9, 0.98], "epsilon": 1e-9, "gradient_clip": 1.0, "log_every": 10, "save_every": 2,
+        "cooldown": 0.0,
     }  # fmt: skip
 
 
