@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from regard.arguments import a_string
 from regard.inspection.relations import Link
 from regard.inspection.watching import Span
 
@@ -52,7 +53,7 @@ def split_words(text: str) -> list[str]:
     >>> split_words("Don't stop (now).")
     ["Don't", 'stop', '(', 'now', ').']
     """
-    return _UNITS.findall(text)
+    return _UNITS.findall(a_string("text", text))
 
 
 def relations_in(words: Sequence[str]) -> dict[str, list[Link]]:

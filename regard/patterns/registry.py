@@ -9,12 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from regard.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from regard.patterns.reader import Reader
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -82,8 +79,8 @@ class Declared:
             cls.registry.enrol(cls, also)
 
     @classmethod
-    def read(cls, reader: Reader) -> Any:
-        """Reads what follows the name in a text; the arguments of the class by default."""
+    def read(cls, reader: Any) -> Any:
+        """Reads what follows the name in a text, from a `reader.Reader`; the arguments of the class by default."""
         return reader.called(cls)
 
     def __str__(self) -> str:

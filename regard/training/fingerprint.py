@@ -66,8 +66,10 @@ def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Modul
         full["training"] = {**_defaults(now.get("training", {})), **before["training"]}
     config = getattr(model, "config", None)
     if is_dataclass(config) and isinstance(before.get("model"), dict):
-        added = {field.name: field.default for field in fields(config) if field.default is not MISSING}
-        described = json.loads(json.dumps({**added, **before["model"].get("config", {})}, default=str))
+        asked = now.get("model", {}).get("config", {})
+        added = {field.name: field.default for field in fields(config) if field.name in asked}
+        known = {name: value for name, value in added.items() if value is not MISSING}
+        described = json.loads(json.dumps({**known, **before["model"].get("config", {})}, default=str))
         full["model"] = {**before["model"], "config": described}
     return full
 

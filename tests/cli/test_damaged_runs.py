@@ -67,7 +67,7 @@ def test_a_flipped_bit_of_any_file_of_a_run_changes_nothing_or_is_told(run):
                 noticed.add(path.name)
         path.write_bytes(content)
     read = {"test.jsonl", "log.jsonl", "settings.json", "run.json", "checkpoints.json", "training.json"}
-    assert noticed == read | {"config.json", "weights.safetensors", "tokeniser.json"}
+    assert noticed == read | {"config.json", "weights.safetensors", "tokeniser.json", "source-words.json"}
 
 
 def test_a_changed_test_split_is_scored_nowhere(run):

@@ -117,6 +117,7 @@ PLACES = {
     "average": ["{path}", "--out", "{path}"],
     "demo": ["--out", "{path}"],
     "show": [HOSTILE],
+    "lenses": ["{path}"],
     "plan": ["--q-len", "4", "--pattern", HOSTILE],
     "approximation": ["{path}"],
     "compare": ["--data", "{path}.tsv", "--models", "none", "--out", "{folder}/out"],

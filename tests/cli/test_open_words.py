@@ -108,7 +108,7 @@ def test_the_mechanism_is_that_of_the_encoder_alone_and_is_loaded(run):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--mechanism", "magic"), "'magic' is no mechanism"),
+        (("--mechanism", "magic"), "there is no mechanism 'magic'"),
         (("--mechanism", "linear", "--attention", "sliding_window(8)"), "not sliding_window(8)"),
         (("--mechanism", "random_feature(8, gated)"), "its gates forget what came before a query"),
         (("--mechanism", "lsh(4, 4)", "--kv-heads", 1), "its queries are its keys"),

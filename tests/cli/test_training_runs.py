@@ -204,7 +204,7 @@ def test_a_loss_that_is_not_finite_is_one_sentence_and_the_run_goes_on_where_it_
     ("options", "words"),
     [
         (("--parallel", "fsdp"), "shares weights among processes, and there is 1"),
-        (("--parallel", "both"), "parallel is 'both'; choose one of ddp, fsdp"),
+        (("--parallel", "both"), "parallel is 'both'; there are ddp, fsdp"),
         (("--tensorboard",), "pip install tensorboard"),
     ],
 )
