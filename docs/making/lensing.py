@@ -36,16 +36,17 @@ def table() -> str:
 def verdict() -> str:
     """The default lens beside raw attention, in sentences."""
     rows = report().rows
-    default, own, cross = rows["gradients"], rows["it"], rows["cross_head"]
-    cheaper = rows["erase"]
+
+    def shares(name: str) -> str:
+        return f"{rows[name]['order']:.1%} and {rows[name]['cause']:.1%}"
+
     return (
-        f"Integrated gradients put the referent above the other noun in {default['order']:.1%} of the sentences, and a "
-        f"word of the cause (the referent or the adjective) on top in {default['cause']:.1%}. Erasure has "
-        f"{cheaper['order']:.1%} and {cheaper['cause']:.1%}, without gradients; the attention of *it*, in its best "
-        f"encoder head, {own['order']:.1%} and {own['cause']:.1%}; cross-attention while the pronoun is written, in "
-        f"its best head, {cross['order']:.1%} and {cross['cause']:.1%}; random scores "
-        f"{rows['random']['order']:.1%} and {rows['random']['cause']:.1%}; the swap of a noun itself, with the "
-        f"German so far kept, {rows['swap']['order']:.1%}."
+        "Two shares of the verified sentences: the referent is above the other noun, and a word of the cause (the "
+        f"referent or the adjective) is on top. Erasure reaches {shares('erase')}; integrated gradients "
+        f"{shares('gradients')}; raw cross-attention while the pronoun is written, in its best head, "
+        f"{shares('cross_head')}; raw attention of *it*, in its best encoder head, {shares('it')}; random scores "
+        f"{shares('random')}. The swap of a noun itself, with the German so far kept, has {rows['swap']['order']:.1%} "
+        "for the first."
     )
 
 

@@ -122,7 +122,7 @@ def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
     agreement = lens_agreement(translator, test)
     routes = measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
     if agreement is not None:
-        tell(f"     lens         {agreement:.3f} of pronouns depend more on their noun than on the other (gradients)")
+        tell(f"     lens         {agreement:.3f} of pronouns depend more on their noun than on the other (erasure)")
     if routes is not None and routes.last:
         source, written, both = (f"{routes.last[name]:.2f}" for name in ("source", "written", "both"))
         right = f"{routes.last['nothing']:.2f}"

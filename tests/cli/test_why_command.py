@@ -32,12 +32,12 @@ def test_translate_explains_one_word(run_folder, asked, tmp_path):  # noqa: F811
     assert lines[1].startswith(f"{word} rather than {others.replace(',', ' or ')}: log odds ")
     assert lines[2:4][0] == "source"
     assert "│" in lines[3]
-    assert "lens gradients" in lines[-2]
+    assert "lens erase" in lines[-2]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "drawn in" in answer.stderr.decode()
 
 
-@pytest.mark.parametrize("lens", ["erase", "attention", "rollout"])
+@pytest.mark.parametrize("lens", ["gradients", "attention", "rollout"])
 def test_json_holds_the_scores_of_every_lens(run_folder, asked, lens):  # noqa: F811
     line, word, others = asked
     answer = regard("translate", run_folder, line, "--why", word, "--instead", others, "--lens", lens, "--json")

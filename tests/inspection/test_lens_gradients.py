@@ -113,7 +113,9 @@ def test_words_that_the_model_cannot_read_have_no_score():
 def test_a_language_model_is_explained_by_what_it_had_read():
     model = language_model().double()
     ids = TOKENISER.encode(SENTENCES[0].target)
-    why = relevance(model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], place=CONTRASTS[0].place, steps=60)
+    why = relevance(
+        model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], "gradients", place=CONTRASTS[0].place, steps=60
+    )
     assert why.source_words == why.source_scores == ()
     assert why.written_words == tuple(word for word, _ in TOKENISER.words(ids))[: why.place]
     assert abs(sum(why.written_scores) - why.changes["written"]) <= why.completeness + 1e-9

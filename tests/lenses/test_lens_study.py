@@ -156,11 +156,11 @@ def test_a_report_goes_on_where_it_stopped(translator, tmp_path, monkeypatch):
     kept.rows["random"]["top"] = 0.987
     kept.save(tmp_path)
     again = study_lenses(translator, sentences=8, out=tmp_path, tell=(told := []).append)
-    assert "erasure ..." in told
+    assert "erasure (default) ..." in told
     assert sum(line.endswith("measured before") for line in told) == 7
     assert again.rows["random"]["top"] == 0.987  # read, not measured
     page = (tmp_path / "lenses.md").read_text("utf-8")
-    assert "| erasure |" in page
+    assert "| erasure (default) |" in page
     assert "0.987" in page
     with pytest.raises(ArgumentError, match="other weights or sentences"):
         study_lenses(translator, sentences=9, out=tmp_path)

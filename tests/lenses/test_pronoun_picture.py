@@ -22,7 +22,7 @@ def test_the_view_holds_the_lens_and_the_attention_of_one_head(translator):
     view = view_pronoun(translator, sentence, translation, (0, 1))
     known = known_sentences(translator, [sentence])[0]
     options = {"of": sentence.pronoun, "instead_of": known.contrast.others, "place": known.contrast.place}
-    for lens, record, more in (("gradients", view.lens, {}), ("attention", view.attention, {"head": (0, 1)})):
+    for lens, record, more in (("erase", view.lens, {}), ("attention", view.attention, {"head": (0, 1)})):
         expected = relevance(
             translator.model, TOKENISER, sentence.source, translation.ids, **options, lens=lens, **more
         )

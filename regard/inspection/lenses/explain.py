@@ -20,6 +20,7 @@ from regard.text import Tokeniser
 
 Lens = Literal["gradients", "erase", "attention", "rollout"]
 LENSES: tuple[Lens, ...] = get_args(Lens)
+DEFAULT: Lens = "erase"
 NOTES = {
     "gradients": "Integrated gradients from the mean of the words' embeddings, for each side apart.",
     "erase": "The fall of the log odds when a word is replaced by the mean of the words' embeddings.",
@@ -35,7 +36,7 @@ def relevance(
     target_ids: Sequence[int],
     of: str,
     instead_of: Sequence[str],
-    lens: Lens = "gradients",
+    lens: Lens = DEFAULT,
     *,
     place: int | None = None,
     head: tuple[int, int] | None = None,
@@ -45,9 +46,10 @@ def relevance(
 
         log odds = logit(of) - log(sum over instead_of of exp(logit)),   where `of` was written
 
-    "gradients" is the default: of the lenses here it agrees best with the words that a trained model was shown to
-    depend on (`regard lenses`, docs/lenses.md). "erase" replaces one word at a time. "attention" and "rollout" show the
-    weights, which are not signed and need not be what the model uses.
+    "erase" replaces one word at a time. It is the default: of the lenses here it agrees best with the words that a
+    trained model was shown to depend on (`regard lenses`, docs/lenses.md). The scores of "gradients" add up to the
+    change of the log odds. "attention" and "rollout" show the weights, which are not signed and need not be what the
+    model uses.
 
     Args:
         model: a translation model or a language model, in float32 or bfloat16; it is left unchanged.
@@ -76,7 +78,8 @@ def relevance(
     >>> tokeniser = Tokeniser.train(["The animal slept. Das Tier schlief, weil es er sie müde war."] * 2, 400)
     >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
     >>> written = tokeniser.encode("Das Tier schlief, weil es müde war.")
-    >>> why = relevance(model, tokeniser, "The animal slept.", written, of="es", instead_of=("er", "sie"))
+    >>> asked = {"of": "es", "instead_of": ("er", "sie")}
+    >>> why = relevance(model, tokeniser, "The animal slept.", written, **asked, lens="gradients")
     >>> why.question, why.source_words, why.written_words[-1]
     ('es rather than er or sie', ('The', 'animal', 'slept', '.', '<end>'), 'weil')
     >>> change = why.changes["source"]                      # the log odds minus those without the source's words
@@ -120,7 +123,7 @@ def explain(
     model: Explained,
     tokeniser: Tokeniser,
     contrasts: Sequence[Contrast],
-    lens: str = "gradients",
+    lens: str = DEFAULT,
     *,
     head: tuple[int, int] | None = None,
     steps: int | None = None,

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from regard.decoding import Translator
 from regard.inspection.lenses import explain
-from regard.inspection.lenses.gradients import STEPS
 from regard.studies.lenses.known import known_sentences
 from regard.text.pronouns import PronounSentence
 
 
 def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:
-    """How often integrated gradients give the referent of *it* a larger score than the other noun.
+    """How often the default lens gives the referent of *it* a larger score than the other noun.
 
-    The written pronoun is explained against the other two, over the source, in 20 steps.
+    The written pronoun is explained against the other two, over the source.
 
     Args:
         translator: a translator trained on the embedded corpus, of any kind.
@@ -27,7 +26,7 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
     if not known:
         return None
     contrasts = [one.contrast for one in known]
-    records = explain(translator.model, translator.tokeniser, contrasts, steps=STEPS, sides=("source",))
+    records = explain(translator.model, translator.tokeniser, contrasts, sides=("source",))
     above = sum(
         record.source_scores[one.referent] > record.source_scores[one.other]
         for one, record in zip(known, records, strict=True)

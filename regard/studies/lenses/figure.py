@@ -45,7 +45,7 @@ class PronounView:
 
     Args:
         title: the sentence and its translation.
-        lens: integrated gradients over the source and over what was already written.
+        lens: the default lens over the source and over what was already written.
         attention: raw cross-attention of one head while the pronoun is written.
     """
 
@@ -120,7 +120,7 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
     height = top + sum(row_height(words) for _, words in rows) + 0.4 + row_height(looked) + bars
     figure.set_size_inches(WIDTH, height + 0.2 + 0.16 * len(note.splitlines()) + EDGE)
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
-    odds = f"{lens.question}: log odds {lens.log_odds:.2f}; integrated gradients, {lens.cost}"
+    odds = f"{lens.question}: log odds {lens.log_odds:.2f}; lens {lens.lens}, {lens.cost}"
     write_text(figure, odds, EDGE, top - 0.28, LABEL_SIZE, color=FAINT)
     largest = max(map(abs, (*lens.source_scores, *lens.written_scores)), default=0.0)
     for name, words in rows:

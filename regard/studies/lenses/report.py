@@ -24,8 +24,8 @@ LENS_ROWS = {
     "cross": "raw cross-attention, mean of all heads",
     "cross_head": "raw cross-attention, best head",
     "rollout": "rollout (weak)",
-    "erase": "erasure",
-    "gradients": "integrated gradients (default)",
+    "erase": "erasure (default)",
+    "gradients": "integrated gradients",
     "swap": "the nouns swapped (knows the nouns: the truth)",
 }
 COLUMNS = {
@@ -122,7 +122,7 @@ class LensReport:
         )
         if self.agreement is not None:
             yield (
-                f"lens_agreement, over all {self.right}: the default lens in 20 steps puts the referent above the "
+                f"lens_agreement, over all {self.right}: the default lens puts the referent above the "
                 f"other noun in {self.agreement:.3f}."
             )
         if self.heads:
