@@ -4,7 +4,6 @@ The inspected model is left unchanged. All functions merge sub-words in the same
 to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
 """
 
-from regard.inspection.english import relations_in, split_words
 from regard.inspection.head_grid import draw_heads
 from regard.inspection.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
@@ -21,16 +20,6 @@ from regard.inspection.referents import (
     it_weights,
     referent_agreement,
     swap_check,
-)
-from regard.inspection.relations import (
-    Looks,
-    RelationScore,
-    Share,
-    join,
-    looks_of,
-    random_labels,
-    score_relation,
-    share,
 )
 from regard.inspection.terminal import terminal_map, visible
 from regard.inspection.texts import TextMaps, look_text
@@ -67,19 +56,9 @@ __all__ = [
     "swap_check",
     "SwapCheck",
     "HONESTY",
-    # relations between the words of a text
+    # all weights of a language model or an encoder on a text
     "look_text",
     "TextMaps",
-    "split_words",
-    "relations_in",
-    "looks_of",
-    "join",
-    "Looks",
-    "score_relation",
-    "RelationScore",
-    "random_labels",
-    "share",
-    "Share",
     # error of cheaper attention
     "approximation",
     "Approximation",

@@ -67,7 +67,7 @@ WRONG = {
     "backend": (call(backend="flash"), rg.ArgumentError, ["'flash'", f"auto, {', '.join(BACKENDS)}"]),
     "fused softcap": (call(backend="fused", softcap=1.0), rg.UnsupportedError, ["'fused'", "softcap", "'auto'"]),
     "strict": (call(strict=True, softcap=1.0, backend="reference"), rg.UnsupportedError, ["strict=True", "dense"]),
-    "mechanism": (call(mechanism="linear"), rg.ArgumentError, ["mechanism is 'linear'", "regard.mechanisms"]),
+    "mechanism": (call(mechanism=3), rg.ArgumentError, ["mechanism is 3", "regard.mechanisms"]),
     "window": (lambda: p.SlidingWindow(0), rg.ArgumentError, ["SlidingWindow(size=0)", "1 or more"]),
     "window kind": (lambda: p.CausalWindow(2.0), rg.ArgumentError, ["CausalWindow(size=2.0)"]),
     "span": (lambda: p.KeySpan(0, 1.5), rg.ArgumentError, ["stop is 1.5"]),

@@ -24,7 +24,9 @@ BASELINES = ("fixed offset", "random choice", "untrained")
 
 CODE = """\
 import torch
-from regard.inspection import join, look_text, looks_of, relations_in
+from regard.inspection import look_text
+from regard.inspection.english import relations_in
+from regard.inspection.relations import join, looks_of
 from regard.models import LanguageModel
 from regard.text import Tokeniser
 

@@ -40,7 +40,7 @@ class Report:
     @property
     def source(self) -> str:
         """One sentence that says where the figures come from."""
-        return f"Measured by `{self.command}` on {self.day} ({self.machine}); the lesson reads the committed report."
+        return f"Measured by “{self.command}” on {self.day} ({self.machine}); the lesson reads the committed report."
 
 
 def read_report(name: str) -> Report:
