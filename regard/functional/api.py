@@ -11,7 +11,7 @@ from regard.arguments import shown
 from regard.backends import flash
 from regard.bias import Bias
 from regard.core.call import Call
-from regard.core.from_pytorch import OF_CALLS, refuse_keywords
+from regard.core.keywords import OF_CALLS, refuse_keywords
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.problem import checked_seed
 from regard.core.result import Result, Want, checked_wants

@@ -8,7 +8,7 @@ from inspect import signature
 import torch
 
 from regard.arguments import shown, whole
-from regard.core.from_pytorch import OF_CALLS, OF_LAYERS, refuse_keywords
+from regard.core.keywords import OF_CALLS, OF_LAYERS, refuse_keywords
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.layers.caches import Cache, RecurrentState

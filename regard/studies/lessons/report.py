@@ -65,8 +65,15 @@ def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
 def store_report(name: str, report: Report) -> Path:
     """Write a report as it is, such as one that was measured elsewhere, and return its path."""
     path = REPORTS / f"{name}.json"
-    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    whole = asdict(report)
+    figures = ",\n".join(f"  {_json(key)}: {_json(value)}" for key, value in whole.pop("figures").items())
+    head = "".join(f" {_json(key)}: {_json(value)},\n" for key, value in whole.items())
+    path.write_text(f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8")  # a line for each figure
     return path
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _names() -> list[str]:
