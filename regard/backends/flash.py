@@ -225,6 +225,7 @@ def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor,
 
 def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     k, v = _repeated(q, k), _repeated(q, v)
+    q, k, v = _aligned(q), _aligned(k), _aligned(v)
     mask = _aligned_mask(call.mask, q, k)
     output, log_sum_exp, _, _ = _aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, call.causal, scale=call.scale
@@ -233,12 +234,14 @@ def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call)
 
 
 def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q, kv_heads = saved.q, saved.k.shape[1]
-    k, v = _repeated(q, saved.k), _repeated(q, saved.v)
+    q, kv_heads = _aligned(saved.q), saved.k.shape[1]
+    k, v = _aligned(_repeated(q, saved.k)), _aligned(_repeated(q, saved.v))
+    # In half precision the operation reads the output as (batch, q_len, heads, v_dim), whatever its strides are.
+    output = saved.output.transpose(1, 2).contiguous().transpose(1, 2)
     rows = -(-q.shape[2] // 32) * 32
     state = torch.zeros((), dtype=torch.int64, device="cpu")
     dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
-        saved.grad, q, k, v, _aligned_mask(call.mask, q, k), saved.output,
+        _aligned(saved.grad), q, k, v, _aligned_mask(call.mask, q, k), output,
         F.pad(saved.log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
         state, state, 0.0, (True, True, True, False), call.causal, scale=call.scale,
     )  # fmt: skip
@@ -247,6 +250,13 @@ def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor
 
 def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """x in memory whose rows begin at multiples of 16 bytes, as the operation on cuda requires."""
+    step = 16 // x.element_size()
+    fits = x.data_ptr() % 16 == 0 and all(stride % step == 0 for stride in x.stride()[:-1])
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
 def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
@@ -285,16 +295,20 @@ def _repaired(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Correct the result of empty rows and of rows with NaN.
 
-    Empty rows get a log-sum-exp of -inf and zeros. Rows whose query or keys are not finite get NaN,
-    where the operation on CPU may return zeros. Both have a log-sum-exp of 0, inf or NaN, which is rare for other rows.
+    Empty rows get a log-sum-exp of -inf and zeros. On the CPU, rows whose query or keys are not finite get NaN,
+    where the operation may return zeros. Both have a log-sum-exp of 0, inf or NaN, which is rare for other rows.
     """
-    suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
+    empty_rows = None
     if call.mask is not None:
         empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
         output = output.masked_fill(empty_rows[..., None], 0)
         log_sum_exp = log_sum_exp.masked_fill(empty_rows, -math.inf)
+    if not q.is_cpu:  # the operation on cuda passes NaN on by itself, and each check would cost a launch
+        return output, log_sum_exp
+    suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
+    if empty_rows is not None:
         suspects = suspects & ~empty_rows
-        if q.device.type == "cpu" and not suspects.any():
+        if not suspects.any():
             return output, log_sum_exp
     sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
     broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])

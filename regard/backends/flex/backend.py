@@ -78,6 +78,7 @@ class Flex:
                 block_mask=block_mask(tiles, problem.q_len, len(grid.keys), q.device),
                 scale=problem.scale,
                 enable_gqa=problem.group > 1,
+                kernel_options=_kernel_options(problem),
                 return_aux=AuxRequest(lse=bool(problem.want)),
             )  # fmt: skip
         output, log_sum_exp = output[..., : problem.v_dim], aux.lse
@@ -164,6 +165,15 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
         calls=4 if problem.needs_grad else 1,
         estimated=not most.exact,
     )
+
+
+def _kernel_options(problem: Problem) -> dict[str, Any] | None:
+    """PyTorch's choice of kernel, except where its kernel for few queries has no block size that fits a tile.
+
+    It puts the queries of a group in one block, whose size is a power of two and must divide a tile.
+    """
+    few = problem.q_len < TILE < problem.q_len * problem.group
+    return {"BACKEND": "TRITON"} if few else None
 
 
 def _fitted(x: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ def hashed_pairs(work: Work, tensors: Tensors, rows: list[int]) -> torch.Tensor:
     """
     mechanism = work.mechanism
     assert isinstance(mechanism, LSH)
-    buckets = mechanism.bucket(tensors.k).numpy()  # (batch, heads, rounds, k_len)
+    buckets = mechanism.bucket(tensors.k).cpu().numpy()  # (batch, heads, rounds, k_len)
     causal = work.pattern == Causal()
     kept = [
         [_kept(head, rows, mechanism.chunk, causal) for head in text]

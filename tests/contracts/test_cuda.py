@@ -1,0 +1,158 @@
+"""On a GPU: the sample of the grid, options of all kinds, layers and caches give the results of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from asking import OTHERS
+from comparing import Cell, Tally
+from sampling import cells_of, sample
+
+import regard as rg
+from regard import bias as b
+from regard import mechanisms as m
+from regard import patterns as p
+from regard import positions as pos
+from regard.backends import BACKENDS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+
+PARTS = 8
+COMPILED = 6  # cells of each part that FlexAttention computes, since every one compiles a kernel
+NUMBERS = torch.Generator().manual_seed(0)
+ALLOWED = torch.rand(67, 67, generator=NUMBERS) > 0.3
+CALLS: dict[str, dict[str, Any]] = {
+    "linear": {"mechanism": m.LinearTransformer(), "pattern": "causal"},
+    "performer": {"mechanism": m.Performer(64, seed=0), "pattern": "causal"},
+    "random features": {"mechanism": m.RandomFeature(32, seed=0), "pattern": "causal"},
+    "dropout": {"pattern": "causal", "dropout": 0.3, "dropout_seed": 7},
+    "softcap": {"pattern": "causal", "softcap": 5.0},
+    "alibi": {"pattern": "causal & causal_window(16)", "bias": b.ALiBi()},
+    "bigbird": {"pattern": "sliding_window(16) | global_tokens(0) | random_blocks(2, block=8, seed=0)"},
+    "documents": {"pattern": p.Causal() & p.SameDocument(torch.arange(67) // 13)},
+    "key span": {"pattern": p.KeySpan(0, torch.tensor([40, 67]))},
+    "per head": {"pattern": p.PerHead([p.Causal(), p.Causal(), p.Full(), p.SlidingWindow(8)])},
+    "explicit": {"pattern": p.Explicit(ALLOWED)},
+    "where": {"pattern": p.Where(lambda i, j: (i + j) % 3 == 0)},
+}
+WANTED = ("log_sum_exp", "entropy", "received", "weights")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory_is_poisoned() -> None:
+    """Not here: it asks for deterministic operations, and on cuda not every operation is."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_cells_of_the_sample_equal_the_oracle_on_cuda(part):
+    tally, refused = Tally(), 0
+    for number, choices in list(enumerate(sample()))[part::PARTS]:
+        for cell in cells_of(choices, seed=number):
+            for backend in BACKENDS:
+                if backend in OTHERS or (backend == "flex" and tally.cells["flex computed"] >= COMPILED):
+                    continue
+                refused += not compared(replace(cell, device="cuda"), backend, tally)
+    print(f"\n{tally}\n{refused} refused")
+    idle = [name for name in BACKENDS if name not in OTHERS and not tally.cells[f"{name} computed"]]
+    assert not idle, f"no cell was computed by {idle}"
+
+
+def compared(cell: Cell, backend: str, tally: Tally) -> bool:
+    """Whether the backend computed the cell; an error where its result is wrong."""
+    try:
+        cell.compare(backend, tally)
+    except rg.UnsupportedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_and_its_gradients_are_those_of_the_cpu(name):
+    def call(device: str) -> Iterable[torch.Tensor]:
+        qkv = tensors(device)
+        output = rg.attention(*qkv, **CALLS[name])
+        return [output, *torch.autograd.grad(output.square().sum(), qkv)]
+
+    alike(call)
+
+
+@pytest.mark.parametrize("pattern", ["causal", "sliding_window(8)"])
+def test_statistics_are_those_of_the_cpu(pattern):
+    def call(device: str) -> Iterable[torch.Tensor]:
+        detail = rg.attention_detail(*tensors(device), pattern=pattern, want=[*WANTED, rg.top_keys(8)])
+        return [detail.output, *(getattr(detail, name) for name in WANTED), detail.top_keys.weights]
+
+    alike(call)
+
+
+def test_second_derivatives_are_those_of_the_cpu():
+    def call(device: str) -> Iterable[torch.Tensor]:
+        qkv = tensors(device)
+        output = rg.attention(*qkv, pattern="causal")
+        first = torch.autograd.grad(output.square().sum(), qkv, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), qkv)
+
+    alike(call)
+
+
+@pytest.mark.parametrize("kind", [None, "dynamic", "static", "ring"])
+def test_a_layer_and_its_caches_are_those_of_the_cpu(kind):
+    def call(device: str) -> Iterable[torch.Tensor]:
+        torch.manual_seed(0)
+        layer = rg.MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern=p.Causal(), positions=pos.Rotary())
+        layer, x = layer.to(device), drawn(2, 24, 32).to(device)
+        if kind is None:
+            return [layer(x)]
+        cache = layer.new_cache(batch=2, kind=kind, **({} if kind == "dynamic" else {"capacity": 32}))
+        with torch.no_grad():
+            return [layer(x[:, first : first + 3], cache=cache) for first in range(0, 24, 3)]
+
+    alike(call)
+
+
+def test_hidden_keys_that_are_not_finite_change_nothing():
+    def call(device: str) -> Iterable[torch.Tensor]:
+        q, k, v = tensors(device)
+        with torch.no_grad():
+            k[:, :, 50:], v[:, :, 50:] = torch.nan, torch.inf
+        output = rg.attention(q, k, v, pattern=p.KeySpan(0, 50))
+        return [output, *torch.autograd.grad(output.sum(), (q, k, v))]
+
+    alike(call)
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal", "sliding_window(8)"])
+def test_a_visible_nan_is_not_suppressed(pattern):
+    q, k, v = tensors("cuda", requires_grad=False)
+    k[:, :, 66] = torch.nan
+    assert rg.attention(q, k, v, pattern=pattern)[:, :, 66].isnan().all()
+
+
+def test_a_compiled_call_is_that_of_the_cpu():
+    def call(device: str) -> Iterable[torch.Tensor]:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return rg.attention(q, k, v, pattern="causal & causal_window(16)")
+
+        qkv = tensors(device, requires_grad=False)
+        return [(torch.compile(attend, fullgraph=True) if device == "cuda" else attend)(*qkv)]
+
+    alike(call)
+
+
+def alike(call: Callable[[str], Iterable[torch.Tensor]]) -> None:
+    """The results on both devices are equal within float32's rounding, and finite at the same places."""
+    for here, there in zip(call("cpu"), call("cuda"), strict=True):
+        torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=1e-4, atol=1e-4)
+
+
+def tensors(device: str, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:
+    qkv = drawn(2, 4, 67, 16), drawn(2, 2, 67, 16), drawn(2, 2, 67, 16)
+    return tuple(x.to(device).requires_grad_(requires_grad) for x in qkv)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
