@@ -97,6 +97,6 @@ def _show_table(table: Table, console: Console) -> None:
 def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
     grid = Drawn.grid(padding=(0, 2, 0, 0))
     for claim in claims:
-        verdict = Text("holds", "green") if claim.holds else Text("fails", "red")
-        grid.add_row(verdict, Text(printable(f"{claim.sentence} ({claim.figures})")))
+        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
+        grid.add_row(Text(claim.verdict, colour), Text(printable(f"{claim.sentence} ({claim.figures})")))
     console.print(grid)

@@ -51,7 +51,9 @@ class Tokeniser:
         self._word_units = word_units()
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, verbatim: bool = False) -> "Tokeniser":
+    def train(
+        cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, verbatim: bool = False, trim: bool = False
+    ) -> "Tokeniser":
         """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
         Args:
@@ -59,6 +61,8 @@ class Tokeniser:
             vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" always has 260.
             kind: "bpe", "character" or "byte".
             verbatim: encode texts unchanged instead of normalising them.
+            trim: drop the pieces that occur in these lines only as a part of longer pieces, which a model would never
+                learn; where another text has one, its parts are encoded (Sennrich et al. 2017).
 
         Raises:
             ArgumentError: an unknown kind, a vocab_size below 260, or a single string instead of lines.
@@ -75,7 +79,7 @@ class Tokeniser:
             prepared = [f" {text}" for line in lines if (text := normalise(line))]
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
-        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim))
+        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim))
 
     @property
     def vocab_size(self) -> int:
@@ -102,10 +106,15 @@ class Tokeniser:
             raise ArgumentError(f"encode takes one string, not {kind_of(text)}")
         if self.verbatim:
             lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
-            return [i for line in lines for i in line.ids]
+            return self._spelled(i for line in lines for i in line.ids)
         # A space before the first word gives it the same pieces as anywhere else in a text.
         text = normalise(text)
-        return self._engine.encode(f" {text}", add_special_tokens=False).ids if text else []
+        return self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids) if text else []
+
+    def _spelled(self, merged: Iterable[int]) -> list[int]:
+        """The ids of merged pieces."""
+        spelling = self.vocabulary.spelling
+        return [i for one in merged for i in spelling[one]]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special ids; bytes that are not UTF-8 become U+FFFD.

@@ -1,8 +1,8 @@
 """Vocabularies of tokenisers: four special pieces, 256 bytes, and one piece for each learned merge."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 SPECIALS = ("<pad>", "<unknown>", "<begin>", "<end>")  # as shown; no text is encoded as one
 
 FORMAT = "regard tokeniser 1"
+BATCH = 4_096  # texts encoded at once
 
 # Pieces never cross the boundaries of these units: words with inner apostrophes, marks and joiners, runs of
 # punctuation, and runs of symbols (emoji with their modifiers). Each includes the space before it.
@@ -37,18 +38,37 @@ BYTE_OF = _byte_letters()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary of byte-level byte-pair encoding: pairs of pieces to merge, in order of priority."""
+    """A vocabulary of byte-level byte-pair encoding: pairs of pieces to merge, in order of priority.
+
+    A dropped piece has no id: where merges give it, its two parts stand instead.
+    """
 
     kind: str
     merges: tuple[tuple[str, str], ...]
     verbatim: bool = False  # texts are encoded without normalisation
+    dropped: frozenset[str] = frozenset()
+
+    @cached_property
+    def merged(self) -> tuple[str, ...]:
+        """The bytes and what merges give, with bytes written as the letters of `BYTE_OF`."""
+        # Two merges may give the same piece; a piece that reads like a special one is still an ordinary piece.
+        return tuple(dict.fromkeys([*sorted(BYTE_OF), *(left + right for left, right in self.merges)]))
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
-        """All pieces by id, with bytes written as the letters of `BYTE_OF`."""
-        # Two merges may give the same piece; a piece that reads like a special one is still an ordinary piece.
-        learned = dict.fromkeys([*sorted(BYTE_OF), *(left + right for left, right in self.merges)])
-        return (*SPECIALS, *learned)
+        """All pieces by id."""
+        return (*SPECIALS, *(piece for piece in self.merged if piece not in self.dropped))
+
+    @cached_property
+    def spelling(self) -> tuple[tuple[int, ...], ...]:
+        """The ids of each merged piece: its own, or those of its parts if it is dropped."""
+        ids = {piece: i for i, piece in enumerate(self.pieces) if i >= len(SPECIALS)}
+        parts = {left + right: (left, right) for left, right in reversed(self.merges)}
+        spelled: dict[str, tuple[int, ...]] = {}
+        for piece in self.merged:  # parts come before what they are merged to
+            own = ids.get(piece)
+            spelled[piece] = (own,) if own is not None else tuple(i for part in parts[piece] for i in spelled[part])
+        return tuple(spelled.values())
 
     @cached_property
     def raw_pieces(self) -> tuple[bytes | None, ...]:
@@ -57,8 +77,13 @@ class Vocabulary:
         return (None,) * len(SPECIALS) + tuple(bytes(BYTE_OF[letter] for letter in piece) for piece in ordinary)
 
     @classmethod
-    def learn(cls, texts: Iterable[str], size: int, kind: str, verbatim: bool = False) -> "Vocabulary":
-        """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice."""
+    def learn(
+        cls, texts: Sequence[str], size: int, kind: str, verbatim: bool = False, trim: bool = False
+    ) -> "Vocabulary":
+        """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice.
+
+        With `trim`, pieces that occur in these texts only as a part of longer ones are dropped.
+        """
         if kind not in UNITS:
             raise ArgumentError(f"kind is {kind!r}; give one of {', '.join(map(repr, UNITS))}")
         least = len(SPECIALS) + len(BYTE_OF)
@@ -79,24 +104,35 @@ class Vocabulary:
         )
         engine.train_from_iterator(texts, trainer)
         merges = json.loads(engine.to_str())["model"]["merges"]
-        return cls(kind, tuple((left, right) for left, right in merges), verbatim)
+        whole = cls(kind, tuple((left, right) for left, right in merges), verbatim)
+        return replace(whole, dropped=whole.unused(texts)) if trim else whole
+
+    def unused(self, texts: Sequence[str]) -> frozenset[str]:
+        """The merged pieces that are in no encoding of these texts; bytes are always used."""
+        engine, used = self.engine(), set(BYTE_OF)
+        for first in range(0, len(texts), BATCH):
+            encoded = engine.encode_batch(texts[first : first + BATCH], add_special_tokens=False)
+            used.update(piece for one in encoded for piece in one.tokens)
+        return frozenset(self.merged) - used
 
     def engine(self) -> "Engine":
-        """The Hugging Face tokenizer that applies the merges."""
+        """The Hugging Face tokenizer that applies the merges; its ids count `merged`, dropped pieces included."""
         with needed("tokenizers", "a tokeniser"):
             from tokenizers import Tokenizer as Engine
             from tokenizers import models
 
         # Special pieces are not given to the engine, so that no text can be encoded as one.
-        ids = {piece: i for i, piece in enumerate(self.pieces) if i >= len(SPECIALS)}
+        ids = {piece: i for i, piece in enumerate(self.merged)}
         engine = Engine(models.BPE(vocab=ids, merges=list(self.merges)))
         engine.pre_tokenizer = _byte_units(self.kind)
         return engine
 
     def to_json(self) -> str:
         """The vocabulary as one line of ASCII JSON."""
-        content = {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}
-        return json.dumps({**content, **({"verbatim": True} if self.verbatim else {})}, separators=(",", ":"))
+        content: dict[str, Any] = {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}
+        content |= {"verbatim": True} if self.verbatim else {}
+        content |= {"dropped": [piece for piece in self.merged if piece in self.dropped]} if self.dropped else {}
+        return json.dumps(content, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
@@ -111,6 +147,7 @@ class Vocabulary:
             raise CheckpointError(f"the tokeniser is not valid JSON ({error}); copy or train it again") from None
         wanted = {"format", "kind", "specials", "merges"}
         verbatim = isinstance(content, dict) and content.pop("verbatim", False)
+        dropped = content.pop("dropped", []) if isinstance(content, dict) else []
         if not isinstance(content, dict) or set(content) != wanted or not isinstance(verbatim, bool):
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if content["format"] != FORMAT:
@@ -122,7 +159,7 @@ class Vocabulary:
         merges = _checked_merges(content["merges"])
         if content["kind"] == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
-        return cls(content["kind"], merges, verbatim)
+        return cls(content["kind"], merges, verbatim, _checked_dropped(dropped, merges))
 
 
 def word_units() -> "PreTokenizer":
@@ -150,6 +187,15 @@ def _checked_merges(merges: Any) -> tuple[tuple[str, str], ...]:
         checked[tuple(merge)] = None
         known.add(merge[0] + merge[1])
     return tuple(checked)
+
+
+def _checked_dropped(dropped: Any, merges: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """The dropped pieces, checked: each is what a merge gives."""
+    learned = {left + right for left, right in merges}
+    for piece in dropped if isinstance(dropped, list) else [dropped]:
+        if not isinstance(piece, str) or piece not in learned:
+            raise _damaged(f"its dropped piece {str(piece)[:60]!r} is not what a merge gives")
+    return frozenset(dropped)
 
 
 def _damaged(reason: str) -> CheckpointError:

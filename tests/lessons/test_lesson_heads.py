@@ -65,11 +65,16 @@ def test_no_pair_is_no_score():
         score([torch.ones(1, 1, 2, 2)], [[]])
 
 
+MANY = 40  # enough sentences to decide every claim
+
+
 def looking(at):
     """Maps of a model of two layers and two heads, the first of which looks at what `at(word, linked)` says."""
 
     def look_batch(model, tokeniser, sentences):
-        grammar = {one.source: one for split in ("valid", "test") for one in make_split(split, 8, weights=heads.RICH)}
+        grammar = {
+            one.source: one for split in ("valid", "test") for one in make_split(split, MANY, weights=heads.RICH)
+        }
         found = []
         for source, _ in sentences:
             words = words_apart(source)
@@ -84,6 +89,7 @@ def looking(at):
 
 
 def test_a_model_that_knows_the_grammar_keeps_every_promise(monkeypatch, run_folder):
+    monkeypatch.setattr(heads, "SENTENCES", MANY)
     monkeypatch.setattr(heads, "look_batch", looking(lambda word, other: other))
     taught = find_lesson("heads").teach(Settings(run=run_folder))
     found = taught.numbers["relations"]

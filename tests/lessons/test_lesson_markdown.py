@@ -15,7 +15,11 @@ def taught():
             Table("Sizes", ("a|b", "n"), (("x_y", "1"),)),
             Table("Times", ("n", "ms"), (("1", "2"),), measured=True),
         ),
-        claims=(Claim("It holds.", True, "1 of 1"), Claim("It does not.", False, "0 of 1")),
+        claims=(
+            Claim("It holds.", True, "1 of 1"),
+            Claim("It does not.", False, "0 of 1"),
+            Claim("Who knows?", None, "1 of 2"),
+        ),
         code="print(1)",
         numbers={},
         drawing=lambda figure: None,
@@ -28,6 +32,7 @@ def test_the_page_holds_everything_in_order(taught):
         "### Sizes", "", r"| a\|b | n |", "| --- | --- |", r"| x\_y | 1 |", "",
         "### Times", "", MEASURED, "", "| n | ms |", "| --- | --- |", "| 1 | 2 |", "",
         "## Claims checked", "", "- Holds: It holds. (1 of 1)", "- **Does not hold**: It does not. (0 of 1)",
+        "- **Undecided**: Who knows? (1 of 2)",
         "", "## Try it", "", "```python", "print(1)", "```",
     ]  # fmt: skip
 

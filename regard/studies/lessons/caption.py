@@ -20,6 +20,7 @@ from regard.studies.lessons.captions import (
     word_numbers,
 )
 from regard.studies.lessons.denoiser import GRID, PATCH, PATCHES, STEPS, Denoiser, load_denoiser, sample
+from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import LINES, begin, draw_map, label_axes
 from regard.studies.lessons.report import Report, read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
@@ -189,7 +190,8 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
-    report, shares = numbers["report"], {name: row["all"] for name, row in numbers["report"]["shares"].items()}
+    report = numbers["report"]
+    shares = {name: Estimate.share(row["all"], report["pictures"]) for name, row in report["shares"].items()}
     edited = [shares[f"{part} changed"] for part in PARTS]
     ignoring = [shares[name] for name in ("another caption", "no caption", "no cross-attention")]
     right = sum(
@@ -202,18 +204,18 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     return (
         Claim(
             "Pictures show what their captions say, for pairs of things that were held out from training.",
-            shares["held out"] >= FOLLOWS,
-            f"report: {shares['held out']:.1%} of {report['pictures']} pictures; chance is 1 in {len(every_scene())}",
+            shares["held out"].above(FOLLOWS),
+            f"report: {shares['held out']} of {report['pictures']} pictures; chance is 1 in {len(every_scene())}",
         ),
         Claim(
             "If one word changes, the picture from the same noise shows the changed caption.",
-            min(edited) >= FOLLOWS,
-            "report: " + ", ".join(f"{part} {share:.1%}" for part, share in zip(PARTS, edited, strict=True)),
+            every(*(share.above(FOLLOWS) for share in edited)),
+            "report: " + ", ".join(f"{part} {share}" for part, share in zip(PARTS, edited, strict=True)),
         ),
         Claim(
             "With another caption, without a caption or without cross-attention, pictures do not show the caption.",
-            max(ignoring) <= FEW,
-            "report: " + ", ".join(f"{share:.1%}" for share in ignoring),
+            every(*(share.below(FEW) for share in ignoring)),
+            f"report: at most {max(ignoring, key=lambda share: share.value)} of {report['pictures']} pictures",
         ),
         Claim(
             "The pictures drawn here show their captions.",

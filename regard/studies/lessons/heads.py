@@ -13,6 +13,7 @@ import torch
 from regard.errors import DataError
 from regard.inspection import look_batch
 from regard.models import TranslationTransformer
+from regard.studies.lessons.estimates import Estimate
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.words import load_transformer, rounded
@@ -220,18 +221,19 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     claims = []
     for name, (word, target) in RELATIONS.items():
         one = numbers["relations"][name]
+        share, by_offset = (Estimate.share(one[key], one["pairs"]) for key in ("chosen_share", "by_offset"))
         claims.append(
             Claim(
                 f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
-                one["chosen_share"] > 2 * one["chance"],
-                f"{one['chosen_share']:.3f}, by chance {one['chance']:.3f}",
+                share.above(2 * one["chance"]),
+                f"{share} of {one['pairs']}, by chance {one['chance']:.3f}",
             )
         )
         claims.append(
             Claim(
                 f"For {word} it does so more often than a head that looks at a fixed offset would.",
-                one["chosen_share"] > one["by_offset"],
-                f"{one['chosen_share']:.3f}, {_offset(one['offset'])} {one['by_offset']:.3f}",
+                share.above(by_offset),
+                f"{share}, {_offset(one['offset'])} {by_offset}",
             )
         )
     return tuple(claims)

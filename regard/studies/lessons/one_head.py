@@ -11,10 +11,12 @@ import torch
 from regard.functional import attention, attention_detail, plan_attention
 from regard.layers import MultiHeadAttention
 from regard.layers.recording import record_attention
+from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import FAINT, INK, LINES, MARKS, begin, label_axes, legend_below
 from regard.studies.lessons.report import read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.words import largest, normal, rounded
+from regard.text.translation_data import PRONOUN_COUNTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +31,7 @@ HEADS = (1, 2, 4)
 PASSED = 4  # numbers of content of each word, where directions are counted
 LOOKS = 25.0  # the largest query in the search for the middle key
 NEGLIGIBLE, EXACT = 1e-10, 1e-12
+TESTS = PRONOUN_COUNTS["test"]  # sentences on which `regard compare` scores
 
 CODE = """\
 import torch
@@ -204,6 +207,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     (single,), passes, middle = numbers["weights"][1], numbers["passing"], numbers["middle"]
     many, one = numbers["trained"]["heads"]
+    right = [Estimate.share(row["exact_match"], TESTS) for row in (many, one)]
     cost = numbers["operations"]
     return (
         Claim(
@@ -244,8 +248,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim(
             "The trained translator with eight heads makes fewer mistakes than the one with one head.",
-            many["exact_match"] > one["exact_match"] and many["parameters"] == one["parameters"],
-            f"{many['exact_match']:.3f} and {one['exact_match']:.3f} of the sentences are right, in the report",
+            every(right[0].above(right[1]), many["parameters"] == one["parameters"]),
+            f"{right[0]} and {right[1]} of {TESTS} sentences are right, in the report",
         ),
     )
 

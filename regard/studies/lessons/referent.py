@@ -10,6 +10,7 @@ import torch
 
 from regard.decoding import Translator
 from regard.inspection import HONESTY, choose_head, it_weights, referent_agreement, swap_check
+from regard.studies.lessons.estimates import Estimate
 from regard.studies.lessons.figures import INK, LINES, begin, draw_map, label_axes, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.words import load_transformer, rounded
@@ -26,7 +27,7 @@ from regard.text.pronouns import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHOOSING, MEASURED, SWAPPED = 200, 200, 100  # validation sentences, test sentences, and those whose nouns are swapped
+CHOOSING, MEASURED, SWAPPED = 200, 200, 200  # validation sentences, test sentences, and those whose nouns are swapped
 NAMED = 3  # words that *it* looks at most
 
 CODE = """\
@@ -139,6 +140,8 @@ def _most(one: dict[str, Any]) -> str:
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     plain = [one for one in numbers["swapped"] if one["way"] == "unchanged"]
     right = sum(one["asked"] == one["written"] for one in plain)
+    swapped = {name: Estimate.share(numbers[name], numbers["swaps"]) for name in ("right", "followed", "kept")}
+    agreement = Estimate.share(numbers["agreement"], numbers["sentences"])
     return (
         Claim(
             "The sentences known from articles get the right pronoun.",
@@ -147,23 +150,23 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim(
             "The pronoun follows its referent in at least nine of ten sentences.",
-            numbers["followed"] >= 0.9,
-            f"{numbers['followed']:.3f} of {numbers['swaps']}",
+            swapped["followed"].above(0.9),
+            f"{swapped['followed']} of {numbers['swaps']}",
         ),
         Claim(
             "It stays the same when the other noun is replaced, in at least nine of ten.",
-            numbers["kept"] >= 0.9,
-            f"{numbers['kept']:.3f} of {numbers['swaps']}",
+            swapped["kept"].above(0.9),
+            f"{swapped['kept']} of {numbers['swaps']}",
         ),
         Claim(
             "In the chosen head, *it* looks most at its referent more than twice as often as by random choice.",
-            numbers["agreement"] > 2 * numbers["chance"],
-            f"{numbers['agreement']:.3f}, by chance {numbers['chance']:.3f}",
+            agreement.above(2 * numbers["chance"]),
+            f"{agreement} of {numbers['sentences']}, by chance {numbers['chance']:.3f}",
         ),
         Claim(
-            "There, *it* looks more at its referent than at the other noun in more than half of the sentences.",
-            numbers["preference"] > 0.5,
-            f"{numbers['preference']:.3f} of {numbers['sentences']}",
+            "The translation knows the referent more often than this row of weights shows it.",
+            swapped["right"].above(agreement),
+            f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
         ),
     )
 

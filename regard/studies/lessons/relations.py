@@ -9,6 +9,7 @@ import torch
 
 from regard.inspection.relations import ERRORS
 from regard.studies.lessons.built_heads import CERTAIN, SURE, built_heads
+from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import INK, LINES, MARKS, begin, draw_map, legend_below, scale_beside
 from regard.studies.lessons.relation_tables import head_of, is_beyond, most_received, tables_of
 from regard.studies.lessons.report import read_report
@@ -147,11 +148,12 @@ def _beyond_claim(name: str, relation: str, model: dict[str, Any]) -> Claim:
 
 
 def _own_claim(relation: str, one: dict[str, Any]) -> Claim:
+    share, neighbours = (Estimate.share(one[key], one["links"]) for key in ("share", "neighbours"))
     return Claim(
         f"The head of the language model for '{relation}' looks at that key less than half as often from the "
         f"neighbouring word.",
-        one["share"] > 2 * one["neighbours"],
-        f"{one['share']:.3f}, from the neighbour {one['neighbours']:.3f}",
+        share.above(neighbours.times(2)),
+        f"{share}, from the neighbour {neighbours}",
     )
 
 
@@ -168,10 +170,11 @@ def _missing_claim(relation: str, models: dict[str, Any]) -> Claim:
 
 
 def _distance_claim(relation: str, one: dict[str, Any]) -> Claim:
+    share = Estimate.share(one["share"], one["links"])
     return Claim(
         f"A head of the encoder nearly always looks at the {relation}, as a fixed offset does: that needs no content.",
-        one["share"] > OFTEN and not is_beyond(one),
-        f"{one['share']:.3f}, fixed offset {one['baselines']['fixed offset']:.3f}",
+        every(share.above(OFTEN), not is_beyond(one)),
+        f"{share}, fixed offset {one['baselines']['fixed offset']:.3f}",
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.arguments import of_kind, suggest
 from regard.errors import ArgumentError
+from regard.studies.lessons.estimates import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,11 +91,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that the lesson checked, whether it holds, and the figures that show it."""
+    """A sentence that the lesson checked, whether it holds, and the figures that show it.
+
+    Args:
+        holds: None if the sample is too small to tell, that is, within two standard errors of the bound.
+        figures: shares of a sample with their standard error, as 0.930 ± 0.018.
+    """
 
     sentence: str
-    holds: bool
+    holds: Verdict
     figures: str
+
+    @property
+    def verdict(self) -> str:
+        """In words: holds, does not hold, or undecided."""
+        return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -239,10 +250,12 @@ def _table(table: Table) -> list[str]:
 
 
 def _claims(taught: Taught) -> list[str]:
-    return [
-        f"- {'Holds' if claim.holds else '**Does not hold**'}: {_prose(claim.sentence)} ({_prose(claim.figures)})"
-        for claim in taught.claims
-    ]
+    return [f"- {_verdict(claim)}: {_prose(claim.sentence)} ({_prose(claim.figures)})" for claim in taught.claims]
+
+
+def _verdict(claim: Claim) -> str:
+    words = claim.verdict.capitalize()
+    return words if claim.holds else f"**{words}**"
 
 
 def _row(cells: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from regard.models import TextEncoder
 from regard.models.encoder import EncoderConfig
+from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import FAINT, INK, LINES, begin, label_axes, legend_below
 from regard.studies.lessons.report import read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
@@ -41,7 +42,7 @@ def teach(settings: Settings) -> Taught:
     numbers = {
         "labels": recipe["labels"],
         "records": {str(labels): [one for one in records if one["labels"] == labels] for labels in recipe["labels"]},
-        "sentences": recipe["sentences"], "source": report.source,
+        "sentences": recipe["sentences"], "tests": recipe["test"], "source": report.source,
         "parts": _parts(recipe["dim"], recipe["layers"], settings.seed),
     }  # fmt: skip
     return Taught(
@@ -114,8 +115,12 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     few, many = (numbers["records"][str(labels)] for labels in numbers["labels"])
     margins = {"few": [one["margin"] for one in few], "many": [one["margin"] for one in many]}
-    wrong = {kind: 1 - fmean(one[kind] for one in many) for kind in ("scratch", "transfer")}
-    every = [*few, *many]
+    tests = numbers["tests"]
+    wrong = {
+        kind: Estimate.share(1 - fmean(one[kind] for one in many), tests * len(many))
+        for kind in ("scratch", "transfer")
+    }
+    both = [*few, *many]
     copied, new = (sum(part[kind] for part in numbers["parts"].values()) for kind in ("copied", "new"))
     head = numbers["parts"]["head"]
 
@@ -136,8 +141,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim(
             "It makes less than half as many mistakes.",
-            wrong["transfer"] < wrong["scratch"] / 2,
-            f"{100 * wrong['transfer']:.1f} and {100 * wrong['scratch']:.1f} of 100 sentences are wrong",
+            wrong["transfer"].below(wrong["scratch"].times(0.5)),
+            f"{wrong['transfer']} and {wrong['scratch']} of the sentences are wrong",
         ),
         Claim(
             f"With {numbers['labels'][0]} labels it is better with every seed, but the seeds differ too much to say by "
@@ -147,9 +152,16 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim(
             "All are far better than always answering the most frequent kind.",
-            all(min(one["scratch"], one["transfer"]) > 3 * one["commonest"] for one in every),
-            f"at least {min(one['scratch'] for one in every):.3f}; the most frequent kind "
-            f"{max(one['commonest'] for one in every):.3f}",
+            every(
+                *(
+                    Estimate.share(min(one["scratch"], one["transfer"]), tests).above(
+                        Estimate.share(one["commonest"], tests).times(3)
+                    )
+                    for one in both
+                )
+            ),
+            f"at least {min(one['scratch'] for one in both):.3f}; the most frequent kind "
+            f"{max(one['commonest'] for one in both):.3f}",
         ),
     )
 

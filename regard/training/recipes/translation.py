@@ -105,6 +105,7 @@ class TranslationTraining(Recipe):
             window: of Luong's local attention: words on either side.
             input_feeding: Luong's attentional vector is fed to the next step.
             label_smoothing: share of the probability that is spread over all ids.
+            trim_vocabulary: drop sub-words that occur in the training pairs only as a part of longer ones.
             twins: of the embedded corpus, sentences whose one changed adjective changes the pronoun share a batch.
         """
 
@@ -127,6 +128,7 @@ class TranslationTraining(Recipe):
         schedule: str = setting(TrainingConfig.schedule)
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
         label_smoothing: float = setting(0.1)
+        trim_vocabulary: bool = setting(False)
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
@@ -202,7 +204,7 @@ class TranslationTraining(Recipe):
         if self._tokeniser is not None:
             return self._tokeniser
         texts = (text for pair in self.data.train for text in (pair.source, pair.target))
-        return Tokeniser.train(texts, self.config.vocab_size)
+        return Tokeniser.train(texts, self.config.vocab_size, trim=self.config.trim_vocabulary)
 
     def prepare(self, begun: Path | None = None) -> Training:
         config, data, tokeniser = self.config, self.data, self.tokeniser
