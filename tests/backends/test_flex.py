@@ -323,6 +323,7 @@ def test_kernels_compiled_for_cpu_equal_the_traced_ones(name: str, monkeypatch: 
 
 @IMPORTING
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_kernels_compiled_for_cuda_equal_the_reference_with_their_gradients(name: str, dtype: torch.dtype) -> None:

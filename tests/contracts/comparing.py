@@ -159,7 +159,7 @@ class Cell:
 
     def compare(self, backend: str, tally: Tally) -> None:
         """Raise unless the backend's result is within the error budget, or its refusal has the documented words."""
-        words = documented(backend, self)
+        words = documented(backend, self) if self.device == "cpu" else None
         q, k, v = (self._fresh(x) for x in self.tensors)
         options = self._options()
         want = ("log_sum_exp",) if self.seed % 2 else ()

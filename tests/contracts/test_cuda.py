@@ -19,7 +19,11 @@ from regard import patterns as p
 from regard import positions as pos
 from regard.backends import BACKENDS
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch's compiler
+]
 
 PARTS = 8
 COMPILED = 6  # cells of each part that FlexAttention computes, since every one compiles a kernel
@@ -96,7 +100,7 @@ def test_second_derivatives_are_those_of_the_cpu():
         first = torch.autograd.grad(output.square().sum(), qkv, create_graph=True)
         return torch.autograd.grad(sum(x.square().sum() for x in first), qkv)
 
-    alike(call)
+    alike(call, rounding=1e-3)
 
 
 @pytest.mark.parametrize("kind", [None, "dynamic", "static", "ring"])
@@ -143,10 +147,13 @@ def test_a_compiled_call_is_that_of_the_cpu():
     alike(call)
 
 
-def alike(call: Callable[[str], Iterable[torch.Tensor]]) -> None:
+def alike(call: Callable[[str], Iterable[torch.Tensor]], rounding: float = 1e-4) -> None:
     """The results on both devices are equal within float32's rounding, and finite at the same places."""
     for here, there in zip(call("cpu"), call("cuda"), strict=True):
-        torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=1e-4, atol=1e-4)
+        size = here.detach().nan_to_num(0, 0, 0).abs().max().item()
+        torch.testing.assert_close(
+            there.detach().cpu(), here.detach(), rtol=rounding, atol=rounding * max(size / 10, 1.0)
+        )
 
 
 def tensors(device: str, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:

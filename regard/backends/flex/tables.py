@@ -39,9 +39,13 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
         byte = bits[kind, query % TILE, key % TILE // 8]
         return (byte.to(torch.int32) >> (key % 8)) & 1 == 1
 
-    return BlockMask.from_kv_blocks(
-        *_ordered(kinds > FULL), *_ordered(kinds == FULL), TILE, mask_mod=allows, seq_lengths=(q_len, k_len)
-    )
+    # Given both ways round, since PyTorch would transpose by vmap, which fails inside a compiled call.
+    partial, full = kinds > FULL, kinds == FULL
+    return BlockMask(
+        (q_len, k_len),
+        *_ordered(partial), *_ordered(full), *_ordered(partial.mT), *_ordered(full.mT),
+        BLOCK_SIZE=(TILE, TILE), mask_mod=allows,
+    )  # fmt: skip
 
 
 def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
