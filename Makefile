@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long test-machines test-floors check fix docs figures bench clean
+.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures bench clean
 
 demo: $(READY)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -15,6 +15,9 @@ test: $(READY)                ## the test suite and the examples in the document
 
 test-long: $(READY)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
+
+test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
+	$(BIN)/pytest -m gpu
 
 test-machines: $(READY)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
 	$(BIN)/python tests/machines.py
