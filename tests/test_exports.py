@@ -30,7 +30,7 @@ INSIDE = {
         "SpentError", "look_cost", "alike_residues",
         "Answers", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "learned", "check_summary",
-        "positions", "runs", "words", "kept_whole", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
+        "positions", "runs", "words", "kept_whole", "number_by_row", "on_rows", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
         "Registry", "Declared", "Reader", "text_name", "written", "word", "usage", "is_importable",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},

@@ -13,6 +13,7 @@ from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, Where
 from regard.patterns.fixed import Fixed, SameBlock, Summary
 from regard.patterns.grid import Grid
+from regard.patterns.key_mask import KeyMask
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
@@ -49,6 +50,7 @@ __all__ = [
     "Prefix",
     "SameDocument",
     "KeySpan",
+    "KeyMask",
     "PerHead",
     "Explicit",
     "Where",

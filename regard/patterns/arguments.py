@@ -8,15 +8,18 @@ from itertools import islice
 
 import torch
 
-from regard.arguments import plain, shown, whole, yes_or_no
+from regard.arguments import is_whole, plain, shown, whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns.ranges import Ranges
 
 __all__ = [
     "MOST",
+    "ByRow",
     "check_sizes",
     "kept_whole",
     "new_serial",
+    "number_by_row",
+    "on_rows",
     "positions",
     "runs",
     "spans",
@@ -98,6 +101,27 @@ def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
     if q_start.is_floating_point() or q_start.is_complex() or q_start.dtype == torch.bool or not len(q_start):
         raise ArgumentError(f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row")
     return q_start
+
+
+ByRow = int | torch.Tensor
+"""A whole number, or an integer tensor with one for each batch row."""
+
+
+def number_by_row(name: str, given: object) -> ByRow:
+    """A number, or an integer tensor (batch,), which is copied."""
+    given = plain(name, given)
+    if isinstance(given, torch.Tensor):
+        if given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
+            raise ArgumentError(f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)")
+        return given.detach().to(torch.int64, copy=True)
+    if not is_whole(given):
+        raise ArgumentError(f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)")
+    return whole(name, given)
+
+
+def on_rows(given: ByRow, like: torch.Tensor) -> ByRow:
+    """Numbers by batch row with the four axes of a call, on the device of `like`; a single number stays one."""
+    return given.to(like.device).view(-1, 1, 1, 1) if isinstance(given, torch.Tensor) else given
 
 
 def new_serial() -> int:

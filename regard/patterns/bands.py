@@ -10,7 +10,7 @@ import torch
 from regard.arguments import is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import kept_whole, new_serial
+from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.registry import word
@@ -164,8 +164,9 @@ class KeySpan(Pattern):
             object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        live = torch.broadcast_tensors(q_pos, k_pos)[1] >= _on_rows(self.start, k_pos)
-        return live if self.stop is None else live & (k_pos < _on_rows(self.stop, k_pos))
+        assert self.start is not None
+        live = torch.broadcast_tensors(q_pos, k_pos)[1] >= on_rows(self.start, k_pos)
+        return live if self.stop is None else live & (k_pos < on_rows(self.stop, k_pos))
 
     def form(self) -> Band | None:
         if self._tensors():
@@ -212,28 +213,15 @@ class KeySpan(Pattern):
 
 
 def _checked(name: str, end: End) -> End:
-    end = plain(f"KeySpan's {name}", end)
-    if isinstance(end, torch.Tensor):
-        if end.dim() != 1 or end.dtype not in (torch.int64, torch.int32):
-            raise ArgumentError(
-                f"KeySpan's {name} is a {end.dtype} tensor {tuple(end.shape)}; it needs integers (batch,)"
-            )
-        return end.detach().to(torch.int64, copy=True)
     if end is None and name == "stop":
         return end
-    if not is_whole(end):
-        raise ArgumentError(f"KeySpan's {name} is {shown(end)}; it needs a number or an integer tensor (batch,)")
-    return whole(f"KeySpan's {name}", end)
+    return number_by_row(f"KeySpan's {name}", end)
 
 
 def _in_row(end: End, row: int) -> int | Any:
     if not isinstance(end, torch.Tensor):
         return end
     return int(end[row if len(end) > 1 else 0])
-
-
-def _on_rows(end: End, k_pos: torch.Tensor) -> Any:
-    return end.to(k_pos.device).view(-1, 1, 1, 1) if isinstance(end, torch.Tensor) else end
 
 
 def from_band(band: Band) -> Pattern:

@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, reduce
 
 import torch
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import kept_whole, yes_or_no
+from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, yes_or_no
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
-from regard.patterns.ranges import Ranges, Segments, everything, union
+from regard.patterns.ranges import Ranges, Segments, common, everything, union
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SameBlock(Pattern):
-    """A query may look at the keys of its own block of `size` positions: `i // size == j // size`.
+    """A query may look at the keys of its own block of `size` positions.
+
+    `(i - offset) // size == (j - offset) // size`; with `& Causal()` it is chunked attention.
+
+    Args:
+        size: positions in a block.
+        offset: where a block begins: a number, or one for each batch row, (batch,), as left padding needs.
 
     >>> SameBlock(2).dense(4, 4).int().tolist()
     [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    >>> SameBlock(2, offset=1).dense(4, 4).int().tolist()
+    [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
     """
 
     size: int
+    offset: ByRow = 0
+    serial: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kept_whole(self, "size", "SameBlock's size", 1)
+        size = kept_whole(self, "size", "SameBlock's size", 1)
+        offset = number_by_row("SameBlock's offset", self.offset)
+        object.__setattr__(self, "offset", offset % size)
+        if isinstance(offset, torch.Tensor):
+            object.__setattr__(self, "serial", new_serial())
+
+    @property
+    def by_value(self) -> bool:  # type: ignore[override]
+        return not self.serial
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return bool(self.serial)
+
+    @property
+    def batch_rows(self) -> int:
+        return len(self._rows)
+
+    def for_row(self, row: int) -> Pattern:
+        return self._rows[row if len(self._rows) > 1 else 0]
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        if len(self._rows) not in (1, batch) and batch:
+            raise ShapeError(
+                f"SameBlock's offset holds {len(self._rows)} numbers but the batch has {batch} rows; give one for each"
+            )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return q_pos // self.size == k_pos // self.size
+        offset = on_rows(self.offset, k_pos)
+        return (q_pos - offset) // self.size == (k_pos - offset) // self.size
 
     def form(self) -> Band | None:
         return Band(left=0, right=0) if self.size == 1 else None
@@ -40,17 +76,48 @@ class SameBlock(Pattern):
         return self.size
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        low, high = first // self.size, last // self.size
-        keys = union([range(max(0, low * self.size), min(k_len, (high + 1) * self.size))])
+        """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
+        rows = [row._own_segments(first, last, k_len) for row in self._rows]
+        return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
+
+    def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
+        assert isinstance(self.offset, int)
+        low, high = (first - self.offset) // self.size, (last - self.offset) // self.size
+        start, stop = low * self.size + self.offset, (high + 1) * self.size + self.offset
+        keys = union([range(max(0, start), max(0, min(k_len, stop)))])
         return Segments(keys if low == high else (), keys)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         if stride % self.size == 0:
             return SlidingWindow(1)
-        return SameBlock(self.size // stride) if self.size % stride == 0 else None
+        if self.size % stride or self.serial:
+            return None
+        assert isinstance(self.offset, int)
+        return SameBlock(self.size // stride, -((residue - self.offset) // stride))
 
     def reach(self, layers: int = 1) -> Reach:
         return Reach(self.size - 1, self.size - 1)  # no layer leaves the block
+
+    @cached_property
+    def _rows(self) -> tuple[SameBlock, ...]:
+        """One pattern for each batch row; this one itself where all rows are alike."""
+        if isinstance(self.offset, torch.Tensor):
+            return tuple(SameBlock(self.size, offset) for offset in self.offset.tolist())
+        return (self,)
+
+    def _value(self) -> tuple[object, ...]:
+        return ("serial", self.serial) if self.serial else (self.size, self.offset)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameBlock) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(("SameBlock", self._value()))
+
+    def __str__(self) -> str:
+        if isinstance(self.offset, torch.Tensor):
+            return f"same_block({self.size}, offset=<{len(self.offset)} numbers>)"
+        return f"same_block({self.size}, offset={self.offset})" if self.offset else f"same_block({self.size})"
 
 
 MOST_RUNS = 1 << 17  # with more, listing the runs of keys costs more than it saves

@@ -77,6 +77,8 @@ def random_blocks(at: Places, count: int, block: int, seed: int, past: bool = Fa
     return allowed
 
 
+LIVE = np.stack([np.arange(700) % 5 != 3, np.arange(700) ** 2 % 7 < 3])
+_OFFSETS = np.array([1, -2]).reshape(2, 1, 1, 1)
 DOCUMENTS = np.stack([np.arange(700) * 7 // 23 % 5, np.arange(700) ** 2 // 40 % 7])
 
 
@@ -137,6 +139,7 @@ def _padded(at: Places) -> np.ndarray:
     return at.j >= STARTS.reshape(ROWS)
 
 
+_live = p.KeyMask(torch.from_numpy(LIVE))
 _document = torch.from_numpy(DOCUMENTS)
 _padding = p.KeySpan(torch.from_numpy(STARTS))
 _bigbird = p.SlidingWindow(2) | p.GlobalTokens([0]) | p.RandomBlocks(1, block=2, seed=5)
@@ -182,6 +185,18 @@ PATTERNS: dict[str, Row] = {
     ),
     "same document": Row(lambda at: p.SameDocument(_document[0]), same_document(DOCUMENTS[:1])),
     "same document by row": Row(lambda at: p.SameDocument(_document), same_document(DOCUMENTS), by_row=True),
+    "same block by row": Row(
+        lambda at: p.SameBlock(4, torch.tensor([1, -2])),
+        lambda at: (at.i - _OFFSETS) // 4 == (at.j - _OFFSETS) // 4,
+        by_row=True,
+    ),
+    "key mask": Row(lambda at: p.KeyMask(torch.from_numpy(LIVE[0])), lambda at: LIVE[0][at.j]),
+    "key mask by row": Row(lambda at: _live, lambda at: LIVE[np.arange(2)[:, None, None, None], at.j], by_row=True),
+    "causal and key mask": Row(
+        lambda at: p.Causal() & _live,
+        lambda at: _causal(at) & LIVE[np.arange(2)[:, None, None, None], at.j],
+        by_row=True,
+    ),
     "explicit (q, k)": _explicit(False, False),
     "explicit (b, h, q, k)": _explicit(True, True),
     "explicit (1, h, q, k)": _explicit(False, True),

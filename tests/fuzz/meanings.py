@@ -135,6 +135,21 @@ def _ids(*rows: tuple[int, ...], at: Places) -> p.Pattern:
     return p.SameDocument(torch.tensor(picked if len(rows) > 1 else picked[0]))
 
 
+def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
+    share = r.choice((0.1, 0.5, 0.9, 1.0))
+    return tuple(r.random() < share for _ in range(n + 9))
+
+
+def _key_mask(at: Places, *rows: tuple[bool, ...]) -> np.ndarray:
+    live = np.array([rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool)
+    return live[:, None, None, :]
+
+
+def _key_masks(*rows: tuple[bool, ...], at: Places) -> p.Pattern:
+    picked = [rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else [rows[0]]
+    return p.KeyMask(torch.tensor(picked if len(rows) > 1 else picked[0]))
+
+
 def _noise(at: Places, seed: int, density: float, batch: bool, heads: bool) -> np.ndarray:
     shape = at.batch if batch else 1, at.heads if heads else 1, at.q_len, at.k_len
     return np.random.default_rng(seed).random(shape) < density
@@ -223,6 +238,8 @@ LEAVES: dict[str, Leaf] = {
         p.KeySpan,
     ),
     "spans_by_row": Leaf(_draw_spans, _span_mask, _span, readable=False),
+    "key_mask": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(1)), _key_mask, _key_masks, readable=False),
+    "masks_by_row": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _key_masks, readable=False),
     "explicit": Leaf(
         lambda r, n: (r.randint(0, 999), r.choice((0.1, 0.5, 0.9)), r.random() < 0.4, r.random() < 0.4),
         _noise,
@@ -246,12 +263,24 @@ LEAVES: dict[str, Leaf] = {
         p.Diagonals,
     ),
     "lattice": Leaf(lambda r, n: (_size(r, n),), lambda at, s: (at.i - at.j) % s == 0, p.Lattice),
-    "same_block": Leaf(lambda r, n: (_size(r, n),), lambda at, s: at.i // s == at.j // s, p.SameBlock),
+    "same_block": Leaf(
+        lambda r, n: (_size(r, n), r.choice((0, 0, r.randint(-3, 9)))),
+        lambda at, s, first: (at.i - first) // s == (at.j - first) // s,
+        p.SameBlock,
+    ),
+    "blocks_by_row": Leaf(
+        lambda r, n: (_size(r, n), tuple(r.randint(-3, 9) for _ in range(3))),
+        lambda at, s, first: (at.i - at.by_row(first)) // s == (at.j - at.by_row(first)) // s,
+        lambda s, first, *, at: p.SameBlock(s, torch.from_numpy(at.by_row(first).ravel())),
+        readable=False,
+    ),
     "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
     "key_set": Leaf(_runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))),
     "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
 }
-TENSORS = {"documents_by_row", "same_document", "spans_by_row", "explicit"}  # their sizes are those of the call
+TENSORS = {
+    "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",
+}  # fmt: skip  # their sizes are those of the call
 
 
 def _alike(rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
