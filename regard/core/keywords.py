@@ -8,9 +8,8 @@ from regard.arguments import suggest
 from regard.errors import KeywordError
 
 PADDING = (
-    "pattern=KeySpan(0, lengths) for padding behind the keys; for any other padding "
-    "pattern=Explicit(mask[:, None, None, :].expand(-1, -1, q_len, -1)), where True means that a key may be looked at "
-    "(key_padding_mask means the opposite: invert it)"
+    "pattern=KeySpan(0, lengths) for padding behind the keys; for any other padding pattern=KeyMask(mask), where True "
+    "means that a key may be looked at (key_padding_mask means the opposite: invert it)"
 )
 MASK = (
     "a boolean mask is pattern=Explicit(mask), where True means that the query may look at the key (as in "

@@ -80,10 +80,10 @@ class Explicit(Pattern):
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         shape = tuple(self.mask.shape)
-        if (way := _way_of_padding(shape, batch, q_len, k_len)) is not None:
+        if (way := _key_mask_of(shape, batch, q_len, k_len)) is not None:
             raise ShapeError(
                 f"Explicit's mask {shape} looks like key padding of {batch} rows and {k_len} keys, and this call needs "
-                f"{(q_len, k_len)} queries and keys; give KeySpan(0, lengths) for padding behind the keys, or {way}"
+                f"{(q_len, k_len)} queries and keys; give {way}, or KeySpan(0, lengths) for padding behind the keys"
             )
         if shape[-2:] != (q_len, k_len):
             raise ShapeError(f"Explicit's mask is for {shape[-2:]} queries and keys; this call has {(q_len, k_len)}")
@@ -101,13 +101,11 @@ class Explicit(Pattern):
         return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
 
 
-def _way_of_padding(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
-    """How a key padding mask (batch, k_len) or (batch, 1, 1, k_len) is given, where this shape is one; else None."""
+def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
+    """The KeyMask of a key padding mask (batch, k_len) or (batch, 1, 1, k_len); None for another shape."""
     if shape[-2:] == (q_len, k_len) or not batch:
         return None
-    if shape == (batch, k_len):
-        return f"Explicit(mask[:, None, None, :].expand(-1, -1, {q_len}, -1))"
-    return f"Explicit(mask.expand(-1, -1, {q_len}, -1))" if shape == (batch, 1, 1, k_len) else None
+    return {(batch, k_len): "KeyMask(mask)", (batch, 1, 1, k_len): "KeyMask(mask[:, 0, 0])"}.get(shape)
 
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -17,7 +17,7 @@ BATCH, HEADS, LENGTH = 2, 3, 6
 LIVE = torch.arange(LENGTH) < torch.tensor([6, 4])[:, None]  # (batch, length)
 # What the names in a page stand for.
 NAMES = {
-    "w": 3, "d": 2, "s": 9, "c": 1, "n": 2, "r": 1, "block": 3, "seed": 0, "start": 0, "stop": 4, "back": 2, "ahead": 0,
+    "w": 3, "d": 2, "o": 1, "s": 9, "c": 1, "n": 2, "r": 1, "block": 3, "seed": 0, "start": 0, "stop": 4, "back": 2, "ahead": 0,
     "size": 3, "length": LENGTH, "lengths": torch.tensor([6, 4]), "q_len": LENGTH, "I": [0], "ranges": (range(2),),
     "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long), "live": LIVE, "slopes": torch.ones(HEADS), "heads": HEADS,
     "buckets": 4, "max_distance": 8, "query_dim": 4, "key_dim": 4, "hidden": 5, "window": 2, "D": 2, "features": 8,
@@ -29,8 +29,8 @@ FRAGMENTS = [(page, text) for page in PAGES for text in expressions(page.read_te
 
 
 def value_of(text: str) -> object:
-    """The value of an expression; `mask` is (batch, length) where it gets more axes, else (length, length)."""
-    mask = ~LIVE if "mask[" in text else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    """The value of an expression; `mask` is (batch, length) for keys or more axes, else (length, length)."""
+    mask = ~LIVE if "mask[" in text or "KeyMask(" in text else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     return eval(text, {**PUBLIC, **NAMES, "mask": mask})
 
 
