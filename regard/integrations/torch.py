@@ -1,0 +1,259 @@
+"""PyTorch's attention functions computed by regard inside a `with` block, for models that call them."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from regard.arguments import shown
+from regard.core.plan import AttentionDetail
+from regard.core.result import Want, checked_wants
+from regard.errors import ArgumentError, ShapeError
+from regard.functional.api import attention_detail
+from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
+
+__all__ = ["ReplacedAttention", "ReplacedCall", "replaced_attention"]
+
+
+@dataclass(frozen=True)
+class ReplacedCall:
+    """What is known of a call before it is computed.
+
+    Args:
+        number: calls before this one in the block; with one call for each layer, the number of the layer.
+        heads, q_len, k_len: sizes of the call.
+        pattern: what the call itself allows.
+    """
+
+    number: int
+    heads: int
+    q_len: int
+    k_len: int
+    pattern: Pattern
+
+
+Chosen = Pattern | str | None | Callable[[ReplacedCall], Pattern | str | None]
+
+
+@dataclass
+class ReplacedAttention:
+    """What happened in a block of `replaced_attention`.
+
+    Args:
+        calls: calls that regard computed.
+        details: their statistics, in order, if some were wanted.
+        left: for each call that PyTorch computed itself, the reason.
+    """
+
+    calls: int = 0
+    details: list[AttentionDetail] = field(default_factory=list, repr=False)
+    left: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def replaced_attention(
+    pattern: Chosen = None, *, want: Iterable[Want] | Want = (), backend: str = "auto"
+) -> Generator[ReplacedAttention]:
+    """Compute `F.scaled_dot_product_attention` of this thread by regard inside the block.
+
+    `nn.MultiheadAttention` and `nn.TransformerEncoder` are included, and so are models that call these functions. The
+    numbers are those of PyTorch, except that a query with no key gets zeros, where PyTorch gives NaN. PyTorch's fast
+    path for encoder layers is off in the block, since it would pass regard by. Not inside `torch.compile`.
+
+    Args:
+        pattern: joined by & with what each call allows: a pattern, its text, or a function of the `ReplacedCall` that
+            returns one, such as another pattern for each layer.
+        want: statistics of each call, as `attention_detail` takes them.
+        backend: as `attention` takes it.
+
+    Returns:
+        A context manager whose `as` target counts the calls and keeps their statistics.
+
+    Raises:
+        ArgumentError: an unknown pattern or statistic; a mask beside is_causal=True.
+
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.ones(1, 5, 8)
+    >>> with replaced_attention("causal_window(2)", want="entropy") as seen:
+    ...     output, weights = layer(x, x, x)
+    >>> seen.calls, seen.details[0].entropy.shape, weights[0, 4].tolist()
+    (1, torch.Size([1, 2, 5]), [0.0, 0.0, 0.0, 0.5, 0.5])
+    """
+    if not callable(pattern):
+        as_pattern(pattern)
+    seen = ReplacedAttention()
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Mode(seen, pattern, checked_wants(want), backend):
+            yield seen
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Mode(TorchFunctionMode):
+    """Hands the two functions to regard; everything else stays PyTorch's."""
+
+    def __init__(self, seen: ReplacedAttention, pattern: Chosen, want: Any, backend: str) -> None:
+        super().__init__()
+        self.seen, self.pattern, self.want, self.backend = seen, pattern, want, backend
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention or func is _original():
+            return self.attend(*args, **kwargs).output
+        if func is F.multi_head_attention_forward:
+            return self.multi_head(func, inspect.signature(func).bind(*args, **kwargs))
+        return func(*args, **kwargs)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        want: Any = (),
+    ) -> _Answer:
+        if is_causal and attn_mask is not None:
+            raise ArgumentError("attn_mask is given beside is_causal=True; PyTorch takes one of them, and so do we")
+        lead = query.shape[:-3]
+        q, k, v = (_four_axes(x, lead) for x in (query, key, value))
+        mask = None if attn_mask is None else _mask_of_four_axes(attn_mask, lead, query)
+        own, bias = (Causal(), None) if is_causal else _meaning(mask, q.shape[2], k.shape[2])
+        start = 0 if own == Causal() else None  # PyTorch aligns the first query with the first key
+        call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own)
+        chosen: Any = self.pattern(call) if callable(self.pattern) else self.pattern
+        detail = attention_detail(
+            q, k, v, pattern=own & as_pattern(chosen), bias=bias, scale=scale, dropout=dropout_p, q_start=start,
+            want=(*self.want, *want), backend=self.backend,
+        )  # fmt: skip
+        self.seen.calls += 1
+        if self.want:
+            self.seen.details.append(detail)
+        return _Answer(detail.output.reshape(*query.shape[:-1], value.shape[-1]), detail)
+
+    def multi_head(self, func: Any, bound: inspect.BoundArguments) -> Any:
+        """The function of nn.MultiheadAttention, which calls the other one, if it is not asked for weights."""
+        bound.apply_defaults()
+        given = bound.arguments
+        if given["need_weights"] and given["training"] and given["dropout_p"] > 0:
+            self.seen.left.append("the weights of a multi-head attention are wanted after dropout")
+            return func(*bound.args, **bound.kwargs)
+        weights: list[torch.Tensor] = []
+        needs, averages = given["need_weights"], given["average_attn_weights"]
+
+        def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
+            answer = self.attend(*args, **kwargs, want=("weights",) if needs else ())
+            if needs:
+                weights.append(answer.detail.weights)
+            return answer.output
+
+        given["need_weights"] = False
+        with _named(attend):
+            output, _ = func(*bound.args, **bound.kwargs)
+        if not needs:
+            return output, None
+        shown_weights = weights[0].mean(1) if averages else weights[0]  # (batch, heads or none, q_len, k_len)
+        return output, shown_weights if given["query"].dim() == 3 else shown_weights[0]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    output: torch.Tensor
+    detail: AttentionDetail
+
+
+def _four_axes(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """(batch, heads, length, dim) of a tensor (..., heads, length, dim), or (length, dim) with less."""
+    if x.dim() < 2:
+        raise ShapeError(f"a tensor of shape {tuple(x.shape)} has no length and dim; give (..., length, dim)")
+    x = x if x.dim() > 2 else x[None]
+    return x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]) if lead else x[(None,) * (4 - x.dim())]
+
+
+def _mask_of_four_axes(mask: torch.Tensor, lead: tuple[int, ...], query: torch.Tensor) -> torch.Tensor:
+    """(batch or 1, heads or 1, q_len or 1, k_len) of a mask that broadcasts to (..., q_len, k_len)."""
+    if not isinstance(mask, torch.Tensor):
+        raise ArgumentError(f"attn_mask is {shown(mask)}; it needs a tensor")
+    if query.dim() == 3 and mask.dim() == 3:
+        return mask[None]
+    if len(lead) > 1 and mask.dim() > 3:
+        mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, len(lead) - 1)
+    return mask[(None,) * (4 - mask.dim())]
+
+
+def _meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:
+    """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one."""
+    if mask is None:
+        return Full(), None
+    live = mask if mask.dtype == torch.bool else _live(mask)
+    if live is None:
+        return Full(), mask
+    alike = all(live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2))  # for all heads and queries
+    if alike or (live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
+        return KeyMask(live[:, 0, 0].expand(-1, k_len)), None
+    if live.shape == (1, 1, q_len, k_len) and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril()):
+        return Causal(), None
+    return Explicit(live.expand(-1, -1, q_len, k_len)), None
+
+
+def _live(mask: torch.Tensor) -> torch.Tensor | None:
+    """Where a mask of numbers adds 0, if it adds -inf everywhere else and needs no gradient; None otherwise."""
+    if mask.requires_grad:
+        return None
+    live = mask == 0
+    return live if bool((live | (mask == -torch.inf)).all()) else None
+
+
+# `F.multi_head_attention_forward` looks the other function up by its name, and inside a function that a mode was asked
+# about, PyTorch asks the mode no more. So the name is replaced while a thread is in there; calls of other threads go on
+# to PyTorch's function.
+_here = threading.local()
+_lock = threading.Lock()
+_users = 0
+_kept: Any = F.scaled_dot_product_attention
+
+
+def _original() -> Any:
+    return _kept
+
+
+def _by_name(*args: Any, **kwargs: Any) -> torch.Tensor:
+    attend = getattr(_here, "attend", None)
+    return (attend or _kept)(*args, **kwargs)
+
+
+@contextmanager
+def _named(attend: Callable[..., torch.Tensor]) -> Generator[None]:
+    global _users, _kept
+    with _lock:
+        if not _users:
+            _kept = F.scaled_dot_product_attention
+            _name(_by_name)
+        _users += 1
+    before, _here.attend = getattr(_here, "attend", None), attend
+    try:
+        yield
+    finally:
+        _here.attend = before
+        with _lock:
+            _users -= 1
+            if not _users:
+                _name(_kept)
+
+
+def _name(function: Any) -> None:
+    """Let the name in PyTorch's module stand for this function."""
+    F.scaled_dot_product_attention = function

@@ -1,0 +1,180 @@
+"""Code that calls PyTorch's attention gives the same numbers through regard, and can be observed and changed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import regard as rg
+from regard import patterns as p
+from regard.integrations.torch import ReplacedCall, replaced_attention
+
+BATCH, HEADS, LENGTH, DIM = 2, 4, 7, 12
+X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
+PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])  # True: ignored, as nn.MultiheadAttention means it
+LIVE = ~PADDED[:, None, None]
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+
+
+def qkv(q_len=LENGTH, k_len=LENGTH, kv_heads=HEADS, lead=(BATCH,)):
+    shapes = (HEADS, q_len, 5), (kv_heads, k_len, 5), (kv_heads, k_len, 3)
+    return [torch.randn(*lead, *shape, requires_grad=True) for shape in shapes]
+
+
+SDPA = {
+    "plain": (qkv, {}),
+    "causal": (qkv, {"is_causal": True}),
+    "causal, more keys": (lambda: qkv(5, 9), {"is_causal": True}),
+    "causal, fewer keys": (lambda: qkv(9, 5), {"is_causal": True}),
+    "scale": (qkv, {"scale": 0.3}),
+    "grouped": (lambda: qkv(kv_heads=2), {"enable_gqa": True}),
+    "(q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(LENGTH, LENGTH) > 0.3}),
+    "(b, 1, 1, k) booleans": (qkv, {"attn_mask": LIVE}),
+    "(b, 1, q, k) expanded": (qkv, {"attn_mask": LIVE.expand(-1, -1, LENGTH, -1)}),
+    "(1, h, q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(1, HEADS, LENGTH, LENGTH) > 0.2}),
+    "numbers": (qkv, {"attn_mask": torch.randn(HEADS, LENGTH, LENGTH)}),
+    "numbers of a causal mask": (qkv, {"attn_mask": CAUSAL}),
+    "three axes": (lambda: qkv(lead=()), {"attn_mask": torch.randn(LENGTH, LENGTH)}),
+    "five axes": (
+        lambda: qkv(lead=(3, 2)),
+        {"attn_mask": torch.eye(LENGTH) + torch.rand(3, 2, 1, LENGTH, LENGTH) > 0.2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SDPA)
+def test_the_function_gives_the_same_numbers_and_gradients(name):
+    make, options = SDPA[name]
+    tensors = make()
+    expected = F.scaled_dot_product_attention(*tensors, **options)
+    with replaced_attention() as seen:
+        found = F.scaled_dot_product_attention(*tensors, **options)
+    assert (seen.calls, seen.left) == (1, [])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    grad = torch.randn_like(expected)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, tensors, grad), torch.autograd.grad(expected, tensors, grad), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"is_causal": True}, p.Causal),
+        ({"attn_mask": CAUSAL}, p.Causal),
+        ({"attn_mask": CAUSAL == 0}, p.Causal),
+        ({"attn_mask": ~PADDED[:, None, None]}, p.KeyMask),
+        ({"attn_mask": torch.where(PADDED, -torch.inf, 0.0)[:, None, None].repeat(1, HEADS, 1, 1)}, p.KeyMask),
+        ({"attn_mask": torch.rand(LENGTH, LENGTH) > 0.4}, p.Explicit),
+        ({"attn_mask": torch.randn(LENGTH, LENGTH)}, p.Full),
+    ],
+)
+def test_a_mask_reaches_the_plan_as_the_pattern_that_it_is(options, kind):
+    found: list[ReplacedCall] = []
+    with replaced_attention(lambda call: found.append(call)):
+        F.scaled_dot_product_attention(*qkv(), **options)
+    assert [type(call.pattern) for call in found] == [kind]
+    assert (found[0].number, found[0].heads, found[0].q_len, found[0].k_len) == (0, HEADS, LENGTH, LENGTH)
+
+
+LAYERS = {
+    "without weights": {"need_weights": False},
+    "with weights": {},
+    "weights by head": {"average_attn_weights": False},
+    "padded": {"key_padding_mask": PADDED},
+    "padded and causal": {"key_padding_mask": PADDED, "attn_mask": CAUSAL < 0, "need_weights": False},
+    "causal": {"attn_mask": CAUSAL, "is_causal": True, "need_weights": False},
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_multi_head_layer_gives_the_same_output_and_weights(name, training):
+    layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True).train(training)
+    expected = layer(X, X, X, **LAYERS[name])
+    with replaced_attention() as seen:
+        found = layer(X, X, X, **LAYERS[name])
+    assert (seen.calls, seen.left) == (1, [])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert (found[1] is None) == (expected[1] is None)
+
+
+def test_a_layer_without_a_batch_axis_has_weights_without_one():
+    layer = nn.MultiheadAttention(DIM, HEADS)
+    with replaced_attention():
+        found = layer(X[0], X[0], X[0])
+    torch.testing.assert_close(found, layer(X[0], X[0], X[0]), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_after_dropout_are_left_to_pytorch_and_that_is_said():
+    layer = nn.MultiheadAttention(DIM, HEADS, dropout=0.5, batch_first=True)
+    with replaced_attention() as seen:
+        layer(X, X, X)
+    assert seen.calls == 0
+    assert seen.left == ["the weights of a multi-head attention are wanted after dropout"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder_is_seen_on_its_fast_path_too(training):
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 3).train(training)
+    with torch.no_grad():
+        expected = encoder(X, src_key_padding_mask=PADDED)
+        with replaced_attention(want="entropy") as seen:
+            found = encoder(X, src_key_padding_mask=PADDED)
+    assert (seen.calls, [detail.entropy.shape for detail in seen.details]) == (3, [(BATCH, HEADS, LENGTH)] * 3)
+    torch.testing.assert_close(found[~PADDED], expected[~PADDED], rtol=1e-5, atol=1e-5)
+
+
+def test_patterns_can_be_exchanged_layer_by_layer():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2).eval()
+    chosen = {0: "sliding_window(2)", 1: None}
+    with replaced_attention(lambda call: chosen[call.number], want="weights") as seen:
+        encoder(X)
+    first, second = (detail.weights for detail in seen.details)
+    assert torch.equal(first > 0, p.SlidingWindow(2).dense(LENGTH, LENGTH).expand_as(first))
+    assert bool((second > 0).all())
+
+
+def test_everything_is_as_before_after_the_block_even_after_an_error():
+    own, fast = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    with pytest.raises(rg.RegardError, match="attn_mask"), replaced_attention():
+        F.scaled_dot_product_attention(*qkv(), attn_mask=CAUSAL, is_causal=True)
+    with pytest.raises(KeyError), replaced_attention(lambda call: {}[call.number]):
+        layer(X, X, X)
+    assert F.scaled_dot_product_attention is own
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+def test_other_threads_are_answered_by_pytorch():
+    layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    inside, outside = threading.Event(), threading.Event()
+    found = []
+
+    def other() -> None:
+        inside.wait(10)
+        found.append(F.scaled_dot_product_attention(*qkv()))
+        outside.set()
+
+    def pattern(call: ReplacedCall) -> None:
+        inside.set()  # while this thread is inside of the layer, whose function the name stands for
+        assert outside.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with replaced_attention(pattern) as seen:
+        layer(X, X, X)
+    thread.join()
+    assert (seen.calls, len(found)) == (1, 1)
+
+
+def test_an_unknown_pattern_is_refused_before_the_block():
+    with pytest.raises(rg.ArgumentError, match="causl"), replaced_attention("causl"):
+        pass
