@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
+from regard.text.plain import has, plain, plain_json
 from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class StoppedError(RegardError):
+    """A command that was interrupted after it had kept what was done; says how to go on."""
 
 
 def out(line: str) -> None:
@@ -27,12 +34,43 @@ def out_lines(text: str) -> None:
 
 def out_json(text: str) -> None:
     """Write an answer of JSON; control characters are written as JSON escapes."""
-    _write(printable_json(text))
+    _write(plain_json(printable_json(text), _encoding()))
 
 
 def out_data(line: str) -> None:
     """Write a line that programs read: unchanged into a pipe or file, as `out` does on a terminal."""
+    remark_escapes(line)
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
+
+
+def remark_escapes(text: str) -> None:
+    """Say once that standard output cannot hold all characters of a text, and that escapes are written for them."""
+    encoding = _encoding()
+    if encoding not in _REMARKED and not has(encoding, text):
+        _REMARKED.add(encoding)
+        say(
+            f"standard output is written in {encoding}, which lacks some characters of the text; they are written as "
+            f"escapes such as \\xfc (PYTHONIOENCODING=utf-8 writes all)"
+        )
+
+
+_REMARKED: set[str] = set()  # encodings
+
+
+def writable(text: str) -> str:
+    """Lines of a text as standard output can show them, for drawing programs that measure their width."""
+    return plain(printable_lines(text), _encoding())
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def out_width() -> int | None:
+    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    return max(shutil.get_terminal_size().columns, 1)
 
 
 def _write(text: str) -> None:

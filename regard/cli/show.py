@@ -12,7 +12,6 @@ import typer
 from regard.cli.console import check_picture_name, out, out_json, out_lines
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError
-from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
@@ -40,6 +39,8 @@ def show(
         raise ArgumentError("name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them")
     wanted, k_len = parse(pattern), length if keys is None else keys
     if png is not None:
+        from regard.inspection import draw_pattern  # imports the models, which no other drawing needs
+
         check_picture_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)
     if as_json:

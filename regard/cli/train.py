@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from regard.cli.console import duration, say
+from regard.cli.console import StoppedError, duration, say
 from regard.cli.options import with_settings
 from regard.cli.progress import training_progress
-from regard.errors import RegardError
 from regard.training import TrainingResult, average_checkpoints
 from regard.training.recipes import (
     ClassifierTraining,
@@ -81,7 +80,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     """Say how a training ended and how good the best model is; an interrupted one is a failure.
 
     Raises:
-        RegardError: it was interrupted; the sentence says how to go on.
+        StoppedError: it was interrupted; the sentence says how to go on.
     """
     reasons = {
         "steps": "all steps are done",
@@ -95,7 +94,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
         f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
     )
     if result.stopped == "interrupted":
-        raise RegardError(sentence)
+        raise StoppedError(sentence)
     say(sentence)
 
 

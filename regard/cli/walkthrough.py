@@ -13,7 +13,7 @@ from rich.console import Console
 
 from regard.cli.console import out, out_json, out_lines
 from regard.cli.options import Json, default_note
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError
 from regard.storage.files import replace_file
 from regard.studies.walkthrough import (
     Walk,
@@ -169,4 +169,4 @@ def _check_page(path: Path) -> None:
     if path.suffix.lower() not in (".html", ".htm"):
         raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
     if path.is_dir() or not path.parent.is_dir():
-        raise CheckpointError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")
+        raise ArgumentError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path, a_string, of_kind
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
@@ -131,11 +131,12 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
         The config, the tensors on the CPU, the kind and the extra files.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or written by a newer version.
+        NotFoundError: the folder is missing, or holds no model.
+        CheckpointError: it is damaged, of another kind, or written by a newer version.
 
     >>> load_model("nowhere")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
     """
     folder = a_path("folder", folder)
     while True:
@@ -179,7 +180,7 @@ def _model_folder(folder: Path) -> Path:
         return folder
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise CheckpointError(
+        raise NotFoundError(
             f"{str(folder)[:200]} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it"
         )
     return folder / (checkpoints.best or checkpoints.last)

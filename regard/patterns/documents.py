@@ -14,7 +14,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid
+from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Ranges, Segments, common, union
 
 
@@ -185,7 +185,7 @@ class PerDocument(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The truth for positions in the packed row, if the inner pattern does not depend on the number of keys."""
-        shape = torch.broadcast_shapes(q_pos.shape, k_pos.shape)
+        shape = common_shape(q_pos.shape, k_pos.shape)
         allowed = torch.zeros(shape, dtype=torch.bool, device=k_pos.device)
         for inner, rows, keys in self._documents:
             own = (q_pos >= rows.start) & (q_pos < rows.stop) & (k_pos >= keys.start) & (k_pos < keys.stop)

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
 from regard.patterns.base import Compound, Pattern, shallow
-from regard.patterns.grid import Grid, side_by_side
+from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
 from regard.patterns.reader import Reader
 
@@ -116,7 +116,7 @@ class PerHead(Compound):
 
     def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:
         four = [allowed[(None,) * (4 - allowed.dim())] for allowed in heads]  # (batch or 1, 1, q_len, k_len)
-        shape = torch.broadcast_shapes(*(allowed.shape for allowed in four))
+        shape = common_shape(*(allowed.shape for allowed in four))
         return torch.cat([allowed.expand(shape) for allowed in four], dim=1)
 
     def __str__(self) -> str:

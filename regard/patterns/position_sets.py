@@ -10,6 +10,7 @@ import torch
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
+from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
 from regard.patterns.reader import Reader
 
@@ -35,7 +36,7 @@ class KeySet(Pattern):
         return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return _inside(self.runs, k_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return _inside(self.runs, k_pos).expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | None:
         if len(self.runs) > 1:
@@ -71,7 +72,7 @@ class QuerySet(Pattern):
         return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return _inside(self.runs, q_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return _inside(self.runs, q_pos).expand(common_shape(q_pos.shape, k_pos.shape))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         queries = range(first, last + 1)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from regard.decoding import Translator
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.inspection.terminal import visible
 from regard.models import TranslationTransformer
 from regard.studies.bench.measuring import Pace, take_turns, threads
@@ -93,11 +93,11 @@ def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, Transla
     if run is None:
         raise ArgumentError(f"lesson {lesson} needs a trained translator: --run RUN; {WAY_OUT}")
     if not run.is_dir():
-        raise CheckpointError(f"{run} is not the folder of a training run; {WAY_OUT}")
+        raise NotFoundError(f"{run} is not the folder of a training run; {WAY_OUT}")
     try:
         translator = Translator.load(run)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {WAY_OUT}") from error
+        raise type(error)(f"{error}; {WAY_OUT}") from error
     if not isinstance(translator.model, TranslationTransformer):
         raise ArgumentError(
             f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"

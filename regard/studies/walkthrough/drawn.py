@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard.arguments import a_path, of_kind, shown, whole
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
@@ -147,6 +147,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
     try:
         return load_file(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{path} cannot be read as safetensors: {reason}") from error

@@ -125,7 +125,7 @@ class Classifier:
 
         >>> Classifier.load("nowhere")
         Traceback (most recent call last):
-        regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+        regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
         """
         saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
         model = TextEncoder.from_saved(saved, str(run))

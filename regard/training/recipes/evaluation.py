@@ -141,7 +141,7 @@ def evaluate_run(
 
     >>> evaluate_run("nowhere")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
     """
     translator = Translator.load(run)
     if test:
