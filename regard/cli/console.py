@@ -8,6 +8,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, RegardError
@@ -30,6 +31,13 @@ def out(line: str) -> None:
 def out_lines(text: str) -> None:
     """Write an answer of several lines; control characters are shown as escapes."""
     _write(printable_lines(text))
+
+
+def out_text(text: str, indent: str = "") -> None:
+    """Write sentences, broken into lines that fit the terminal."""
+    width = out_width()
+    for line in [text] if width is None else wrap(text, max(width - len(indent), 20)) or [""]:
+        out(indent + line)
 
 
 def out_json(text: str) -> None:
@@ -64,6 +72,16 @@ def writable(text: str) -> str:
 
 def _encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def answers(width: int) -> Console:
+    """A Rich console on standard output, which shows words as they stand; `width` characters wide where none is known.
+
+    Pass it text from `writable`.
+    """
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False)
 
 
 def out_width() -> int | None:

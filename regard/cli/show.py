@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import check_picture_name, out, out_json, out_lines
+from regard.cli.console import check_picture_name, out, out_json, out_lines, out_text, out_width
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError
 from regard.patterns import Pattern, parse
@@ -47,12 +47,12 @@ def show(
         out_json(json.dumps(_record(wanted, length, k_len, png, layers)))
         return
     if png is None:
-        out_lines(draw(wanted, length, k_len, layers=layers))
+        out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
     else:
         out(f"{wanted} drawn in {png}")
     if layers > 1:
-        out(f"{layers} layers reach {wanted.reach(layers)}")
-        out(f"the last query learns from {_spans(wanted, k_len, layers)}")
+        out_text(f"{layers} layers reach {wanted.reach(layers)}")
+        out_text(f"the last query learns from {_spans(wanted, k_len, layers)}")
 
 
 def _list(pattern: str | None, as_json: bool) -> None:
@@ -66,8 +66,8 @@ def _list(pattern: str | None, as_json: bool) -> None:
         return
     for call, sentence in listed.items():
         out(call)
-        out(f"    {sentence}")
-    out("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
+        out_text(sentence, indent="    ")
+    out_text("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
 
 
 def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from regard.cli.console import out, out_json, out_lines
+from regard.cli.console import answers, out, out_json, out_lines, out_width
 from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError
 from regard.storage.files import replace_file
@@ -28,6 +27,7 @@ from regard.studies.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
+from regard.text.plain import has
 
 # The walk for --run and --whole, and why it does not take an option of another walk.
 WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
@@ -145,11 +145,12 @@ def _drawn(given: dict[str, Any]) -> dict[str, Any]:
 
 def _show(found: Walk) -> None:
     """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    if not sys.stdout.isatty():
+    width = out_width()
+    if width is None:
         out_lines(to_text(found))
         return
-    console = Console(highlight=False)
-    if console.color_system in ("256", "truecolor"):
+    console = answers(width)
+    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
         console.print(to_rich(found, console.width), soft_wrap=True)
     else:
         out_lines(to_text(found, console.width))
