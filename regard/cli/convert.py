@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import StoppedError, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
@@ -31,7 +32,8 @@ def kv_heads(
     done = uptraining.convert(model, out, kv_heads)
     if done.training is not None and done.training.stopped == "interrupted":
         raise StoppedError(
-            f"interrupted after {done.training.steps} of {uptraining.config.steps} steps; the same command goes on"
+            f"interrupted after {done.training.steps} of "
+            f"{count_of(uptraining.config.steps or 0, 'steps')}; the same command goes on"
         )
     pooled = METHODS_DONE.get(done.report.method)
     if as_json:

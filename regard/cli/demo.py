@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import StoppedError, duration, out, out_json, say
 from regard.cli.options import Json
 from regard.cli.progress import training_progress
@@ -61,8 +62,11 @@ def demo(
     tell(f"1. Training on {data.notes[0]}.")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
-        raise StoppedError(f"interrupted after {trained.steps} steps; the same command goes on from there")
-    tell(f"   {trained.steps:,} steps, {duration(trained.wall_seconds)} ({trained.cpu_seconds:.0f} CPU seconds)")
+        raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
+    tell(
+        f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
+        f"({trained.cpu_seconds:.0f} CPU seconds)"
+    )
     tell("")
     translator = Translator.load(run)
     result = evaluate(translator, data.test)

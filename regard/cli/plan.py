@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
-from regard.arguments import suggest
+from regard.arguments import count_of, suggest
 from regard.backends import BACKENDS
 from regard.cli.console import out_json, out_lines, shortened
 from regard.cli.options import Json
@@ -100,5 +100,8 @@ def _numbers(text: str) -> list[int]:
 
 def _number(asked: str, word: str) -> int:
     if len(word) > DIGITS:
-        raise ArgumentError(f"{asked} is given a number of {len(word)} digits; it counts up to {DIGITS} digits")
+        raise ArgumentError(
+            f"{asked} is given a number of {count_of(len(word), 'digits')}; it counts up to "
+            f"{count_of(DIGITS, 'digits')}"
+        )
     return int(word)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import check_picture_name, out, out_json, out_lines, out_text, out_width
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError
@@ -87,4 +88,4 @@ def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:
     """The positions that the last query learns from, as the spans of a text."""
     positions = learned(pattern, 1, k_len, layers)[0].nonzero().flatten().tolist()
-    return f"{len(positions)} of {k_len} positions: {words(runs(positions))}"
+    return f"{len(positions)} of {count_of(k_len, 'positions')}: {words(runs(positions))}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import StoppedError, duration, say
 from regard.cli.options import with_settings
 from regard.cli.progress import training_progress
@@ -90,7 +91,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     }
     best = f", {verdict} at step {result.best_step}" if verdict else ""
     sentence = (
-        f"{reasons[result.stopped]}: {result.steps:,} steps{best}, {duration(result.wall_seconds)} "
+        f"{reasons[result.stopped]}: {count_of(result.steps, 'steps', ',')}{best}, {duration(result.wall_seconds)} "
         f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
     )
     if result.stopped == "interrupted":

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import answers, out, out_json, out_lines, out_width
 from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError
@@ -130,7 +131,10 @@ def walkthrough(
     if as_json:
         out_json(to_json(found))
     elif html is not None:
-        out(f"{len(found.steps)} steps of {len(found.words)} words are in {html}; open it in a browser")
+        out(
+            f"{count_of(len(found.steps), 'steps')} of {count_of(len(found.words), 'words')} are in "
+            f"{html}; open it in a browser"
+        )
     else:
         _show(found)
 

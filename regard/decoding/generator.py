@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import a_list, of_kind, shown, whole
+from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.decoding.generate import generate
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
@@ -234,8 +234,9 @@ class Generator:
         config = self.model.config
         if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
             raise ArgumentError(
-                f"the prompt has {longest} ids with BEGIN and max_tokens is {max_tokens}; this model has "
-                f"{config.max_length} learned positions, so give at most {max(0, config.max_length - longest + 1)}, "
+                f"the prompt has {count_of(longest, 'ids')} with BEGIN and max_tokens is {max_tokens}; this model has "
+                f"{count_of(config.max_length, 'learned positions')}, so give at most "
+                f"{max(0, config.max_length - longest + 1)}, "
                 f"or shorten the prompt"
             )
 

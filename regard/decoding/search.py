@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each, real, shown, suggest, whole
+from regard.arguments import count_of, each, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
@@ -185,5 +185,5 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
     if most is None:
         return [2 * length + 16 for length in (texts != PAD).sum(1).tolist()]
     if whole("the most ids", most) < 1:
-        raise ArgumentError(f"the limit is {most} ids; give 1 or more")
+        raise ArgumentError(f"the limit is {count_of(most, 'ids')}; give 1 or more")
     return [most] * len(texts)

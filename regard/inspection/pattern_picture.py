@@ -72,5 +72,5 @@ def draw_pattern(
             axes.spines[:].set_visible(False)
         if len(panels) > 1:
             figure.suptitle("\n".join(lines), fontsize=9, parse_math=False)
-        figure.set_layout_engine("tight")
+        figure.set_layout_engine("constrained" if len(panels) > 1 else "tight")
         save(figure, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path, a_string, of_kind
+from regard.arguments import a_path, a_string, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.storage.files import (
     TEXT_LIMIT,
@@ -230,6 +230,7 @@ def _check_replaceable(folder: Path) -> None:
     known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in names else set()
     if strangers := sorted(names - known):
         raise CheckpointError(
-            f"{folder} holds {len(strangers)} files that are not part of a saved model ({strangers[0]} ...); "
+            f"{folder} holds {count_of(len(strangers), 'files')} that a saved model does not have "
+            f"({strangers[0]} ...); "
             f"choose another folder"
         )

@@ -9,7 +9,7 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import kind_of
+from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial
@@ -68,11 +68,12 @@ class SameDocument(Pattern):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.ids.shape[-1] < k_len:
             raise ShapeError(
-                f"SameDocument's ids are for {self.ids.shape[-1]} positions and the call has {k_len} keys; "
+                f"SameDocument's ids are for {count_of(self.ids.shape[-1], 'positions')} and the "
+                f"call has {count_of(k_len, 'keys')}; "
                 f"give an id for every key"
             )
         if self.varies_by_row and batch and len(self.ids) != batch:
-            raise ShapeError(f"SameDocument's ids have {len(self.ids)} rows but the batch has {batch}")
+            raise ShapeError(f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         (of_query, query_known), (of_key, key_known) = self._at(q_pos), self._at(k_pos)
@@ -238,4 +239,4 @@ class PerDocument(Pattern):
         return tuple((self.inner.for_row(place), range(*own), range(*seen)) for place, (own, seen) in pairs)
 
     def __str__(self) -> str:
-        return f"per_document({self.inner}, <{len(self._documents)} documents>)"
+        return f"per_document({self.inner}, <{count_of(len(self._documents), 'documents')}>)"

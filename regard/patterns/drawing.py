@@ -8,7 +8,7 @@ from textwrap import wrap
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import whole
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError
 from regard.patterns.arguments import runs, words
 from regard.patterns.base import Pattern
@@ -39,7 +39,7 @@ class Panel:
             return ""
         allowed = int((self.marks == 2).sum())
         named = f"head{'s' if len(self.heads) > 1 else ''} {words(runs(self.heads))}"
-        return f"{named}: {self.pattern}, {allowed:,} of {self.marks.numel():,} pairs"
+        return f"{named}: {self.pattern}, {allowed:,} of {count_of(self.marks.numel(), 'pairs', ',')}"
 
 
 def draw(
@@ -121,9 +121,9 @@ def drawn_pairs(
         ArgumentError: a stack whose queries are not the last positions of its keys.
     """
     allowed = pattern.dense(q_len, k_len, q_start=q_start)
-    title = f"{int(allowed.sum()):,} of {allowed.numel():,} pairs"
+    title = f"{int(allowed.sum()):,} of {count_of(allowed.numel(), 'pairs', ',')}"
     if pattern.varies_by_head:
-        title += f" of {allowed.shape[1]} heads"
+        title += f" of {count_of(allowed.shape[1], 'heads')}"
     joined = torch.zeros(q_len, k_len, dtype=torch.bool)
     if layers > 1:
         if q_start not in (None, k_len - q_len):
@@ -171,7 +171,10 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
     [[0, 1, 1, 1, 1]]
     """
     if q_len > k_len:
-        raise ArgumentError(f"{q_len} queries of a text of {k_len} positions; a stack needs a position for every query")
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} of a text of {count_of(k_len, 'positions')}; a stack "
+            f"needs a position for every query"
+        )
     if layers < 1:
         raise ArgumentError(f"a stack of {layers} layers; it has 1 or more")
     allowed = pattern.dense(k_len, k_len)

@@ -8,6 +8,7 @@ from functools import cached_property, reduce
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
@@ -73,7 +74,9 @@ class PerHead(Compound):
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if heads and len(self.parts) != heads:
-            raise ShapeError(f"PerHead has {len(self.parts)} patterns but the call has {heads} query heads")
+            raise ShapeError(
+                f"PerHead has {count_of(len(self.parts), 'patterns')} but the call has {count_of(heads, 'query heads')}"
+            )
         super().check(batch, heads, q_len, k_len)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from regard.arguments import each, of_kind, whole
+from regard.arguments import count_of, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.text.pairs import Pair
 from regard.text.tokenisers import Tokeniser
@@ -132,7 +132,7 @@ def _check_costs(costs: list[int], budget: int) -> None:
         over = sum(cost > budget for cost in costs)
         raise ArgumentError(
             f"sentence {longest} has {costs[longest]} tokens, more than the budget of {budget} for a batch "
-            f"({over} of {len(costs)} sentences do); use a larger budget or leave out longer sentences"
+            f"({over} of {count_of(len(costs), 'sentences')} do); use a larger budget or leave out longer sentences"
         )
     if min(costs) < 0:
         raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")

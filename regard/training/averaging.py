@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import a_path
+from regard.arguments import a_path, count_of
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models.storage import SavedModel, load_model, read_checkpoints, save_model
 from regard.training.checkpoint import complete_checkpoints
@@ -51,7 +51,7 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
     if len(names) < count:
         kept = ", ".join(names) or "beside the untrained"
         raise CheckpointError(
-            f"the last {count} checkpoints of {run} were asked for, and it keeps {len(names)} ({kept}); "
+            f"the last {count_of(count, 'checkpoints')} of {run} were asked for, and it keeps {len(names)} ({kept}); "
             f"ask for fewer, or go on with the training and keep={count} (--resume --keep {count})"
         )
     last, mean = _mean_of([run / name for name in names[-count:]])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each
+from regard.arguments import count_of, each
 from regard.decoding import Translator
 from regard.errors import DataError
 from regard.inspection.lenses import Contrast, log_odds
@@ -102,7 +102,9 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
     versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
     flat = [(index, name, contrast) for index, one in enumerate(versions) for name, contrast in one.items()]
     if not flat:
-        raise DataError(f"of {len(known)} sentences none is translated as by the grammar, so no word can be swapped")
+        raise DataError(
+            f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
+        )
     odds = log_odds(translator.model, [contrast for _, _, contrast in flat])
     values = torch.tensor(odds, dtype=torch.float64).sigmoid().tolist()
     shares: list[dict[str, float]] = [{} for _ in known]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.arguments import count_of
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.inspection.terminal import visible
@@ -30,7 +31,7 @@ def words_of(text: str | None, own: str, least: int = 2) -> tuple[str, ...]:
     """
     words = tuple(map(visible, (own if text is None else text).split()))
     if not least <= len(words) <= MOST_WORDS:
-        raise ArgumentError(f"the text has {len(words)} words; this lesson takes {least} to {MOST_WORDS}")
+        raise ArgumentError(f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}")
     return words
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.arguments import count_of
 from regard.studies.walkthrough.layer import Scene, give_layer
 from regard.studies.walkthrough.one_head import filled, follow_word, look_around, project, take_all
 from regard.studies.walkthrough.steps import Axis, Walker, numbered
@@ -25,7 +26,7 @@ def join_heads(walker: Walker, scene: Scene) -> None:
             axes=output,
         )
         return
-    walker.section = f"All {layer.heads} heads"
+    walker.section = f"All {count_of(layer.heads, 'heads')}"
     _attend(walker, scene, *_project(walker, scene))
     width = numbered("numbers", layer.heads * layer.value_dim)
     walker.step(

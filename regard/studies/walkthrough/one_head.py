@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import Scene
@@ -50,7 +51,7 @@ def project(walker: Walker, scene: Scene) -> tuple[str, str]:
         bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
         size = numbered("numbers", walker.values[f"W_{letter}"].shape[1])
         if letter != "q" and scene.group > 1:
-            says += f" Key/value head {head + 1} is shared by {scene.group} query heads."
+            says += f" Key/value head {head + 1} is shared by {count_of(scene.group, 'query heads')}."
         place = "i" if letter == "q" else "j"
         formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
         line = f"{letter} = {writing.projected(source, f'W_{letter}', head=head, bias=bias)}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.models.encoder import EncoderConfig, TextEncoder
@@ -85,7 +86,9 @@ class ClassifierTraining(Recipe):
             longest=config.longest, **share_of_work(),
         )  # fmt: skip
         if task.cut:
-            self.tell(f"of {task.cut:,} texts only the first {config.longest} ids are read")
+            self.tell(
+                f"of {count_of(task.cut, 'texts', ',')} only the first {count_of(config.longest, 'ids')} are read"
+            )
 
         def judge(folder: Path, result: TrainingResult) -> str | None:
             if result.valid_loss is None:
@@ -99,7 +102,11 @@ class ClassifierTraining(Recipe):
             files={CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n"},
             samples=_samples(tokeniser, valid, classes, config.longest),
         )  # fmt: skip
-        self.tell(self.describe("a classifier", training, task.batches.steps_per_epoch, f", {len(classes)} classes"))
+        self.tell(
+            self.describe(
+                "a classifier", training, task.batches.steps_per_epoch, f", {count_of(len(classes), 'classes')}"
+            )
+        )
         return training
 
 
@@ -132,7 +139,8 @@ class Classifier:
         classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
         if model.config.head != "classes" or len(classes) != model.config.classes:
             raise CheckpointError(
-                f"{run} holds an encoder whose head is {model.config.head!r} and {len(classes)} labels, so it sorts "
+                f"{run} holds an encoder whose head is {model.config.head!r} and "
+                f"{count_of(len(classes), 'labels')}, so it sorts "
                 f"nothing; train one with: regard train classifier --from {run}"
             )
         longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))

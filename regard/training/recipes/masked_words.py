@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.text import BEGIN, END, PAD, Tokeniser
@@ -188,7 +189,7 @@ class MaskedWordTask:
             [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)
         )
         if not self._train:
-            raise ArgumentError(f"{len(train)} texts hold no words: there is nothing to learn from")
+            raise ArgumentError(f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from")
         self._vocab_size, self._seed, self._rank = tokeniser.vocab_size, seed, rank
         self._batch_tokens = batch_tokens
         self.batches = TokenBatches(list(map(len, self._train)), batch_tokens, seed, world, rank)
