@@ -11,7 +11,7 @@ import typer
 
 from regard.arguments import count_of, suggest
 from regard.backends import BACKENDS
-from regard.cli.console import out_json, out_lines, shortened
+from regard.cli.console import out_json, out_lines, say, shortened
 from regard.cli.options import Json
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
@@ -20,6 +20,7 @@ from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
 
 DEVICES = ("cpu", "cuda")
+COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
 DIGITS = 18  # of a number in a text
 
@@ -69,6 +70,9 @@ def plan(
         out_json(plan.to_json())
     else:
         out_lines(str(plan))
+    if device == "cuda" and not torch.cuda.is_available():
+        needs = ", where triton is installed" if plan.backend == COMPILED else ""
+        say(f"planned for a machine with cuda{needs}; this one has none")
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -142,7 +142,7 @@ class Plan:
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
             share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
-        lines = [f"{self.problem}", f"  {self.backend}: {self.cost}; {share}"]
+        lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         for name, verdict in self.others:
             lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'more expensive'}: {verdict}")
         if any("about " in line for line in lines[1:]):

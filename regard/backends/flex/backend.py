@@ -94,7 +94,7 @@ class Flex:
                 f"FlexAttention is for {' and '.join(self.devices)} here; on {problem.device} other backends compute "
                 f"this without compiling"
             )
-        if problem.device == "cuda" and find_spec("triton") is None:
+        if problem.device == "cuda" and not problem.outlined and find_spec("triton") is None:
             return "FlexAttention compiles with triton, which is not installed"
         if problem.device == "cpu" and problem.needs_grad:
             return "FlexAttention has no gradients on cpu"
