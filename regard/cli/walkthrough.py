@@ -56,7 +56,7 @@ def walkthrough(
     ] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
     head: Annotated[
-        int | None, typer.Option(help=f"The head that is followed, from 1. {default_note(walk, 'head')}")
+        int | None, typer.Option(min=0, help=f"The head that is followed, from 0. {default_note(walk, 'head')}")
     ] = None,
     dim: Annotated[
         int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
@@ -108,7 +108,9 @@ def walkthrough(
     layers: Annotated[
         int | None, typer.Option(min=1, help=f"Of --whole, on each side. {default_note(walk_whole, 'layers')}")
     ] = None,
-    layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
+    layer: Annotated[
+        int | None, typer.Option(min=0, help=f"Of the run, from 0. {default_note(walk_run, 'layer')}")
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
 ) -> None:

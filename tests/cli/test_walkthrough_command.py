@@ -45,10 +45,10 @@ def test_the_sentence_is_walked_through_in_plain_text(regard):
 
 
 def test_json_is_that_of_the_library_with_the_same_options(regard):
-    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 3, "--dim", 12]
+    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 2, "--dim", 12]
     options += ["--score", "additive", "--positions", "sinusoidal", "--seed", 7, "--json"]
     expected = walk(
-        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=3, dim=12, score="additive",
+        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=2, dim=12, score="additive",
         positions="sinusoidal", seed=7,
     )  # fmt: skip
     assert regard(SENTENCE, *options) == (0, to_json(expected) + "\n", "")
@@ -100,8 +100,8 @@ def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
 
 
 def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
-    code, said, _ = regard("the animal", "--run", run, "--layer", 2, "--head", 2, "--word", "animal")
-    assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=2, head=2, word="animal")) + "\n")
+    code, said, _ = regard("the animal", "--run", run, "--layer", 1, "--head", 1, "--word", "animal")
+    assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=1, head=1, word="animal")) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         (["word " * 10_000], 2, "the text has 10000 words"),
         ([SENTENCE, "--word", 9], 2, "the text has words 1 to 7"),
         ([SENTENCE, "--word", "cake"], 2, "'cake' is not in the text"),
-        ([SENTENCE, "--head", 3], 2, "there are heads 1 to 2"),
+        ([SENTENCE, "--head", 3], 2, "there are heads 0 to 1"),
         ([SENTENCE, "--heads", 3], 2, "dim 8 is not divisible by 3 heads"),
         ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
         ([SENTENCE, "--layer", 1], 2, "name a --run"),

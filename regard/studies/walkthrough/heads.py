@@ -147,7 +147,7 @@ def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
 
 
 def _names(count: int, what: str) -> tuple[str, ...]:
-    return tuple(f"{what} {number + 1}" for number in range(count))
+    return tuple(f"{what} {number}" for number in range(count))
 
 
 def walk_layer(walker: Walker, scene: Scene) -> None:

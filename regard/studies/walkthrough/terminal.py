@@ -51,7 +51,7 @@ def to_text(walk: Walk, width: int = 100) -> str:
     >>> print("\\n".join(to_text(walk("Life is short")).splitlines()[:3]))
     Life is short
     3 words; shown in detail: “is”, word 2
-    heads 2, kv_heads 2, head 1, dim 8, score scaled_dot, positions none, causal False, seed 0
+    heads 2, kv_heads 2, head 0, dim 8, score scaled_dot, positions none, causal False, seed 0
     """
     return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
 
