@@ -14,11 +14,12 @@ from torch import nn
 
 from regard.arguments import count_of, real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
+from regard.reprs import Described
 
 __all__ = ["ALiBi", "T5Relative", "Bias"]
 
 
-class Bias:
+class Bias(Described):
     """Base class of biases: numbers added to the scores, by head and distance `k_pos - q_pos`.
 
     A call therefore needs one number per head and distance, not one per pair. Biases with parameters are modules.

@@ -151,6 +151,9 @@ class Plan:
             )
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"Plan({self.backend!r} for {self.problem})"
+
     def _checked_result(self, call: Call, key: Hashable | None) -> Result:
         """The result of a call whose key is not known, or that autocast changes."""
         refuse_tracing()

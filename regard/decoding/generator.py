@@ -15,10 +15,11 @@ from regard.decoding.sampling import Sampling
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models import LanguageModel
+from regard.reprs import Described, brief
 from regard.text import BEGIN, Tokeniser, pad
 
 
-class TextStream:
+class TextStream(Described):
     """Decodes bytes to text as they arrive, up to the first stop text.
 
     It returns whole characters only, and holds text back while it may be the beginning of a stop. Of several stops, the
@@ -124,6 +125,7 @@ class Listener:
 OnText = Callable[[int, int, str], None]  # number of the prompt, number of its text, new part of that text
 
 
+@brief
 @dataclass(frozen=True)
 class Generation:
     """A prompt and one continuation.
@@ -141,7 +143,7 @@ class Generation:
     ended: str
 
 
-class Generator:
+class Generator(Described):
     """Continues prompts with a trained language model.
 
     Args:

@@ -11,12 +11,14 @@ import torch
 from regard.arguments import count_of, each, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
+from regard.reprs import brief
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 
 LARGEST_ALPHA = 30  # the normalisation of any text stays a finite float
 NORMALISATIONS = ("none", "average", "gnmt")
 
 
+@brief
 @dataclass(frozen=True)
 class Hypothesis:
     """The result of a search: ids without BEGIN and END, their log-probability, and the score used for ranking.
@@ -105,6 +107,7 @@ def _largest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
 Over = Callable[[int, Sequence[int]], bool]
 
 
+@brief
 @dataclass(frozen=True)
 class SpecialIds:
     """Ids with a special meaning in a search; the defaults are those of regard's tokenisers.

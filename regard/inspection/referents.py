@@ -12,6 +12,7 @@ from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.watching import Span, merge, recorded_weights, watched
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
+from regard.reprs import brief
 from regard.text import END, Tokeniser, normalise
 from regard.text.batches import batches_in_order
 from regard.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
@@ -24,6 +25,7 @@ HONESTY = (
 )
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class ItWeights:
     """The weights of *it* in one sentence.

@@ -14,6 +14,7 @@ import torch
 
 from regard.arguments import a_path, a_string, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.reprs import brief
 from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
@@ -42,6 +43,7 @@ WEIGHTS_FILE = "weights.safetensors"
 CHECKPOINTS_FILE = "checkpoints.json"
 
 
+@brief
 @dataclass(frozen=True)
 class SavedModel:
     """A model as `load_model` reads it: its config, tensors, kind and text files."""

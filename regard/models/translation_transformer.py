@@ -25,10 +25,12 @@ from regard.models.padding import align
 from regard.models.state import Sources
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
+from regard.reprs import brief
 
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(Settings):
     """The config of a TranslationTransformer.
@@ -151,6 +153,7 @@ class TranslationConfig(Settings):
 KIND = "translation-transformer"
 
 
+@brief
 @dataclass
 class TranslationState:
     """The state of translations in progress: the projected sources and the caches of the target."""

@@ -14,6 +14,7 @@ from regard.patterns.arguments import kept_whole, new_serial
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.registry import word
+from regard.reprs import brief
 
 End = int | torch.Tensor | None
 
@@ -132,6 +133,7 @@ class Prefix(Pattern):
         return Band(start=0, stop=self.length)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class KeySpan(Pattern):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.

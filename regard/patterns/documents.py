@@ -16,8 +16,10 @@ from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Ranges, Segments, common, union
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class SameDocument(Pattern):
     """A query may look at the keys of its own document: `ids[i] == ids[j]`.

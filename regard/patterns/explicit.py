@@ -12,8 +12,10 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Explicit(Pattern):
     """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
@@ -113,6 +115,7 @@ def _way_of_padding(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@brief
 @dataclass(frozen=True)
 class Where(Pattern):
     """A query may look at a key where `function(q_pos, k_pos)` is True; equal if the function is the same object.

@@ -11,6 +11,7 @@ from regard.arguments import shown
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Band
 from regard.patterns.ranges import Ranges, covers, union
+from regard.reprs import brief
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
 
@@ -37,6 +38,7 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
     return torch.Size(common)
 
 
+@brief
 @dataclass(frozen=True)
 class Grid:
     """The query rows and key columns of a call, or of a block of it, with their positions.

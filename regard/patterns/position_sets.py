@@ -13,6 +13,7 @@ from regard.patterns.base import Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
 from regard.patterns.reader import Reader
+from regard.reprs import brief
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
     return tuple(range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs)
 
 
+@brief
 @dataclass(frozen=True)
 class GlobalTokens(Pattern):
     """A pair is allowed if the position of its query or of its key is one of `indices`.

@@ -10,6 +10,7 @@ import torch
 
 from regard.arguments import count_of, each, of_kind, whole
 from regard.errors import ArgumentError
+from regard.reprs import Described
 from regard.text.pairs import Pair
 from regard.text.tokenisers import Tokeniser
 from regard.text.vocabularies import BEGIN, END, PAD
@@ -17,7 +18,7 @@ from regard.text.vocabularies import BEGIN, END, PAD
 LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"
 
 
-class TokenBatches:
+class TokenBatches(Described):
     """Batches of sentences for training, each within a budget of tokens including padding.
 
     A batch costs (number of sentences) * (length of the longest one), where the longer side of a pair counts. Sentences

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError
+from regard.reprs import brief
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
 
 
@@ -135,6 +136,7 @@ DUPLICATE = "duplicate"
 LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
 
 
+@brief
 @dataclass(frozen=True)
 class PairFile:
     """Pairs read from files, and why other lines were dropped.
@@ -239,6 +241,7 @@ def _why_empty(read: PairFile) -> str:
     return f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); give {FORMATS}"
 
 
+@brief
 @dataclass(frozen=True)
 class Splits:
     """Training, validation and test pairs, each in their original order."""

@@ -21,6 +21,7 @@ from regard.models.storage import (
     write_checkpoints,
     write_model_files,
 )
+from regard.reprs import brief
 from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import check_format, read_sealed, render_sealed
@@ -207,6 +208,7 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@brief
 @dataclass(frozen=True)
 class RunSummary:
     """A training run, read from its last checkpoint: its settings, its data's fingerprint and its best model so far."""

@@ -15,10 +15,12 @@ from regard.errors import ArgumentError, RegardError
 from regard.inspection.quality.call import Call
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
 from regard.patterns import CausalWindow, Fixed, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided, as_pattern
+from regard.reprs import brief
 
 Given = Pattern | str | Mechanism | tuple[Mechanism, Mapping[str, torch.Tensor]]
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A pattern of softmax attention, or another mechanism with its learned parameters.

@@ -14,6 +14,7 @@ from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.inspection.canvas import FAINT, INK, checked_path, drawable, new_figure, save
 from regard.inspection.quality.call import THIS_CALL
+from regard.reprs import brief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,6 +104,7 @@ LONGEST = 56  # the most characters of a name in the table
 COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "against")
 
 
+@brief
 @dataclass(frozen=True)
 class Row:
     """One candidate compared with one exact result.
@@ -137,6 +139,7 @@ class LeftOut:
     reason: str
 
 
+@brief
 @dataclass(frozen=True)
 class Approximation:
     """The report of `approximation`.

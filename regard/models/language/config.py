@@ -15,11 +15,13 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.models.base import Settings
 from regard.models.layers import NORMS
 from regard.patterns import Causal, Pattern, parse
+from regard.reprs import brief
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(Settings):
     """The config of a LanguageModel, a decoder-only Transformer.

@@ -13,6 +13,7 @@ from regard.layers import MultiHeadAttention
 from regard.models.padding import align
 from regard.models.state import LayerCaches
 from regard.patterns import KeySpan
+from regard.reprs import brief
 from regard.text.vocabularies import PAD
 
 
@@ -115,6 +116,7 @@ class Texts:
         return replace(self, caches=caches, starts=self.starts if length else None)
 
 
+@brief
 @dataclass
 class LanguageState:
     """The state of texts that a language model continues.

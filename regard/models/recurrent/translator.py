@@ -19,12 +19,14 @@ from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
 from regard.models.recurrent.memory import Memory, MemoryAttention
 from regard.patterns import KeySpan
+from regard.reprs import brief
 
 CELLS = ("gru", "lstm")
 ATTENTIONS = ("bahdanau", "luong-dot", "luong-general", "luong-concat", "none")
 REACHES = ("global", "local-m", "local-p")
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(Settings):
     """The config of a RecurrentTranslator.

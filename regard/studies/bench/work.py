@@ -18,6 +18,7 @@ from regard.arguments import count_of, of_kind, real, whole
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.reprs import brief
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
@@ -76,6 +77,7 @@ SIZES = {
 }  # the minimum of each
 
 
+@brief
 @dataclass(frozen=True)
 class Work:
     """One attention call to be measured.
@@ -170,6 +172,7 @@ class Work:
         return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
 
 
+@brief
 @dataclass(frozen=True)
 class Tensors:
     """The tensors of a work, the same for every contender.

@@ -15,6 +15,7 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
+from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.studies.lenses.routes import SWAPS
 
@@ -37,6 +38,7 @@ COLUMNS = {
 }
 
 
+@brief
 @dataclass
 class LensReport:
     """The figures of one run.

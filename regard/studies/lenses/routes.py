@@ -12,6 +12,7 @@ from regard.arguments import count_of, each
 from regard.decoding import Translator
 from regard.errors import DataError
 from regard.inspection.lenses import Contrast, log_odds
+from regard.reprs import brief
 from regard.studies.lenses.known import KnownSentence, written_before
 from regard.text import BEGIN, END, Tokeniser
 from regard.text.pronouns import PronounSentence, swap_adjective, swap_other, swap_referent
@@ -26,6 +27,7 @@ SWAPS = {
 }
 
 
+@brief
 @dataclass(frozen=True)
 class Routes:
     """Mean probability of the written pronoun, among the three, after each swap.

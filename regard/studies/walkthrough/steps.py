@@ -19,6 +19,7 @@ from regard.arguments import count_of, of_kind
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
+from regard.reprs import brief
 from regard.studies.walkthrough.formula import formula_text
 from regard.studies.walkthrough.words import split_words
 from regard.text.vocabularies import BEGIN, END
@@ -46,6 +47,7 @@ class Axis:
         return len(self.labels)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Step:
     """One step of a walkthrough: a line of PyTorch, an explanation, and the result.
@@ -95,6 +97,7 @@ class Check:
     difference: float
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Walk:
     """All steps of attention for one text, from which text, JSON and page are written.

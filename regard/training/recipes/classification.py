@@ -20,6 +20,7 @@ from regard.decoding.loading import load_with_tokeniser
 from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_labelled
@@ -47,6 +48,7 @@ class ClassifierTraining(Recipe):
     COMMAND = "classifier"
     DATA = "a .tsv of label TAB text"
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of a classifier.
@@ -110,7 +112,7 @@ class ClassifierTraining(Recipe):
         return training
 
 
-class Classifier:
+class Classifier(Described):
     """A trained classifier with its tokeniser and the labels in the order of its scores.
 
     Args:
@@ -213,7 +215,7 @@ class LabelledTexts(NamedTuple):
     labels: torch.Tensor
 
 
-class ClassificationTask:
+class ClassificationTask(Described):
     """What `train` asks of texts with labels: which class is each of?
 
     Its losses are sums over texts; a text counts as one target.

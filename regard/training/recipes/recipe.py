@@ -16,6 +16,7 @@ from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
+from regard.reprs import Described, brief
 from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
@@ -44,6 +45,7 @@ def silent(remark: str) -> None:
     """The default of `tell`: ignore the remark."""
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A training that is ready to begin: model, data, settings, and the files that its folder stores.
@@ -105,7 +107,7 @@ class Training:
         draw_run(folder, self.tell)
 
 
-class Recipe(ABC):
+class Recipe(Described, ABC):
     """How one kind of model is trained from files: reading, tokeniser, model, task, run.
 
     Args:

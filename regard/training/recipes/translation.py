@@ -24,6 +24,7 @@ from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard.text.batches import (
     EncodedPair,
@@ -85,6 +86,7 @@ class TranslationTraining(Recipe):
     COMMAND = "translation"
     DATA = f"a file of sentence pairs, or '{PRONOUNS}' for the embedded corpus"
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
@@ -252,7 +254,7 @@ def _judge(folder: Path, result: TrainingResult) -> str | None:
 NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch.tensor([[PAD]]))
 
 
-class TranslationTask:
+class TranslationTask(Described):
     """What `train` asks of pairs of sentences.
 
     Args:
