@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -12,6 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from regard.cli import heed_interrupts
 
 # The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
 # whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
@@ -31,8 +34,20 @@ class Source(NamedTuple):
         return f"{self.module}.{self.function}"
 
 
+class Completion(NamedTuple):
+    """A word that Tab offers, with the sentence that some shells show beside it, as Typer reads them."""
+
+    value: str
+    help: str
+    type: str = "plain"
+
+
 class Checked(TyperCommand):
-    """A command whose numbers fit 64 bits, and are finite."""
+    """A command whose numbers fit 64 bits, and are finite, and which Ctrl-C interrupts once it has begun."""
+
+    def invoke(self, ctx: Any) -> Any:
+        heed_interrupts()
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         left = super().parse_args(ctx, args)
@@ -57,7 +72,8 @@ class Unloaded(TyperCommand):
     """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
 
     def __init__(self, name: str, source: Source) -> None:
-        super().__init__(name, help=source.sentence, rich_markup_mode=None)
+        loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself knows its options
+        super().__init__(name, help=source.sentence, rich_markup_mode=None, context_settings=loose)
         self.source = source
 
     def load(self) -> Any:
@@ -71,6 +87,16 @@ class Unloaded(TyperCommand):
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
         options = [word for word in args if word.startswith("-")]
         return len(options) == 1 and options[0] in ctx.help_option_names and self.source.place in kept_help()
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The options that begin so, from `help.json`, so that Tab answers at once; files are left to the shell."""
+        rows = kept_help()[self.source.place]["Options"] if incomplete.startswith("-") else {}
+        return [
+            Completion(name, sentence)
+            for names, sentence in rows.items()
+            for name in re.findall(r"(?<!\S)--[a-z][a-z-]*", names)
+            if name.startswith(incomplete)
+        ]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return kept_help()[self.source.place]["usage"]
@@ -94,6 +120,6 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, Unloaded) and not command.can_help(ctx, rest):
+        if isinstance(command, Unloaded) and not (ctx.resilient_parsing or command.can_help(ctx, rest)):
             command = command.load()
         return name, command, rest

@@ -13,6 +13,7 @@ from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_r
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
+from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, everything, union
 
 
@@ -142,7 +143,7 @@ class Summary(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = k_pos % self.stride >= self.stride - self.last
-        return allowed.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return allowed.expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | None:
         return Band() if self.last == self.stride else None
@@ -238,7 +239,7 @@ class Fixed(Pattern):
         ends = k_pos % self.stride >= self.stride - self.summary
         if self.local:
             return (q_pos // self.stride == k_pos // self.stride) | ends
-        return ends.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return ends.expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | Pattern:
         if self.summary == self.stride:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from regard.arguments import count_of
 from regard.errors import DataError
 from regard.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
 from regard.text.pairs import Pair, read_pairs
+from regard.text.tables import DELIMITERS, LABEL_AND_TEXT, table_of
 
 MANY = 20  # documents
 MOST_CLASSES = 1000
@@ -35,11 +37,13 @@ class TextFile:
         >>> TextFile(("a.txt",), ("A bird sang.",), 1, ("a.txt", 7)).report()
         'a.txt: 12 characters in 1 text; dropped 1 damaged line, first at a.txt line 7'
         """
-        summary = f"{' + '.join(self.files)}: {self.characters:,} characters in {_count(len(self.texts), 'text')}"
+        summary = (
+            f"{' + '.join(self.files)}: {self.characters:,} characters in {count_of(len(self.texts), 'texts', ',')}"
+        )
         if self.first_dropped is None:
             return summary
         file, line = self.first_dropped
-        return f"{summary}; dropped {_count(self.dropped, 'damaged line')}, first at {file} line {line}"
+        return f"{summary}; dropped {count_of(self.dropped, 'damaged lines', ',')}, first at {file} line {line}"
 
 
 def read_documents(*paths: PathLike) -> TextFile:
@@ -84,7 +88,9 @@ class LabelledFile:
 
 
 def read_labelled(path: PathLike) -> LabelledFile:
-    """Read texts with labels from a `.tsv` file: label TAB text, one a line.
+    """Read texts with labels from a `.tsv` file: label TAB text, one a line; or from a `.csv` with a header.
+
+    A header names the columns label and text, or the path does, as in "reviews.csv:stars,review".
 
     Raises:
         DataError: a file that cannot be read, or that has fewer than 2 or more than 1000 labels.
@@ -96,13 +102,17 @@ def read_labelled(path: PathLike) -> LabelledFile:
     ...     read_labelled(path).labels
     ('bad', 'good')
     """
-    if Path(path).suffix.lower() != ".tsv":
-        raise DataError(f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text)")
-    read = read_pairs(path, max_words=LONGEST_TEXT)
+    if table_of(Path(path)).suffix not in DELIMITERS:
+        raise DataError(
+            f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text) or a .csv with a header "
+            f"(label,text)"
+        )
+    read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
     labelled = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
     if not 2 <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(
-            f"{path} has {_count(len(labelled.labels), 'label')}, such as {labelled.labels[0][:40]!r}; give 2 to "
+            f"{path} has {count_of(len(labelled.labels), 'labels', ',')}, such as "
+            f"{labelled.labels[0][:40]!r}; give 2 to "
             f"{MOST_CLASSES:,} labels, in the column before the text"
         )
     return labelled
@@ -162,7 +172,3 @@ def _text_of(line: str) -> str | None:
         return None
     text = content.get("text") if isinstance(content, dict) else None
     return text if isinstance(text, str) and not LONE_SURROGATES.search(text) else None
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"

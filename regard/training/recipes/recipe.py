@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
+from regard.reprs import Described, brief
 from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
@@ -44,6 +45,7 @@ def silent(remark: str) -> None:
     """The default of `tell`: ignore the remark."""
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A training that is ready to begin: model, data, settings, and the files that its folder stores.
@@ -105,7 +107,7 @@ class Training:
         draw_run(folder, self.tell)
 
 
-class Recipe(ABC):
+class Recipe(Described, ABC):
     """How one kind of model is trained from files: reading, tokeniser, model, task, run.
 
     Args:
@@ -197,8 +199,9 @@ class Recipe(ABC):
         config = self.config
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         return (
-            f"{name} of {parameters:,} numbers, {training.tokeniser.vocab_size:,} {pieces}{more}; "
-            f"{config.steps:,} steps of up to {ids:,} ids, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+            f"{name} of {count_of(parameters, 'numbers', ',')}, {training.tokeniser.vocab_size:,} {pieces}{more}; "
+            f"{count_of(config.steps, 'steps', ',')} of up to {count_of(ids, 'ids', ',')}, "
+            f"{steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 
 
@@ -268,7 +271,10 @@ def read_parts(
         tell(held_out.report())
         return list(texts.texts), list(held_out.texts)
     train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
-    tell(f"{sum(map(len, train_texts)):,} characters to learn from; the last {sum(map(len, valid)):,} validate")
+    tell(
+        f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
+        f"{sum(map(len, valid)):,} validate"
+    )
     return train_texts, valid
 
 
@@ -278,7 +284,7 @@ def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[st
         [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
         for split in ("train", "valid")
     ]
-    tell(f"{sum(map(len, parts[0])):,} characters of the embedded corpus")
+    tell(f"{count_of(sum(map(len, parts[0])), 'characters', ',')} of the embedded corpus")
     return parts[0], parts[1]
 
 
