@@ -11,6 +11,7 @@ from docs.making.figures import DOCS, Figure
 from docs.making.freshness import alike, settled
 from docs.making.lessons import lesson_figures, lesson_pages
 from docs.making.reference import reference_pages
+from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
     **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS,
@@ -21,7 +22,7 @@ MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)"
 
 def made_pages() -> dict[str, str]:
     """The current text of every generated page, by its name in docs/."""
-    whole = {**reference_pages(), **lesson_pages(), **walking.walking_pages()}
+    whole = {**reference_pages(), **lesson_pages(), **report_pages(), **walking.walking_pages()}
     written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     partly = {name: filled(text) for name, text in written.items() if name not in whole and MARKED.search(text)}
     return {**whole, **partly}
