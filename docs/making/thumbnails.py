@@ -72,8 +72,10 @@ def _draw_weights(path: Path) -> None:
     axes.set_yticks(range(len(words)), words)
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     axes.grid(visible=False)
-    figure.set_dpi(100)
     save(figure, path)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS)
+    small.save(path)
 
 
 def _weights() -> list[list[float]]:
