@@ -69,8 +69,8 @@ DOCSTRINGS: dict[str, tuple[str, ...]] = {
         r" \quad \text{each with its own rows}",
         r"c_t = f \circ \tilde c_t + i \circ \hat c, \qquad h_t = o \circ \tanh(c_t)",
     ),
-    "p = softmax(scores / temperature); each filter removes ids and renormalises the others": (
-        r"p = \operatorname{softmax}(\text{scores} / \text{temperature})"
+    "p = softmax(logits / temperature); each filter removes ids and renormalises the others": (
+        r"p = \operatorname{softmax}(\text{logits} / \text{temperature})"
         r" \quad \text{each filter removes ids and renormalises the others}",
     ),
     "weight = (weight_1 + ... + weight_count) / count": (

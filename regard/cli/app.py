@@ -12,14 +12,14 @@ from regard.cli.commands import Commands, Source
 
 class TopLevel(Commands):
     SOURCES: ClassVar = {
-        "demo": Source("demo", "demo", "Train, translate, score and look, on an embedded corpus."),
+        "demo": Source("demo", "demo", "Train, evaluate and inspect a translator on the built-in corpus."),
         "translate": Source("translate", "translate", "Translate sentences: one line out for each line in."),
         "generate": Source(
             "generate", "generate",
             "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p.",
         ),
         "classify": Source("classify", "classify", "Sort texts by their labels: one line out for each line in."),
-        "evaluate": Source("evaluate", "evaluate", "Score a translator: BLEU, chrF, exact match, perplexity."),
+        "evaluate": Source("evaluate", "evaluate", "Evaluate a translator: BLEU, chrF, exact match, perplexity."),
         "average": Source(
             "train", "average", "Average the last checkpoints of a training: a model that is often a little better."
         ),
@@ -96,4 +96,4 @@ def regard(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Attention for PyTorch: train, translate, score and see what a model looks at."""
+    """Attention for PyTorch: train, translate, evaluate and see what a model looks at."""

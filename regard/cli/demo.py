@@ -51,7 +51,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
-    """Train (or go on, or find it done), translate, score and look, with a commentary."""
+    """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""
     tell = say if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
@@ -68,7 +68,7 @@ def demo(
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, settings.seed)
     scores = RunScores("the test split", result, report)
-    tell("2. Scores on sentences whose pairs of nouns were never seen in training")
+    tell("2. Results on test sentences, whose pairs of nouns never occurred in training")
     for line in scores.lines():
         tell(f"   {line}")
     tell("")

@@ -1,4 +1,4 @@
-"""`regard evaluate`: the scores of a translator."""
+"""`regard evaluate`: the quality of a translator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluate(
     alpha: Alpha = default(Translator.translate, "alpha"),
     as_json: Json = False,
 ) -> None:
-    """Score on the named pairs, or on the run's own test split; a run of the embedded corpus also on its pronouns."""
+    """Evaluate on the named pairs, or on the run's test split; a run of the embedded corpus also on its pronouns."""
     check_search(normalisation)
     scores = evaluate_run(
         run, test or [], tell=say, counting=partial(counting, "translating"), beam=beam, normalisation=normalisation,

@@ -32,7 +32,7 @@ def lenses(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify causes by swaps, score the lenses, and print the table."""
+    """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
     report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=say)
     if as_json:

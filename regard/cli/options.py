@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
-Normalisation = Annotated[str, typer.Option(help="How the scores of a beam allow for length: none, average or gnmt.")]
+Normalisation = Annotated[str, typer.Option(help="How beam search allows for length: none, average or gnmt.")]
 Alpha = Annotated[float, typer.Option(help="The exponent of gnmt.")]
 
 

@@ -76,7 +76,7 @@ def test_a_decoder_that_does_not_look_at_the_source_is_seen(monkeypatch):
         for layer in model.decoder:
             torch.nn.init.zeros_(layer.cross_attention.to_output.weight)
 
-    assert starting(changed(monkeypatch, ignore), "A source word moves the scores")
+    assert starting(changed(monkeypatch, ignore), "A source word changes the logits")
 
 
 def test_keys_from_the_decoder_are_seen(monkeypatch):
