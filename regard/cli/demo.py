@@ -45,10 +45,12 @@ EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, val
 
 def demo(
     run: Annotated[
-        Path, typer.Option("--out", metavar="RUN", help="Where the run is kept; an interrupted one goes on.")
+        Path, typer.Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued.")
     ] = Path("runs/demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; fewer are faster and worse.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = SETTINGS.seed,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; fewer take less time and give a worse model.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
     """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""

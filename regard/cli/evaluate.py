@@ -17,7 +17,7 @@ from regard.training.recipes.evaluation import evaluate_run
 def evaluate(
     run: Run,
     test: Annotated[
-        list[str] | None, typer.Argument(metavar="TEST.tsv", help="By default the run's own test split.")
+        list[str] | None, typer.Argument(metavar="TEST.tsv", help="Files of pairs. [default: the run's own test split]")
     ] = None,
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),

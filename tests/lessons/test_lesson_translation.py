@@ -59,7 +59,7 @@ def test_a_decoder_without_its_mask_is_seen(monkeypatch):
         for layer in model.decoder:
             layer.self_attention.pattern = Full()
 
-    assert starting(changed(monkeypatch, unmask), "Written one by one", "A written word moves")
+    assert starting(changed(monkeypatch, unmask), "Written one by one", "A written word changes")
 
 
 def test_cross_attention_to_one_word_only_is_seen(monkeypatch):
