@@ -23,7 +23,7 @@ class TopLevel(Commands):
         "classify": Source("classify", "classify", "Label texts, one line of output for each line of input."),
         "evaluate": Source("evaluate", "evaluate", "Evaluate a translator: BLEU, chrF, exact match, perplexity."),
         "average": Source(
-            "train", "average", "Average the last checkpoints of a training run, which often improves the model a little."
+            "train", "average", "Average the last checkpoints of a training run, which often improves the model."
         ),
         "compare": Source(
             "compare", "compare",
@@ -63,7 +63,9 @@ class Train(Commands):
     SOURCES: ClassVar = {
         "translation": Source("train", "translation", "Train a translator on pairs of sentences."),
         "language-model": Source("train", "language_model", "Train a language model on running text."),
-        "masked-words": Source("train", "masked_words", "Train an encoder to predict hidden words, a text a line."),
+        "masked-words": Source(
+            "train", "masked_words", "Train an encoder to predict hidden words in texts, one per line."
+        ),
         "classifier": Source("train", "classifier", "Train an encoder to sort texts by their labels."),
     }
 

@@ -30,7 +30,7 @@ def classify(
     classifier = Classifier.load(run)
     by_hand = not texts and sys.stdin.isatty()
     if by_hand:
-        say("one text a line; end with Ctrl-D")
+        say("one text per line; end with Ctrl-D")
     lines = iter(texts or read_lines(sys.stdin.buffer))
     while chunk := list(islice(lines, 1 if by_hand else LINES_AT_ONCE)):
         rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))

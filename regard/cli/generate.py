@@ -63,7 +63,7 @@ def generate(
     generator = Generator.load(run)
     by_hand = not prompts and sys.stdin.isatty()
     if by_hand:
-        say("one prompt a line; end with Ctrl-D")
+        say("one prompt per line; end with Ctrl-D")
     for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
         options["first_row"] = row  # each line draws for itself, as it would among the others
         if as_json:

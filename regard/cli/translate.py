@@ -67,7 +67,7 @@ def translate(
         check_attends(translator.model)  # before any work
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
-        say("one sentence a line; end with Ctrl-D")
+        say("one sentence per line; end with Ctrl-D")
     lines = sentences or read_lines(sys.stdin.buffer)
     named: set[str] = set()
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):

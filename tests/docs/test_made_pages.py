@@ -24,7 +24,7 @@ from docs.making.thumbnails import SIZE, SMALL
 from regard.studies.lessons import LESSONS
 from regard.studies.lessons.taught import MEASURED
 
-MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables")
+MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables", "walking")
 
 
 @pytest.fixture(scope="module")

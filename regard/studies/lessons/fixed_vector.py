@@ -66,7 +66,7 @@ def teach(settings: Settings) -> Taught:
             f"The gradients of all logits of the target with respect to these numbers form a matrix, and its rank is "
             f"the number of independent directions in which the source can change the logits. Through a vector of "
             f"{DIM} numbers it is at most {DIM}, whatever the weights are. The last norm of the Transformer's encoder "
-            f"fixes mean and variance of each word, which leaves {DIM - 2} directions a word.",
+            f"fixes mean and variance of each word, which leaves {DIM - 2} directions per word.",
             f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
             "No model is good beyond the lengths of its training: attention removes the limit of the vector, not the "
             "need to have seen such lengths. Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 "

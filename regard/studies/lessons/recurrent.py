@@ -190,7 +190,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             ),
         ),
         Table(
-            f"CPU time of one layer with {TIMED_DIM} numbers a word, 1 thread, milliseconds",
+            f"CPU time of one layer with {TIMED_DIM} numbers per word, 1 thread, milliseconds",
             ("words", "recurrent (torch's GRU)", "causal attention, 4 heads"),
             tuple(
                 (f"{length:,}", f"{one:.2f}", f"{two:.2f}")

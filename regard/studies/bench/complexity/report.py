@@ -12,6 +12,7 @@ from typing import Any
 from regard.storage.files import replace_file
 from regard.studies.bench.complexity.measuring import EFFORTS, Table
 from regard.studies.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard.studies.bench.report import seconds
 from regard.text.packages import needed
 
 NEAR = 0.15  # the largest difference of exponents with which a promise is kept
@@ -172,7 +173,7 @@ def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, ke
 
 
 FILE = "complexity.md"
-HEAD = ("layer", "promised", "sequential", "path", "time n^", "memory n^", "cheaper than exact from")
+HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
 
 
 def describe_table(table: Table) -> list[str]:
@@ -260,7 +261,7 @@ def _points(table: Table) -> list[str]:
         held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
         for point in table.rows[name]["times"]:
             n = point["length"]
-            lines.append(_line((ROWS[name].title, f"{n:,}", f"{1e3 * point['median']:.3g} ms", held.get(n, ""))))
+            lines.append(_line((ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, ""))))
     return lines
 
 
