@@ -12,6 +12,9 @@ import re
 FOUND = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
 
+NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # as an operator, the name of a function would have space around it
+TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
+
 
 def with_mathml(page: str) -> str:
     r"""Replace every formula in the HTML of a page by MathML.
@@ -41,4 +44,5 @@ def to_mathml(latex: str, display: bool = False) -> str:
     element = convert(latex, display="block" if display else "inline")
     if left := LEFT.search(element):
         raise ValueError(f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert")
+    element = NAME.sub(r"<mi>\1</mi>", element).replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
     return f'<div class="formula">{element}</div>' if display else element

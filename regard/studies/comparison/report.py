@@ -68,7 +68,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
                   f"{row.memory['texts that fit']:,.0f}"] for row in rows]),
     ]  # fmt: skip
     if rows[0].by_length:
-        groups = [f"{group['words_from']:.0f} to {group['words_to']:.0f} words" for group in rows[0].by_length]
+        groups = [_span(group["words_from"], group["words_to"]) for group in rows[0].by_length]
         cells = [[names[row.name], *(f"{group['exact_match']:.3f} ({group['chrf']:.1f})" for group in row.by_length)]
                  for row in rows]  # fmt: skip
         lines += ["", "## By the length of the source", "", "Exact match, with chrF in brackets.", "",
@@ -114,6 +114,10 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     common = set.intersection(*(set(name.split(" ")[1:]) for name in names)) if len(names) > 1 else set()
     return {name: " ".join([first, *(word for word in rest if word not in common)])
             for name in names for first, *rest in [name.split(" ")]}  # fmt: skip
+
+
+def _span(first: float, last: float) -> str:
+    return f"{first:.0f} words" if first == last else f"{first:.0f} to {last:.0f} words"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
