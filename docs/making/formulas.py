@@ -6,6 +6,7 @@ given here. A formula of a lesson stands below the lesson's question.
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 # The indented text of a docstring, and its LaTeX. Several formulas become several lines.
@@ -160,3 +161,52 @@ def as_latex(paragraph: str) -> str | None:
 def displayed(formulas: tuple[str, ...]) -> str:
     """Formulas as blocks of Markdown."""
     return "".join(f"\n$$\n{formula}\n$$\n" for formula in formulas)
+
+
+# Formulas within the sentences of lessons, as Markdown escapes them, and their LaTeX.
+INLINE: dict[str, str] = {
+    r"s\_t = f(s\_{t-1}, \[y\_{t-1}; c\_t])": r"s_t = f(s_{t-1}, [y_{t-1};\, c_t])",
+    r"h\_t = f(h\_{t-1}, y\_{t-1})": r"h_t = f(h_{t-1}, y_{t-1})",
+    r"s\_{t-1}": r"s_{t-1}",
+    r"v · tanh(W s + U h\_j)": r"v^\top \tanh(W s + U h_j)",
+    r"hᵀ W h\_j": r"s^\top W h_j",
+    r"pos / 10000^(2c / dim)": r"\text{pos} / 10000^{2 c / \text{dim}}",
+    r"PE(pos + k) = M\_k PE(pos)": r"\text{PE}(\text{pos} + k) = M_k \, \text{PE}(\text{pos})",
+    r"10000^(62/64) · 2π": r"10000^{62/64} \cdot 2π",
+    r"10000^(2/48)": r"10000^{2/48}",
+    r"10000 · 2π": r"10000 \cdot 2π",
+    r"(Q' K'ᵀ) V = Q' (K'ᵀ V)": r"(Q' K'^\top) V = Q' (K'^\top V)",
+    r"softmax(Q Kᵀ) V": r"\operatorname{softmax}(Q K^\top) V",
+    r"K'ᵀ V": r"K'^\top V",
+    r"Q' = φ(Q)": r"Q' = φ(Q)",
+    r"K' = φ(K)": r"K' = φ(K)",
+    r"φ(q) · φ(k)": r"φ(q) \cdot φ(k)",
+    r"φ(x) = elu(x) + 1": r"φ(x) = \operatorname{elu}(x) + 1",
+    r"4 n² d": r"4 n^2 d",
+    r"4 n d²": r"4 n d^2",
+    r"exp(q · k)": r"\exp(q \cdot k)",
+    r"2 · layers · kv\_heads · head\_dim": r"2 \cdot \text{layers} \cdot \text{kv heads} \cdot \text{head dim}",
+    r"2 · n · √n": r"2 n \sqrt{n}",
+    r"n · √n": r"n \sqrt{n}",
+    r"n·sqrt(n)": r"n \sqrt{n}",
+    r"n·log n": r"n \log n",
+    r"n · (w + 1)": r"n \cdot (w + 1)",
+    r"n · w": r"n \cdot w",
+    r"s = √n": r"s = \sqrt{n}",
+    r"n²": r"n^2",
+}
+FOUND = re.compile("|".join(rf"(?<!\w){re.escape(text)}(?!\w)" for text in sorted(INLINE, key=len, reverse=True)))
+
+
+def with_inline(page: str) -> str:
+    r"""A page with LaTeX for the known formulas in its sentences; code, tables, headings and pictures stay.
+
+    >>> with_inline("It costs n² pairs.\n\n| n² |\n\n```python\nn²\n```")
+    'It costs $n^2$ pairs.\n\n| n² |\n\n```python\nn²\n```'
+    """
+    lines, fence = [], False
+    for line in page.split("\n"):
+        fence ^= line.startswith("```")
+        plain = fence or line.startswith(("```", "#", "|", "!", "$$"))
+        lines.append(line if plain else FOUND.sub(lambda match: f"${INLINE[match[0]]}$", line))
+    return "\n".join(lines)

@@ -126,7 +126,7 @@ def refuse_to_draw(figure: object) -> None:
 
 def page(name: str) -> str:
     """The page of a lesson, with the command that runs it."""
-    text = to_markdown(taught(name), f"{name}.png")
+    text = formulas.with_inline(to_markdown(taught(name), f"{name}.png"))
     if name in formulas.LESSONS:
         head, question, rest = text.split("\n\n", 2)
         text = "\n\n".join([head, question, formulas.displayed(formulas.LESSONS[name]).strip("\n"), rest])
