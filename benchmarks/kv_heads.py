@@ -59,7 +59,7 @@ QUICK = Recipe(characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, up
 
 @dataclass(frozen=True)
 class Row:
-    """One conversion: bytes a token, and bits a character on the held-out text."""
+    """One conversion: bytes per token, and bits per character on the held-out text."""
 
     seed: int
     kv_heads: int
@@ -211,7 +211,7 @@ def report(recipe: Recipe, rows: Sequence[Row], command: str, seconds: float) ->
         f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens; {rows[0].kv_bytes_before:,} bytes of keys and "
         f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
         f"training is {recipe.uptrain_steps} steps ({share:.0%}), for the original as well.", "",
-        "| heads | method | seed | KV bytes a token | parameters removed | before | converted | after training | "
+        "| heads | method | seed | KV bytes per token | parameters removed | before | converted | after training | "
         "original after training | recovered |", "|---" * 10 + "|",
         *table, "", *(f"- {verdict}" for verdict in verdicts(rows)), "",
         "Pooling makes a model worse until it is trained further. These models are small and trained briefly, with "

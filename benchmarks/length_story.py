@@ -169,7 +169,7 @@ def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
     """The report and its numbers."""
     (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
     lines = [
-        "# The length story",
+        "# Accuracy by text length",
         "",
         f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
         f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "

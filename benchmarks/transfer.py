@@ -155,7 +155,7 @@ def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str,
         "|---|---|---|---|---|---|",
         *rows, "", *verdicts, "",
         f"Masked words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
-        f"validation {losses} nats a word. Encoder: {recipe.layers} layers, dim {recipe.dim}. Labels: "
+        f"validation {losses} nats per word. Encoder: {recipe.layers} layers, dim {recipe.dim}. Labels: "
         f"{recipe.label_steps} steps at the better of {' and '.join(map(str, recipe.learning_rates))}, chosen on "
         f"{recipe.valid} validation sentences for each contender.", "",
     ])  # fmt: skip

@@ -12,7 +12,8 @@ from pathlib import Path
 from docs.making.command_help import is_help_fresh, write_help
 from docs.making.figures import DOCS
 from docs.making.lessons import keep_trained
-from docs.making.pages import is_fresh, made_figures, made_pages
+from docs.making.pages import is_fresh, made_figures, made_pages, write_page
+from docs.making.start import keep_start
 
 
 def main(arguments: list[str]) -> int:
@@ -21,12 +22,13 @@ def main(arguments: list[str]) -> int:
     for run in arguments:
         if run != "--check":
             keep_trained(Path(run))
+            keep_start(Path(run))
     stale = []
     for name, text in made_pages().items():
         if not is_fresh(name, text):
             stale.append(f"docs/{name}")
             if not check:
-                (DOCS / name).write_text(text, encoding="utf-8")
+                write_page(DOCS / name, text)
     for figure in made_figures():
         if not figure.is_fresh():
             stale.append(f"docs/{figure.name}")

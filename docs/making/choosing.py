@@ -10,7 +10,7 @@ from docs.making.figures import Figure
 from docs.making.measured import cheaper_from, learned, times_faster
 
 AT = 16_384  # the length that the table shows
-UNTRIED = "not studied: [measure it](#what-would-it-lose-on-mine)"
+UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
 
 
 @dataclass(frozen=True)

@@ -61,5 +61,36 @@ def stable(text: str) -> str:
     >>> "3 ms" in stable(f"### Time\\n\\n{MEASURED}\\n\\n| n |\\n|---|\\n| 3 ms |\\n\\nEnd")
     False
     """
+    return "\n\n".join(part for part, measured in _parts(text) if not measured)
+
+
+def settled(new: str, old: str) -> str:
+    r"""A new page with the times and last digits of the old one, where nothing else of a paragraph or table changed.
+
+    >>> old = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\n0.125"
+    >>> settled(old.replace("3 ms", "4 ms").replace("0.125", "0.126").replace("One", "Two"), old) == (
+    ...     old.replace("One", "Two"))
+    True
+    """
+    before = _parts(old)
+    times = iter([part for part, measured in before if measured])
+    kept = []
+    for part, measured in _parts(new):
+        if measured:
+            earlier = next(times, part)
+            kept.append(earlier if _labels(earlier) == _labels(part) else part)
+        else:
+            kept.append(next((earlier for earlier, _ in before if alike(earlier, part)), part))
+    return "\n\n".join(kept)
+
+
+def _parts(text: str) -> list[tuple[str, bool]]:
+    """Paragraphs and tables, and whether they depend on the machine."""
     parts = text.split("\n\n")
-    return "\n\n".join(part for before, part in zip(["", *parts], parts, strict=False) if before != MEASURED)
+    return [(part, before == MEASURED) for before, part in zip(["", *parts], parts, strict=False)]
+
+
+def _labels(table: str) -> list[str]:
+    """The head of a table, and the first cell of each row."""
+    lines = table.split("\n")
+    return [lines[0], *(line.split("|")[1] for line in lines[1:] if line.startswith("|"))]

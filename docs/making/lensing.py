@@ -44,7 +44,7 @@ def verdict() -> str:
         "Two shares of the verified sentences: the referent is above the other noun, and a word of the cause (the "
         f"referent or the adjective) is on top. Erasure reaches {shares('erase')}; integrated gradients "
         f"{shares('gradients')}; raw cross-attention while the pronoun is written, in its best head, "
-        f"{shares('cross_head')}; raw attention of *it*, in its best encoder head, {shares('it')}; random scores "
+        f"{shares('cross_head')}; raw attention of *it*, in its best encoder head, {shares('it')}; random relevance "
         f"{shares('random')}. The swap of a noun itself, with the German so far kept, has {rows['swap']['order']:.1%} "
         "for the first."
     )

@@ -11,34 +11,66 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from docs.making import formulas
 from docs.making.figures import DOCS, Figure
+from docs.making.thumbnails import SMALL, thumbnails
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
 
 HEAD = """# Lessons
 
-Each lesson checks the claims of well-known articles about attention by running them. A lesson is a command
-(`regard lesson NAME`), a page and a test: the test suite checks every claim, and the figure shows the computed numbers.
+Each lesson answers one question about attention by computing the answer: a picture, the numbers, and the claims of
+well-known articles, checked. Every lesson is also a command, `regard lesson NAME`, and a test.
 
-[The articles, section by section](../articles.md) lists which lesson and which command answers each of their sections.
-
-| lesson | question |
-|---|---|
+The first three chapters lead from one sentence to a model that translates. Read the other chapters in any order. If you
+come from an article, [the articles, section by section](../articles.md) lists the lesson for each of its sections.
 """
-FIRST = (
-    "| [One sentence, step by step](walkthrough.md) | How do words become queries, weights and a context vector? |\n"
+WALKTHROUGH = (
+    "walkthrough",
+    "One sentence, step by step",
+    "How do words become queries, weights and a context vector?",
 )
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Why attention": ("walkthrough", "recurrent", "fixed_vector", "alignment"),
+    "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
+    "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
+    "Writing text quickly": ("generation", "grouped"),
+    "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
+    "Beyond translation": ("relations", "transfer", "caption", "imprecise"),
+}
 
 
 def lesson_pages() -> dict[str, str]:
     """The text of every page by its name in docs/."""
-    rows = [f"| [{LESSONS[name].title}]({name}.md) | {LESSONS[name].question} |\n" for name in shown()]
-    return {"lessons/index.md": HEAD + FIRST + "".join(rows), **{f"lessons/{name}.md": page(name) for name in shown()}}
+    return {"lessons/index.md": index(), **{f"lessons/{name}.md": page(name) for name in shown()}}
+
+
+def index() -> str:
+    """The first page: a card for each lesson, with a picture and its question."""
+    told = {name: (name, LESSONS[name].title, LESSONS[name].question) for name in shown()}
+    told["walkthrough"] = WALKTHROUGH
+    parts = [HEAD]
+    for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
+        parts += [f"\n## {number}. {chapter}\n", '<div class="cards" markdown>']
+        parts += [card(*told[name]) for name in names if name in told]
+        parts.append("\n</div>")
+    return "\n".join(parts) + "\n"
+
+
+def card(name: str, title: str, question: str) -> str:
+    """A lesson in the index."""
+    return (
+        f'\n<div class="card" markdown>\n\n[![]({SMALL}/{name}.png)]({name}.md)\n\n**[{title}]({name}.md)**\n\n'
+        f"{question}\n\n</div>"
+    )
 
 
 def lesson_figures() -> list[Figure]:
-    """The figure of each lesson."""
-    return [Figure(f"lessons/{name}.png", without_times(taught(name).numbers), taught(name).draw) for name in shown()]
+    """The figure of each lesson, and the small pictures of the index, which are cut from them."""
+    figures = [
+        Figure(f"lessons/{name}.png", without_times(taught(name).numbers), taught(name).draw) for name in shown()
+    ]
+    return [*figures, *thumbnails(figures)]
 
 
 def keep_trained(run: Path) -> None:
@@ -94,7 +126,10 @@ def refuse_to_draw(figure: object) -> None:
 
 def page(name: str) -> str:
     """The page of a lesson, with the command that runs it."""
-    text = to_markdown(taught(name), f"{name}.png")
+    text = formulas.with_inline(to_markdown(taught(name), f"{name}.png"))
+    if name in formulas.LESSONS:
+        head, question, rest = text.split("\n\n", 2)
+        text = "\n\n".join([head, question, formulas.displayed(formulas.LESSONS[name]).strip("\n"), rest])
     if not needs_run(name):
         return f"{text}\n```sh\nregard lesson {name}\n```\n"
     source = "Computed with the translator that `regard demo` trains with seed 0; another training gives other numbers."

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
-from docs.making import articles, choosing, comparing, keeping, lensing, walking
+from docs.making import articles, choosing, comparing, keeping, lensing, start, walking
 from docs.making.figures import DOCS, Figure
-from docs.making.freshness import alike
+from docs.making.freshness import alike, settled
 from docs.making.lessons import lesson_figures, lesson_pages
 from docs.making.reference import reference_pages
+from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS, **walking.PARTS
+    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS,
+    **start.PARTS, **walking.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 
 
 def made_pages() -> dict[str, str]:
     """The current text of every generated page, by its name in docs/."""
-    whole = {**reference_pages(), **lesson_pages(), **walking.walking_pages()}
+    whole = {**reference_pages(), **lesson_pages(), **report_pages(), **walking.walking_pages()}
     written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     partly = {name: filled(text) for name, text in written.items() if name not in whole and MARKED.search(text)}
     return {**whole, **partly}
@@ -39,3 +42,11 @@ def is_fresh(name: str, text: str) -> bool:
     """Whether the file has the given text, except for figures that depend on the machine."""
     path = DOCS / name
     return path.exists() and alike(path.read_text(encoding="utf-8"), text)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page; times and last digits that did not have to change stay as they were."""
+    if path.exists():
+        text = settled(text, path.read_text(encoding="utf-8"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -72,12 +72,21 @@ def documented(room: ModuleType) -> dict[str, tuple[str, Any]]:
     """Classes and functions by name: the path of their docstring, and the object."""
     values = {short: getattr(room, short) for short in room.__all__}
     own = {short: value for short, value in values.items() if getattr(value, "__name__", "") == short}
-    # `import regard` is lazy, so only the modules that define its names can be read without running it.
     return {
-        short: (f"{value.__module__ if room is regard else room.__name__}.{short}", value)
+        short: (f"{defining(room, short, value)}.{short}", value)
         for short, value in own.items()
         if inspect.isclass(value) or inspect.isfunction(value)
     }
+
+
+def defining(room: ModuleType, short: str, value: Any) -> str:
+    """The module in which the site finds a name: the package, if it can.
+
+    `import regard` is lazy, so the names of `regard` are only found where they are defined. A function with the name of
+    its own module would be mistaken for the module.
+    """
+    hidden = room is regard or value.__module__ == f"{room.__name__}.{short}"
+    return value.__module__ if hidden else room.__name__
 
 
 def constants(room: ModuleType) -> dict[str, Any]:

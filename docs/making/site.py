@@ -10,12 +10,15 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from docs.making.mathml import with_mathml
+from docs.making.tables import with_kinds_of_cells
+
 ROOT = Path(__file__).parents[2]
 DOCS, RESULTS = PurePosixPath("docs"), PurePosixPath("benchmarks/results")
-HOUSE = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md"}
+ROOT_PAGES = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
-LISTED = ("lessons/index.md", "reference/index.md")
+LESSONS, REFERENCE = "lessons/index.md", "reference/index.md"
 
 
 def on_config(config: Any) -> Any:
@@ -23,11 +26,19 @@ def on_config(config: Any) -> Any:
     text = repr(config.nav)
     for section in config.nav:
         for title, first in section.items():
-            if first in LISTED:
-                section[title] = [first, *linked(first)]
-            elif title == "Measured":
+            if first == LESSONS:
+                section[title] = [first, *chapters(first), {"Articles, section by section": "articles.md"}]
+            elif first == REFERENCE:
+                section[title] = [first, *linked(first, source(first))]
+            elif title == "Results":
                 first += [report for report in reports() if repr(*report.values()) not in text]
     return config
+
+
+def chapters(name: str) -> list[dict[str, list[dict[str, str]]]]:
+    """The pages of each chapter of the lessons."""
+    _, *parts = re.split(r"^## \d+\. (.+)$", source(name), flags=re.MULTILINE)
+    return [{title: linked(name, text)} for title, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def reports() -> list[dict[str, str]]:
@@ -38,18 +49,22 @@ def reports() -> list[dict[str, str]]:
     ]
 
 
-def linked(name: str) -> list[dict[str, str]]:
-    """Pages of the same folder that a page's table links to, with the text of the link."""
-    text = (ROOT / DOCS / name).read_text(encoding="utf-8")
-    links = re.findall(r"^\| \[`?([^]`]+)`?\]\(([\w.-]+\.md)\)", text, re.MULTILINE)
+def linked(name: str, text: str) -> list[dict[str, str]]:
+    """Pages of the same folder to which the bold links and the tables of a text lead, with the words of the link."""
+    links = re.findall(r"^(?:\| |\*\*)\[`?([^]`]+)`?\]\(([\w.-]+\.md)\)", text, re.MULTILINE)
     return [{words: (PurePosixPath(name).parent / target).as_posix()} for words, target in links]
+
+
+def source(name: str) -> str:
+    """The Markdown of a page of docs/."""
+    return (ROOT / DOCS / name).read_text(encoding="utf-8")
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add files from outside docs/."""
     from mkdocs.structure.files import File  # ty: ignore[import-not-found]
 
-    paths = [*(ROOT / name for name in HOUSE), *sorted((ROOT / RESULTS).rglob("*"))]
+    paths = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / RESULTS).rglob("*"))]
     for path in paths:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
@@ -59,6 +74,11 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links that leave docs/ to the pages of the site."""
     return without_escapes(led(markdown, in_repository(Path(page.file.abs_src_path))))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Convert formulas to MathML, and mark the cells of tables by what they hold."""
+    return with_kinds_of_cells(with_mathml(html))
 
 
 def on_post_build(config: Any) -> None:
@@ -124,8 +144,8 @@ def in_repository(path: Path) -> str:
 
 def in_site(path: str) -> str:
     """The path in the site of a file of the repository; other paths are returned unchanged, and MkDocs reports them."""
-    if path in HOUSE:
-        return HOUSE[path]
+    if path in ROOT_PAGES:
+        return ROOT_PAGES[path]
     if pages := sorted((ROOT / path).glob("*.md")) if (ROOT / path).is_dir() else []:
         return in_site(in_repository(pages[0]))  # a folder of results is shown by its report
     for folder, shown in ((DOCS, PurePosixPath()), (RESULTS, PurePosixPath("reports"))):

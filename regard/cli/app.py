@@ -12,29 +12,31 @@ from regard.cli.commands import Commands, Source
 
 class TopLevel(Commands):
     SOURCES: ClassVar = {
-        "demo": Source("demo", "demo", "Train, translate, score and look, on an embedded corpus."),
-        "translate": Source("translate", "translate", "Translate sentences: one line out for each line in."),
+        "demo": Source("demo", "demo", "Train, evaluate and inspect a translator on the built-in corpus."),
+        "translate": Source(
+            "translate", "translate", "Translate sentences, one line of output for each line of input."
+        ),
         "generate": Source(
             "generate", "generate",
             "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p.",
         ),
-        "classify": Source("classify", "classify", "Sort texts by their labels: one line out for each line in."),
-        "evaluate": Source("evaluate", "evaluate", "Score a translator: BLEU, chrF, exact match, perplexity."),
+        "classify": Source("classify", "classify", "Label texts, one line of output for each line of input."),
+        "evaluate": Source("evaluate", "evaluate", "Evaluate a translator: BLEU, chrF, exact match, perplexity."),
         "average": Source(
-            "train", "average", "Average the last checkpoints of a training: a model that is often a little better."
+            "train", "average", "Average the last checkpoints of a training run, which often improves the model."
         ),
         "compare": Source(
             "compare", "compare",
-            "Train several attentions under one budget on the same data, and report quality, time and memory.",
+            "Train several models with different attention on the same data, and report quality, time and memory.",
         ),
         "show": Source("show", "show", "Draw a pattern: which query may look at which key."),
         "plan": Source(
             "plan", "plan",
-            "Say which backend would compute a call, at what cost, and why not another; nothing is computed.",
+            "Show which backend would compute a call, its cost, and why others are not used; computes nothing.",
         ),
         "approximation": Source(
             "approximation", "approximation",
-            "Say what cheaper attention would lose and save on one's own queries, keys and values.",
+            "Measure what cheaper attention would lose and save on your own queries, keys and values.",
         ),
         "walkthrough": Source(
             "walkthrough", "walkthrough",
@@ -43,17 +45,17 @@ class TopLevel(Commands):
         ),
         "lesson": Source(
             "lesson", "lesson",
-            "Put a claim of the articles about attention to the test, with numbers and a figure.",
+            "Check claims of articles about attention by computing them, with numbers and a figure.",
         ),
         "lenses": Source(
             "lenses", "lenses",
-            "Measure which lens shows what a trained translator uses, on sentences whose cause swaps verify.",
+            "Measure which lens shows what a trained translator uses, on sentences whose cause is verified.",
         ),
         "bench": Source(
             "bench", "bench",
-            "Measure regard side by side with what else is installed, each checked before it is timed.",
+            "Compare the speed of regard with other installed libraries; results are checked before timing.",
         ),
-        "doctor": Source("bench", "doctor", "Say what is installed, and try every backend on small problems."),
+        "doctor": Source("bench", "doctor", "Print versions, and check every backend on small problems."),
     }  # fmt: skip
 
 
@@ -61,7 +63,9 @@ class Train(Commands):
     SOURCES: ClassVar = {
         "translation": Source("train", "translation", "Train a translator on pairs of sentences."),
         "language-model": Source("train", "language_model", "Train a language model on running text."),
-        "masked-words": Source("train", "masked_words", "Train an encoder to predict hidden words, a text a line."),
+        "masked-words": Source(
+            "train", "masked_words", "Train an encoder to predict hidden words in texts, one per line."
+        ),
         "classifier": Source("train", "classifier", "Train an encoder to sort texts by their labels."),
     }
 
@@ -96,4 +100,4 @@ def regard(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Attention for PyTorch: train, translate, score and see what a model looks at."""
+    """Attention for PyTorch: train, translate, evaluate and see what a model looks at."""

@@ -18,13 +18,15 @@ NAMES = ("q", "k", "v")
 
 
 def approximation(
-    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="With tensors q, k and v of a real call.")],
-    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Of the call, such as 'causal'.")] = "full",
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.safetensors", help="A file with the tensors q, k and v of a call.")
+    ],
+    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Pattern of the call, such as 'causal'.")] = "full",
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Compare this; may be repeated. [default: a sweep]")
     ] = None,
-    scale: Annotated[float | None, typer.Option(help="Of the scores. [default: 1 / sqrt(head_dim)]")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often what draws at random is drawn.")] = len(
+    scale: Annotated[float | None, typer.Option(help="Factor of the scores. [default: 1 / sqrt(head_dim)]")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for random mechanisms.")] = len(
         default(compare_approximations, "seeds")
     ),
     tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = default(

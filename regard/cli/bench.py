@@ -22,13 +22,13 @@ COMPLEXITY = "complexity"
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Cases, all unless named; or complexity, and rows of that table."),
+        typer.Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: under two minutes in all.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(
         "runs/bench"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue with the results in the folder.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
 ) -> None:

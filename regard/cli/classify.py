@@ -21,15 +21,16 @@ LINES_AT_ONCE = 32
 def classify(
     run: Run,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Or lines on standard input.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="Texts; without them, lines of standard input.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say the label of each text and how probable it is, in the order of the lines; an empty line has none."""
+    """Print the label of each text and its probability, in the order of the lines; an empty line has none."""
     classifier = Classifier.load(run)
     by_hand = not texts and sys.stdin.isatty()
     if by_hand:
-        say("one text a line; end with Ctrl-D")
+        say("one text per line; end with Ctrl-D")
     lines = iter(texts or read_lines(sys.stdin.buffer))
     while chunk := list(islice(lines, 1 if by_hand else LINES_AT_ONCE)):
         rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))

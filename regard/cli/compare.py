@@ -18,7 +18,7 @@ from regard.studies.comparison.study import Comparison
 def compare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="One run for each model, and the report.")],
     given: Mapping[str, Any],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on; what is done stays.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue; finished models are kept.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare, and print the report."""

@@ -46,13 +46,15 @@ EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, val
 
 def demo(
     run: Annotated[
-        Path, typer.Option("--out", metavar="RUN", help="Where the run is kept; an interrupted one goes on.")
+        Path, typer.Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued.")
     ] = Path("runs/demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; fewer are faster and worse.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the order of the data.")] = SETTINGS.seed,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; fewer take less time and give a worse model.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
-    """Train (or go on, or find it done), translate, score and look, with a commentary."""
+    """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""
     tell = say if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
@@ -72,7 +74,7 @@ def demo(
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, settings.seed)
     scores = RunScores("the test split", result, report)
-    tell("2. Scores on sentences whose pairs of nouns were never seen in training")
+    tell("2. Results on test sentences, whose pairs of nouns never occurred in training")
     for line in scores.lines():
         tell(f"   {line}")
     tell("")

@@ -1,4 +1,4 @@
-"""`regard evaluate`: the scores of a translator."""
+"""`regard evaluate`: the quality of a translator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from regard.training.recipes.evaluation import evaluate_run
 def evaluate(
     run: Run,
     test: Annotated[
-        list[str] | None, typer.Argument(metavar="TEST.tsv", help="By default the run's own test split.")
+        list[str] | None, typer.Argument(metavar="TEST.tsv", help="Files of pairs. [default: the run's own test split]")
     ] = None,
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
     alpha: Alpha = default(Translator.translate, "alpha"),
     as_json: Json = False,
 ) -> None:
-    """Score on the named pairs, or on the run's own test split; a run of the embedded corpus also on its pronouns."""
+    """Evaluate on the named pairs, or on the run's test split; a run of the embedded corpus also on its pronouns."""
     check_search(normalisation)
     scores = evaluate_run(
         run, test or [], tell=say, counting=partial(counting, "translating"), beam=beam, normalisation=normalisation,

@@ -23,19 +23,20 @@ def generate(
     run: Run,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT", help="Or lines on standard input.", show_default=False),
+        typer.Argument(metavar="PROMPT", help="Prompts; without them, lines of standard input.", show_default=False),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            help=f"Below 1 sharper, above 1 evener; 0 for the likeliest. {default_note(Sampling, 'temperature')}"
-        ),
+        typer.Option(help=f"Divides the logits; 0 for the most probable id. {default_note(Sampling, 'temperature')}"),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest ids.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest that together reach p.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Draw among those p times as likely as the likeliest.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable ids.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the most probable ids whose sum reaches p.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Sample from ids at least p times as probable as the best.")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help=f"Of the draws; the same seed, the same text. {default_note(Sampling, 'seed')}")
+        int | None,
+        typer.Option(help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="The most sub-words that are written.")] = default(
         Generator.generate, "max_tokens"
@@ -54,13 +55,15 @@ def generate(
     given = {name: value for name, value in draws.items() if value is not None}
     if beam > 1 and given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ArgumentError(f"--beam {beam} looks for the likeliest text and draws nothing; leave out {names}, or it")
+        raise ArgumentError(
+            f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
+        )
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
     generator = Generator.load(run)
     by_hand = not prompts and sys.stdin.isatty()
     if by_hand:
-        say("one prompt a line; end with Ctrl-D")
+        say("one prompt per line; end with Ctrl-D")
     for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
         options["first_row"] = row  # each line draws for itself, as it would among the others
         if as_json:

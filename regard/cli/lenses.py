@@ -19,16 +19,19 @@ from regard.studies.lenses.routes import SWAPS
 
 def lenses(
     run: Run,
-    sentences: Annotated[int, typer.Option(min=1, help="Test sentences that are translated.")] = default(
+    sentences: Annotated[int, typer.Option(min=1, help="Number of test sentences.")] = default(
         study_lenses, "sentences"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Of the corpus and of every swap.")] = default(study_lenses, "seed"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the corpus and of the swaps.")] = default(
+        study_lenses, "seed"
+    ),
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the report there; one that was begun goes on.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the report into this folder; an interrupted one is continued."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify causes by swaps, score the lenses, and print the table."""
+    """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
     report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=say)
     if as_json:

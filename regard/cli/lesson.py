@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which; without it, they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A trained translator, for the lessons that look into one.")
+        Path | None, typer.Option(metavar="RUN", help="A trained translator, for lessons about one.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Show this instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = Settings.seed,
+    text: Annotated[str | None, typer.Option(help="Use this text instead of the lesson's own sentence.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = Settings.seed,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
@@ -70,7 +70,7 @@ def _show(taught: Taught, console: Console) -> None:
     for table in taught.tables:
         console.print()
         _show_table(table, console)
-    console.print("\nPut to the test", style="bold")
+    console.print("\nClaims checked", style="bold")
     _show_claims(taught.claims, console)
     console.print("\nTry it", style="bold")
     for line in taught.code.splitlines():

@@ -19,11 +19,11 @@ from regard.errors import ArgumentError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Json = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output.")]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training, or a saved model.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
-Normalisation = Annotated[str, typer.Option(help="How the scores of a beam allow for length: none, average or gnmt.")]
-Alpha = Annotated[float, typer.Option(help="The exponent of gnmt.")]
+Normalisation = Annotated[str, typer.Option(help="Length normalisation of beam search: none, average or gnmt.")]
+Alpha = Annotated[float, typer.Option(help="The exponent of gnmt normalisation.")]
 
 
 def default(function: Callable[..., Any], name: str) -> Any:

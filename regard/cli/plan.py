@@ -27,15 +27,17 @@ DIGITS = 18  # of a number in a text
 
 def plan(
     q_len: Annotated[int, typer.Option(min=0, help="Queries.")],
-    pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Such as 'causal & causal_window(512)'.")] = "full",
+    pattern: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Which pairs are allowed, such as 'causal & causal_window(512)'.")
+    ] = "full",
     k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
-    head_dim: Annotated[int, typer.Option(min=1, help="Of queries and keys.")] = 64,
-    v_dim: Annotated[int | None, typer.Option(min=0, help="Of values. [default: head-dim]")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Numbers per query and key.")] = 64,
+    v_dim: Annotated[int | None, typer.Option(min=0, help="Numbers per value. [default: head-dim]")] = None,
     batch: Annotated[int, typer.Option(min=0, help="Texts.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda; it need not be here.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda; the device need not be present.")] = "cpu",
     grad: Annotated[bool, typer.Option("--grad", help="With gradients of q, k and v.")] = False,
     dropout: Annotated[float, typer.Option(help="Share of the weights dropped.")] = 0.0,
     softcap: Annotated[float | None, typer.Option(help="Scores are capped to plus and minus this.")] = None,

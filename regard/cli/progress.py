@@ -44,7 +44,7 @@ def _plain(event: Event, quiet_steps: int) -> None:
 
 def _speed(event: StepDone) -> str:
     left = f", {duration(event.seconds_left)} left" if event.step < event.steps else ""
-    return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids a second{left}"
+    return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids per second{left}"
 
 
 def _remarks(event: Event) -> list[str]:

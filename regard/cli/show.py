@@ -21,14 +21,16 @@ from regard.patterns.registry import usage
 
 def show(
     pattern: Annotated[
-        str | None, typer.Argument(metavar="PATTERN", help="Such as 'causal & sliding_window(8)'.")
+        str | None, typer.Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
     ] = None,
     length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
         int, typer.Option(min=1, help="Show also what a stack of this many layers learns from.")
     ] = default(draw, "layers"),
-    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")
+    ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -26,7 +26,7 @@ from regard.training.recipes import (
 from regard.training.recipes.recipe import share_of_work
 
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run, its settings included.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run with its own settings.")]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
 Given = Mapping[str, Any]

@@ -30,7 +30,9 @@ def translate(
     run: Run,
     sentences: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SENTENCE", help="Or lines on standard input.", show_default=False),
+        typer.Argument(
+            metavar="SENTENCE", help="Sentences; without them, lines of standard input.", show_default=False
+        ),
     ] = None,
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
@@ -46,7 +48,7 @@ def translate(
     ] = None,
     lens: Annotated[str, typer.Option(help=f"With --why: {', '.join(LENSES)}.")] = default(relevance, "lens"),
     place: Annotated[
-        int | None, typer.Option(min=0, help="With --why: which of several such words, counted in words from 0.")
+        int | None, typer.Option(min=0, help="With --why: which occurrence, as an index of words from 0.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +67,7 @@ def translate(
         check_attends(translator.model)  # before any work
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
-        say("one sentence a line; end with Ctrl-D")
+        say("one sentence per line; end with Ctrl-D")
     lines = sentences or read_lines(sys.stdin.buffer)
     named: set[str] = set()
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):

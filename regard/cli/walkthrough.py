@@ -46,17 +46,19 @@ def walkthrough(
     word: Annotated[
         str | None,
         typer.Option(
-            help="The word that is followed: its number, from 1, or itself. [default: the second; of --whole the last]"
+            help="The word shown in detail, or its number from 1. [default: the second; with --whole the last]"
         ),
     ] = None,
-    context: Annotated[str | None, typer.Option(metavar="TEXT", help="Look at this instead (cross-attention).")] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
+    ] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
     heads: Annotated[
         int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
     ] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
     head: Annotated[
-        int | None, typer.Option(min=0, help=f"The head that is followed, from 0. {default_note(walk, 'head')}")
+        int | None, typer.Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}")
     ] = None,
     dim: Annotated[
         int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
@@ -82,17 +84,18 @@ def walkthrough(
         str | None, typer.Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Of all draws. {default_note(walk, 'seed')}")
+        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Seed of all random numbers. {default_note(walk, 'seed')}")
     ] = None,
     weights_seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the weights. [default: drawn after the vectors]")
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of the weights. [default: drawn after the vectors]")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
     ] = None,
     columns: Annotated[bool, typer.Option("--columns", help="Write vectors as columns, not as rows.")] = False,
     decimals: Annotated[
-        int | None, typer.Option(min=0, max=8, help=f"Of the numbers shown. {default_note(walk, 'decimals')}")
+        int | None,
+        typer.Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}"),
     ] = None,
     sample: Annotated[
         str | None, typer.Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
@@ -103,13 +106,13 @@ def walkthrough(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option(help="Of --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
+        typer.Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(min=1, help=f"Of --whole, on each side. {default_note(walk_whole, 'layers')}")
+        int | None, typer.Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(min=0, help=f"Of the run, from 0. {default_note(walk_run, 'layer')}")
+        int | None, typer.Option(min=0, help=f"With --run: the layer, from 0. {default_note(walk_run, 'layer')}")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,

@@ -25,7 +25,7 @@ class Why:
     place: int | None
 
     def answer(self, translator: Translator, translation: Translation) -> Relevance:
-        """The scores for this word in a translation.
+        """The relevance for this word in a translation.
 
         Raises:
             ArgumentError: the word was not written, or several times.
@@ -65,6 +65,6 @@ def asked_why(
 
 
 def draw_why(explained: Relevance, translation: Translation, picture: Path) -> None:
-    """Draw the scores, and say where."""
+    """Draw the relevance, and print where."""
     draw_relevance(explained, picture, title=f"{tidy(translation.source)} → {tidy(translation.text)}")
-    say(f"the words with their scores are drawn in {picture}")
+    say(f"the words with their relevance are drawn in {picture}")

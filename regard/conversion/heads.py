@@ -126,13 +126,13 @@ class Conversion:
         lines = [row("", "before", "after")]
         for name, (before, after) in self._changes():
             fewer = after and before > after and before % after == 0
-            lines.append(row(name, f"{before:,}", f"{after:,}", f"{before // after} times fewer" if fewer else ""))
+            lines.append(row(name, f"{before:,}", f"{after:,}", f"1/{before // after} of before" if fewer else ""))
         removed = f"{self.removed:,} removed" if self.removed > 0 else ""
         return "\n".join([*lines, row("parameters", *(f"{count:,}" for count in self.parameters), removed)])
 
     def _changes(self) -> list[tuple[str, Change]]:
         heads = [(name.replace("_", " "), change) for name, change in self.kv_heads.items()]
-        return heads + [(f"KV bytes a {name}", change) for name, change in self.kv_bytes.items()]
+        return heads + [(f"KV bytes per {name}", change) for name, change in self.kv_bytes.items()]
 
 
 def row(name: str, before: str, after: str, remark: str = "") -> str:

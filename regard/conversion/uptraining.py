@@ -32,7 +32,7 @@ Showing = Callable[[], AbstractContextManager[Progress | None]]
 
 @dataclass(frozen=True)
 class Losses:
-    """On the held-out text, in nats an id: of the model as it was, as it was converted, and after training."""
+    """On the held-out text, in nats per id: of the model as it was, as it was converted, and after training."""
 
     before: float
     converted: float
@@ -51,7 +51,7 @@ class Losses:
         if self.uptrained is not None:
             back = "" if self.recovered is None else f": {self.recovered:.0%} of what was lost is back"
             remark = f"{self.uptrained:.4f} after {self.steps:,} steps{back}"
-        return row("loss, nats an id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
+        return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Uptrained:
     training: TrainingResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values, losses in nats an id."""
+        """Everything as JSON values, losses in nats per id."""
         losses = self.losses
         measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
         return {**self.report.to_dict(), "losses": measured}
@@ -202,7 +202,7 @@ def held_out_task(converted: Converted, config: Uptraining.Config, tell: Tell = 
 
 @torch.no_grad()
 def held_out_loss(model: Model, task: Task) -> float:
-    """The plain cross entropy on what the task holds out, in nats an id.
+    """The plain cross entropy on what the task holds out, in nats per id.
 
     Raises:
         ArgumentError: nothing is held out.

@@ -22,10 +22,10 @@ def filtered_probabilities(
 ) -> torch.Tensor:
     """Probabilities of the next ids after temperature, top-k, top-p and min-p, applied in this order.
 
-        p = softmax(scores / temperature); each filter removes ids and renormalises the others
+        p = softmax(logits / temperature); each filter removes ids and renormalises the others
 
     Args:
-        scores: (batch, vocab_size).
+        scores: logits (batch, vocab_size).
         temperature: above 1 flattens the probabilities, below 1 sharpens them; 0 keeps the most likely id only.
         top_k: keep the k most likely ids, and any tied with the last of them.
         top_p: keep the most likely ids whose probabilities add up to p; at least one.
@@ -64,7 +64,7 @@ def filtered_probabilities(
 
 
 def check_scores(scores: torch.Tensor) -> None:
-    """Raise an ArgumentError unless these are scores (batch, vocab_size)."""
+    """Raise an ArgumentError unless these are logits (batch, vocab_size)."""
     if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or not scores.shape[1]:
         raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
     if not (scores.is_floating_point() or scores.dtype == torch.int64):
@@ -136,7 +136,7 @@ class Sampling:
         """Choose the next id of each text.
 
         Args:
-            scores: (batch, vocab_size).
+            scores: logits (batch, vocab_size).
             rows: int64 (batch,), the number of each text.
             place: number of ids written so far.
 

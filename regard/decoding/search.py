@@ -1,4 +1,4 @@
-"""What all searches share: hypotheses, special ids, first scores, length limits and the most likely ids."""
+"""What all searches share: hypotheses, special ids, first logits, length limits and the most likely ids."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest scores of each batch row, the largest first, and their ids.
+    """The `count` largest logits of each batch row, the largest first, and their ids.
 
     They lie in the blocks with the largest maxima, so every other block is read only once.
 
     Args:
-        scores: (batch, vocab_size), without NaN.
+        scores: logits (batch, vocab_size), without NaN.
         count: at least 1; a smaller vocabulary returns fewer.
 
     Returns:
-        Scores and ids, both (batch, count).
+        Logits and ids, both (batch, count).
 
     >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
     [[1, 2]]
@@ -144,9 +144,9 @@ def check_search(special: SpecialIds, over: Over | None) -> None:
 
 
 def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> tuple[State, torch.Tensor]:
-    """Start a search: the state for texts (batch, length), and the scores of each first new id.
+    """Start a search: the state for texts (batch, length), and the logits of each first new id.
 
-    A state that has read a prompt holds these scores as `next_scores`; otherwise the text starts with `special.begin`.
+    A state that has read a prompt holds these logits as `next_scores`; otherwise the text starts with `special.begin`.
     """
     for name in ("start", "step"):
         if not callable(getattr(model, name, None)):
@@ -156,25 +156,25 @@ def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> 
     if scores is None:
         begin = torch.full((len(texts),), special.begin, dtype=torch.int64, device=texts.device)
         return state, model.step(begin, state)
-    return state, scores.clone()  # a search modifies its scores in place
+    return state, scores.clone()  # a search modifies its logits in place
 
 
 def admitted(scores: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, torch.Tensor]:
-    """Set the scores (batch, vocab_size) of ids in `special.never` to -inf, and compute their log-sum-exp (batch, 1).
+    """Set the logits (batch, vocab_size) of ids in `special.never` to -inf, and compute their log-sum-exp (batch, 1).
 
-    The difference of the two gives log-probabilities. Scores of float32 or float64 are changed in place, since they may
+    The difference of the two gives log-probabilities. Logits of float32 or float64 are changed in place, since they may
     be large.
 
     Raises:
-        RegardError: scores that are not finite.
+        RegardError: logits that are not finite.
     """
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if special.never:
         scores[:, list(special.never)] = -torch.inf
-    total = log_total(scores)  # not finite if a score is NaN or inf, or all are -inf
+    total = log_total(scores)  # not finite if a logit is NaN or inf, or all are -inf
     if not bool(total.isfinite().all()):
-        raise RegardError("the model's scores are not finite, so no id can be chosen; its weights may be damaged")
+        raise RegardError("the model's logits are not finite, so no id can be chosen; its weights may be damaged")
     return scores, total
 
 

@@ -137,7 +137,7 @@ class Translator(Described):
 @brief
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of translations, perplexity of the references, and the settings of the search."""
+    """Quality of translations, perplexity of the references, and the settings of the search."""
 
     scores: Scores
     perplexity: float
@@ -145,7 +145,7 @@ class Evaluation:
     translations: list[Translation]
 
     def to_dict(self) -> dict[str, Any]:
-        """The scores and settings, without the translations, as JSON values."""
+        """The measures and settings, without the translations, as JSON values."""
         return {**self.scores.to_dict(), "perplexity": self.perplexity, "settings": self.settings}
 
 

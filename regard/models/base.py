@@ -152,7 +152,7 @@ class Storable(nn.Module):
 
 
 class TextModel(Storable):
-    """A model over one vocabulary: it embeds ids, runs its layers and scores every id of the vocabulary."""
+    """A model over one vocabulary: it embeds ids, runs its layers and gives logits for every id of the vocabulary."""
 
     embedding: nn.Embedding
     positions: nn.Module | None
@@ -202,7 +202,7 @@ class TextModel(Storable):
         return layer(*inputs)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
+        """Logits (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
         return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
 
 

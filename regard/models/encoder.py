@@ -35,7 +35,7 @@ class EncoderConfig(LanguageConfig):
     Args:
         pattern: allowed pairs, as text; or several texts, which the layers use in turn. Longformer:
             "sliding_window(256) | global_tokens(0)"; BigBird adds "| random_blocks(3, block=64, seed=0)".
-        head: the output: "words" (scores of the id at each position), "classes" (scores of each text) or "none" (the
+        head: the output: "words" (logits of the id at each position), "classes" (logits of each text) or "none" (the
             vectors).
         classes: number of classes, for head="classes".
         pooling: the vector of a text: "mean" over its positions, or the "first" one.
@@ -81,7 +81,7 @@ class EncoderConfig(LanguageConfig):
 
 
 class WordsHead(nn.Module):
-    """Scores of the id at each position: `norm(gelu(x W + b)) E' + c`; E is the embeddings or a matrix of its own.
+    """Logits of the id at each position: `norm(gelu(x W + b)) E' + c`; E is the embeddings or a matrix of its own.
 
     Source: BERT, Devlin et al. 2019, section 3.1, task 1; its form is that of the authors' program.
     """
@@ -100,7 +100,7 @@ class WordsHead(nn.Module):
 
 
 class ClassesHead(nn.Module):
-    """Scores of the classes of a text: `tanh(pool(x) W + b) U + c`.
+    """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`.
 
     Args:
         dim: size of the vectors.
@@ -134,7 +134,7 @@ SAME_WEIGHTS |= {"gradient_checkpointing"}
 
 
 class TextEncoder(Stack):
-    """An encoder-only Transformer: vectors of a whole text, scores of masked words, or classes.
+    """An encoder-only Transformer: vectors of a whole text, logits of masked words, or classes.
 
     Source: BERT: Pre-training of Deep Bidirectional Transformers, Devlin et al. 2019, section 3; long texts by patterns
     as in Longformer, Beltagy et al. 2020, section 3, and Big Bird, Zaheer et al. 2020, section 2.

@@ -46,7 +46,7 @@ class Writer(Protocol[StateT]):
         ...
 
     def step(self, ids: torch.Tensor, state: StateT, /) -> torch.Tensor:
-        """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
+        """Append `ids` (batch,) to the texts of the state, and return logits (batch, vocab_size) of the next ids."""
         ...
 
 

@@ -226,7 +226,7 @@ class TranslationTransformer(TextModel):
         source_vectors: torch.Tensor | None = None,
         target_vectors: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Scores of each next target id.
+        """Logits of each next target id.
 
         Args:
             source: ids (batch, source_length), padded with PAD on either side.
@@ -261,7 +261,7 @@ class TranslationTransformer(TextModel):
         return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
-        """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
+        """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         if len(ids) != state.sources.rows:
             raise ArgumentError(

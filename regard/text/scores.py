@@ -11,7 +11,7 @@ from regard.text.packages import needed
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of `count` sentences: BLEU and chrF from 0 to 100, exact matches from 0 to 1."""
+    """Quality of `count` translations: BLEU and chrF from 0 to 100, exact matches from 0 to 1."""
 
     bleu: float
     bleu_signature: str
@@ -21,15 +21,15 @@ class Scores:
     count: int
 
     def to_dict(self) -> dict[str, float | int | str]:
-        """The scores as JSON values."""
+        """The measures as JSON values."""
         return asdict(self)
 
 
 def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
-    """Score translations against one reference each.
+    """Compare translations with one reference each: BLEU, chrF and exact matches.
 
-    BLEU and chrF are corpus scores of sacreBLEU with its default settings on the texts as given; the signatures name
-    the settings. Two texts match exactly if they are equal after `normalise`.
+    BLEU and chrF are those of sacreBLEU for the whole corpus, with its default settings on the texts as given; the
+    signatures name the settings. Two texts match exactly if they are equal after `normalise`.
 
     Raises:
         ArgumentError: no sentences, unequal numbers, or values that are not strings.
@@ -47,7 +47,7 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
         raise ArgumentError(
             f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
-    with needed("sacrebleu", "scoring"):
+    with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
     bleu, chrf = BLEU(), CHRF()

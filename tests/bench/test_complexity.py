@@ -238,9 +238,11 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     assert "often listed as O(n); its paper states n·sqrt(n)" in text
     write_table(table, tmp_path)
     page = (tmp_path / "complexity.md").read_text()
-    assert "only lengths of 20 ms or more count" in page
+    assert "Times below 20 ms and memory below 4 MiB are not used for a fit" in page
     assert page.count("| self-attention, causal |") == 1 + len(exact["times"])
-    assert {line.count("|") for line in page.split("## Every point")[0].splitlines() if line.startswith("|")} == {8}
+    assert {line.count("|") for line in page.split("## Every measurement")[0].splitlines() if line.startswith("|")} == {
+        8
+    }
 
 
 def test_curves_are_drawn_where_there_are_two_lengths(tmp_path):

@@ -49,8 +49,8 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
     assert answer.returncode == 0, answer.stderr
     said = answer.stdout.decode()
-    assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "4", "times", "fewer"]
-    assert "4 times fewer" in next(line for line in said.splitlines() if line.startswith("KV bytes a token"))
+    assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
+    assert "1/4 of before" in next(line for line in said.splitlines() if line.startswith("KV bytes per token"))
     assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
     assert b"its heads repeated it says the same" in answer.stderr
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2

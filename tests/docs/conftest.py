@@ -1,7 +1,10 @@
-"""The models that pages speak of: small, untrained, and saved as a training saves them."""
+"""The built site, and the models that pages speak of: small, untrained, and saved as a training saves them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from regard.models import LanguageConfig, LanguageModel, TranslationTransformer
 from regard.models.translation_transformer import TranslationConfig
 from regard.text import Tokeniser
 
+ROOT = Path(__file__).parents[2]
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
 
 
@@ -28,4 +32,15 @@ def saved_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, model in models.items():
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built strictly."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
     return folder

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from docs.making import choosing, comparing, measured
 from docs.making.figures import DOCS, Figure, rounded, written_numbers
+from docs.making.formulas import DOCSTRINGS, PLAIN
 from docs.making.freshness import alike, close
-from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, made_pages
+from docs.making.lessons import CHAPTERS
+from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, made_pages, write_page
+from docs.making.reference import ROOMS, documented
+from docs.making.thumbnails import SIZE, SMALL
+from regard.studies.lessons import LESSONS
+from regard.studies.lessons.taught import MEASURED
 
-MODULES = ("blocks", "figures", "freshness", "site")
+MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables", "walking")
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +147,47 @@ def test_the_pages_that_stood_before_the_site_still_stand():
     assert {"bench.md", "compare.md", "conventions.md", "decoding.md", "demo.md", "mechanisms.md"} <= {
         path.name for path in Path(DOCS).glob("*.md")
     }
+
+
+def test_every_lesson_is_once_in_the_index_in_the_order_of_the_command():
+    listed = [name for names in CHAPTERS.values() for name in names if name != "walkthrough"]
+    assert listed == list(LESSONS)
+    page = (DOCS / "lessons" / "index.md").read_text("utf-8")
+    cards = re.findall(r"^\*\*\[.+\]\((\w+)\.md\)\*\*$", page, re.MULTILINE)
+    assert cards == [name for names in CHAPTERS.values() for name in names]
+
+
+def test_every_card_has_a_small_picture():
+    for name in ("walkthrough", *LESSONS):
+        path = DOCS / "lessons" / SMALL / f"{name}.png"
+        with Image.open(path) as picture:
+            assert picture.size == SIZE
+        assert path.stat().st_size < 60_000
+
+
+def test_every_formula_of_a_docstring_has_its_latex():
+    """Indented text of a public docstring that is no example is a formula, or listed as text."""
+    seen = set()
+    for room in ROOMS:
+        for path, value in documented(import_module(room)).values():
+            for paragraph in indented(inspect.getdoc(value) or ""):
+                seen.add(paragraph)
+                assert paragraph in DOCSTRINGS or paragraph.startswith(PLAIN), f"{path}: {paragraph}"
+    assert not [one for one in DOCSTRINGS if one not in seen], "formulas of no docstring"
+    assert all(any(paragraph.startswith(one) for paragraph in seen) for one in PLAIN)
+
+
+def indented(text: str) -> list[str]:
+    """Paragraphs of which every line is indented, except examples."""
+    paragraphs = [part.split("\n") for part in text.split("\n\n")]
+    whole = [part for part in paragraphs if all(line.startswith("    ") for line in part)]
+    return [textwrap.dedent("\n".join(part)).strip() for part in whole if not part[0].strip().startswith(">>>")]
+
+
+def test_a_page_keeps_the_times_that_did_not_have_to_change(tmp_path):
+    old = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\nEnd.\n"
+    (path := tmp_path / "page.md").write_text(old, encoding="utf-8")
+    write_page(path, old.replace("3 ms", "4 ms").replace("End", "The end"))
+    assert path.read_text("utf-8") == old.replace("End", "The end")
+    write_page(path, old.replace("3 ms", "4 ms").replace("| n | time", "| n | steps"))
+    assert "4 ms" in path.read_text("utf-8")

@@ -1,33 +1,16 @@
-"""The built site: nothing from elsewhere, no broken link, and every page of docs/ in its navigation.
-
-The builder is not part of the test environment; `make docs` installs it, and then these run too.
-"""
+"""The built site: nothing from elsewhere, no broken link, every page in its navigation, formulas as MathML."""
 
 from __future__ import annotations
 
-import os
+import html
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from docs.making.lessons import CHAPTERS
+from docs.making.mathml import with_mathml
 from docs.making.site import loaded_from_outside
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    pytest.importorskip("mkdocs", reason="mkdocs is not installed; make docs installs it")
-    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; make docs installs it")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return folder
+from docs.making.start import ENDINGS, NOUNS
 
 
 def test_no_page_loads_anything_from_another_host(site):
@@ -69,3 +52,52 @@ def test_what_is_loaded_from_outside_is_seen(text):
 
 def test_a_link_to_follow_loads_nothing():
     assert not loaded_from_outside('<a href="https://a.example">there</a> <img src="assets/x.png">')
+
+
+def test_formulas_are_mathml_and_no_latex_is_left(site):
+    pages = {path: path.read_text("utf-8") for path in site.rglob("*.html")}
+    assert sum("<math" in text for text in pages.values()) > 25
+    for path, text in pages.items():
+        visible = re.sub(r"<(pre|code|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert not re.search(r"\$\$|\\(frac|operatorname|text|sum|cdot|sqrt)\b|arithmatex", visible), path
+
+
+def test_a_formula_with_an_unknown_command_stops_the_build():
+    with pytest.raises(ValueError, match=r"\\frobnicate, which latex2mathml does not convert"):
+        with_mathml(r'<div class="arithmatex">\[\frobnicate{q}\]</div>')
+
+
+def test_the_menu_says_what_a_page_is_about(site):
+    first = (site / "index.html").read_text("utf-8")
+    tabs = re.findall(r'class="md-tabs__link">\s*(.*?)\s*</a>', first, re.DOTALL)
+    assert tabs == [
+        "Start", "Lessons", "Guides", "Choose attention", "Exact semantics", "API reference", "Results", "Project",
+    ]  # fmt: skip
+    titles = {html.unescape(one) for one in re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', first)}
+    assert len(titles) > 60
+    wrong = [one for one in titles if "=" in one or len(one) > 45 or one in ("Contract", "House", "Measured")]
+    assert not wrong
+
+
+def test_the_chapters_of_the_lessons_are_in_the_menu(site):
+    page = (site / "lessons" / "index.html").read_text("utf-8")
+    titles = re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', page)
+    assert list(dict.fromkeys(one for one in titles if one in CHAPTERS)) == list(CHAPTERS)
+
+
+def test_cells_of_tables_are_marked_by_what_they_hold(site):
+    page = (site / "reports" / "mechanisms_cpu" / "bench.html").read_text("utf-8")
+    assert '<td class="number">139 ms (125 ms to 149 ms)</td>' in page
+    assert '<td class="long">' in page
+    style = (site / "assets" / "site.css").read_text("utf-8")
+    assert re.search(r":first-child \{[^}]*position: sticky", style)
+    assert re.search(r"\.md-typeset__scrollwrap \{[^}]*overflow-x: auto", style)
+
+
+def test_every_choice_of_the_first_page_shows_one_translation(site):
+    page = (site / "index.html").read_text("utf-8")
+    style = (site / "assets" / "site.css").read_text("utf-8")
+    for noun in range(len(NOUNS)):
+        for ending in range(len(ENDINGS)):
+            assert page.count(f'class="case noun-{noun} ending-{ending}"') == 1
+            assert f".try:has(#noun-{noun}:checked):has(#ending-{ending}:checked) .noun-{noun}.ending-{ending}" in style

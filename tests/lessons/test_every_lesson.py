@@ -46,9 +46,9 @@ def chosen(name, run):
 def test_each_of_them_has_a_question():
     assert list(LESSONS) == [
         "recurrent", "fixed_vector", "alignment", "scale", "positions", "causal", "cross",
-        "one_head", "encoder", "decoder", "translation", "generation", "grouped", "windows",
-        "sparse", "linear", "approximations", "complexity", "relations", "heads", "referent",
-        "transfer", "caption", "imprecise",
+        "one_head", "encoder", "decoder", "translation", "heads", "referent", "generation", "grouped",
+        "windows", "sparse", "linear", "approximations", "complexity", "relations", "transfer", "caption",
+        "imprecise",
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 

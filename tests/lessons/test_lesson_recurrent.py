@@ -99,7 +99,7 @@ def test_other_cells_than_those_of_torch_are_seen(monkeypatch):
 def test_a_decoder_without_its_mask_is_seen(monkeypatch):
     monkeypatch.setattr("regard.models.translation_transformer.Causal", Full)
     monkeypatch.setattr(recurrent, "TranslationConfig", partial(recurrent.TranslationConfig, decoder_pattern="full"))
-    assert starting(failing("recurrent"), "A Transformer scores all words")
+    assert starting(failing("recurrent"), "A Transformer predicts all words")
 
 
 def test_training_that_grows_with_the_length_is_seen(monkeypatch):

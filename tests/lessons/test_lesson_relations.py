@@ -117,7 +117,7 @@ def test_a_causal_model_that_looks_ahead_is_noticed(monkeypatch):
 def test_heads_that_look_beside_the_right_word_are_not_scored_as_right(monkeypatch):
     real = built_heads._weights
     monkeypatch.setattr(built_heads, "_weights", lambda *given: real(*given).roll(1, -1))
-    assert starting(failing("relations"), "The score finds the relation of each head")
+    assert starting(failing("relations"), "The measure finds the relation of each head")
 
 
 def test_labels_that_are_not_random_are_noticed(monkeypatch):

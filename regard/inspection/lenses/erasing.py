@@ -28,7 +28,7 @@ def erasure_scores(
 
         score_w = f(x) - f(x with the embeddings of w replaced by the baseline)
 
-    BEGIN and END are not replaced; their score is 0.
+    BEGIN and END are not replaced; their relevance is 0.
 
     Source: Visualizing and Understanding Convolutional Networks, Zeiler and Fergus 2014, section 4.2 (occlusion);
     Understanding Neural Networks through Representation Erasure, Li et al. 2016.

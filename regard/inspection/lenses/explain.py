@@ -42,12 +42,12 @@ def relevance(
     head: tuple[int, int] | None = None,
     steps: int | None = None,
 ) -> Relevance:
-    """Score how much each word speaks for one written word rather than others, over the source and what was written.
+    """The relevance of each word that the model had read for one written word rather than others.
 
         log odds = logit(of) - log(sum over instead_of of exp(logit)),   where `of` was written
 
     "erase" replaces one word at a time. It is the default: of the lenses here it agrees best with the words that a
-    trained model was shown to depend on (`regard lenses`, docs/lenses.md). The scores of "gradients" add up to the
+    trained model was shown to depend on (`regard lenses`, docs/lenses.md). The relevance by "gradients" adds up to the
     change of the log odds. "attention" and "rollout" show the weights, which are not signed and need not be what the
     model uses.
 
@@ -64,7 +64,7 @@ def relevance(
         steps: for "gradients", of the integral. By default 20, or up to 540 where the completeness error needs them.
 
     Returns:
-        The scores of whole words: the sum over their sub-words.
+        The relevance of whole words: the sum over their sub-words.
 
     Raises:
         ArgumentError: a word that was not written or occurs several times, words that begin with the same sub-word, an

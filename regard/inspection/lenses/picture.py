@@ -1,4 +1,4 @@
-"""The scores of a lens in a picture: the words of both sides, coloured by their signed scores."""
+"""The relevance of words in a picture: the words of both sides, coloured by their signed relevance."""
 
 from __future__ import annotations
 

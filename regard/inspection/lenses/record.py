@@ -1,4 +1,4 @@
-"""What a lens returns: a signed score for each word, and what it took to compute them."""
+"""What a lens returns: the signed relevance of each word, and what it took to compute them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ LEAST_WIDTH = 60
 @brief
 @dataclass(frozen=True, kw_only=True)
 class Relevance:
-    """What a written word depends on, by one lens: a score for each word that the model had read.
+    """What a written word depends on, by one lens: a number for each word that the model had read.
 
-    A positive score speaks for the written word, a negative one for the others. Attention has no sign.
+    A positive number speaks for the written word, a negative one for the others. Attention has no sign.
 
     Args:
         lens: "gradients", "erase", "attention" or "rollout".
@@ -138,7 +138,7 @@ class Relevance:
         }
 
     def text(self, width: int = 80) -> str:
-        """Lines of text with a signed bar for each word; the longest bar is the largest score of both sides.
+        """Lines of text with a signed bar for each word; the longest bar is the largest relevance of both sides.
 
         Args:
             width: the most characters in a line of bars, at least 60.

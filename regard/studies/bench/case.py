@@ -15,12 +15,13 @@ from regard.reprs import brief
 from regard.studies.bench.work import Tensors, Work
 
 KINDS = {
-    "faster": "{ours} is {found:.2f}x as fast as {other}, at least {bound:g}x",
-    "slower": "{ours} takes {found:.2f}x the time of {other}, at most {bound:g}x",
-    "slower by": "{ours} takes {found:.1f} µs more than {other}, at most {bound:g}",
-    "extra memory": "{ours} holds {found:.2f}x the memory of q, k, v and output beside q, k and v, at most {bound:g}x",
-    "holds": "{ours} holds {found:.1f} MiB beside what it is given, at most {bound:g}",
-    "more memory": "{ours} holds {found:.2f}x the memory of {other}, at most {bound:g}x",
+    "faster": "{ours} is {found:.2f}x as fast as {other} (promised: at least {bound:g}x)",
+    "slower": "{ours} takes {found:.2f}x the time of {other} (promised: at most {bound:g}x)",
+    "slower by": "{ours} takes {found:.1f} µs more than {other} (promised: at most {bound:g})",
+    "extra memory": "{ours} needs {found:.2f}x the memory of q, k, v and output beside q, k and v "
+    "(promised: at most {bound:g}x)",
+    "holds": "{ours} needs {found:.1f} MiB beside its inputs (promised: at most {bound:g})",
+    "more memory": "{ours} needs {found:.2f}x the memory of {other} (promised: at most {bound:g}x)",
 }
 
 
@@ -39,7 +40,7 @@ class Promise:
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
     >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
     >>> ratio, promise.kept(ratio), promise.say(ratio)
-    (3.0, True, 'regard is 3.00x as fast as SDPA, at least 2x: kept')
+    (3.0, True, 'regard is 3.00x as fast as SDPA (promised: at least 2x): kept')
     """
 
     kind: str

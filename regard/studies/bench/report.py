@@ -63,7 +63,7 @@ def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
 
 
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "first is faster by", "notes")
+HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "regard is faster by", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
@@ -84,28 +84,46 @@ def describe_results(results: Results) -> list[str]:
 
 
 def write_report(results: Results, folder: Path) -> None:
-    """Write `bench.md`: the environment, and a table for each contest."""
+    """Write `bench.md`: a summary, a table for each comparison, and how it was measured."""
+    replace_file(folder / FILE, render_markdown(results).encode())
+
+
+def render_markdown(results: Results) -> str:
+    """The report as a page of Markdown."""
     here = results.environment
-    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
+    first, *rest = _summary(results)
     lines = [
-        "# regard bench", "", f"`{results.command}`", "",
-        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}.",
-        f"{here['system']}, {here['processor']}; {count_of(here['cores'], 'cores')}, "
-        f"{count_of(here['threads'], 'threads')}.",
-        "",
-        "Every contender was checked against the float64 oracle before it was timed. Times are medians of samples",
-        "taken in turns, with their extremes: CPU time of the process on 1 thread, and wall time on all threads, which",
-        "other load on the machine affects. Memory is the peak of a separate process beside q, k and v.", "",
-        *_summary(results),
+        "# Attention compared with other libraries", "",
+        "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
+        "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
+        "process beside q, k and v.", "",
+        f"A promise is a ratio or an amount that this project has set itself as a bound. {first}", "",
+        *(f"- {line}" for line in rest),
     ]  # fmt: skip
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
         for contest in case["contests"]:
             lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
-            lines += [_line(HEAD), _line(("---",) * len(HEAD))]
-            lines += [_line(row) for row in _rows(contest)]
+            lines += _filled_columns([HEAD, *_rows(contest)])
             lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
-    replace_file(folder / FILE, ("\n".join(lines).rstrip() + "\n").encode())
+    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
+    lines += [
+        "", "## How it was measured", "",
+        f"- Command: `{results.command}`",
+        f"- Machine: {here['system']}, {here['processor']}, {here['cores']} cores",
+        f"- CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and other "
+        "load on the machine affects it",
+        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}",
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _filled_columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """A table of Markdown without the columns that are empty in every row."""
+    head, *body = rows
+    kept = [at for at in range(len(head)) if at == 0 or any(row[at] for row in body)]
+    lines = [tuple(row[at] for at in kept) for row in rows]
+    return [_line(lines[0]), _line(("---",) * len(kept)), *map(_line, lines[1:])]
 
 
 def describe_health(health: Health) -> list[str]:
@@ -195,8 +213,8 @@ def _summary(results: Results) -> list[str]:
     kept, missed = ([one for one in promises if one[1]["kept"] is answer] for answer in (True, False))
     unknown = len(promises) - len(kept) - len(missed)
     lines = [f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."]
-    lines += [f"missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
-    return lines + [f"wrong: {mistake}" for mistake in results.our_mistakes]
+    lines += [f"Missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
+    return lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -79,7 +79,7 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
     if not verdict.right:
         return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
     notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
-    notes += ["it computes pairs of its own choice, and was checked on those"] if contender.own_pattern else []
+    notes += ["it computes other pairs than regard and is checked on those"] if contender.own_pattern else []
     return record | {"status": "measured", "notes": notes}
 
 

@@ -22,6 +22,7 @@ from regard.training.recipes.translation import TranslationTraining
 ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
+COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 
 def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) -> list[Path]:
@@ -45,39 +46,79 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
-    shared = ", ".join(f"{name.replace('_', ' ')} {_said(value)}" for name, value in asked.items() if name != "own")
-    scores = list(rows[0].quality)
+    measures, names = list(rows[0].quality), short_names([row.name for row in rows])
     lines = [
-        f"# Side by side: {', '.join(row.name for row in rows)}", "",
-        f"The same data, split, tokeniser, batches and seed for all: {shared}.", "",
+        f"# {title([row.name for row in rows])}", "",
+        "All models have the same data, split, tokeniser, batches and seed. Times are those of one machine, and one",
+        "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
-        *_table(["", "numbers", *scores],
-                [[row.name, f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in scores)] for row in rows]),
+        *_table(["", "parameters", *measures],
+                [[names[row.name], f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in measures)]
+                 for row in rows]),
         "", "## Cost", "",
-        *_table(["", "steps", "training seconds", "CPU seconds", "peak MiB", "ids written a second"],
-                [[row.name, f"{row.spent.steps:,}", f"{row.spent.seconds:.1f}",
+        *_table(["", "steps", "training seconds", "CPU seconds", "peak MiB", "ids written per second"],
+                [[names[row.name], f"{row.spent.steps:,}", f"{row.spent.seconds:.1f}",
                   "" if row.spent.cpu_seconds is None else f"{row.spent.cpu_seconds:.1f}",
                   "" if row.spent.peak_bytes is None else f"{row.spent.peak_bytes / KIB**2:.0f}",
                   f"{row.decoding['ids a second']:,.0f}"] for row in rows]),
-        "", "## What is kept to go on", "",
-        *_table(["", "KiB an id read", "KiB an id written", "KiB once",
+        "", "## Memory of the decoder's state", "",
+        *_table(["", "KiB per source id", "KiB per target id", "KiB per text",
                  f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
-                [[row.name, *(f"{row.memory[name] / KIB:.2f}" for name in
+                [[names[row.name], *(f"{row.memory[name] / KIB:.2f}" for name in
                               ("bytes an id read", "bytes an id written", "bytes once")),
                   f"{row.memory['texts that fit']:,.0f}"] for row in rows]),
     ]  # fmt: skip
     if rows[0].by_length:
-        groups = [f"{group['words_from']:.0f} to {group['words_to']:.0f} words" for group in rows[0].by_length]
-        cells = [[row.name, *(f"{group['exact_match']:.3f} ({group['chrf']:.1f})" for group in row.by_length)]
+        groups = [_span(group["words_from"], group["words_to"]) for group in rows[0].by_length]
+        cells = [[names[row.name], *(f"{group['exact_match']:.3f} ({group['chrf']:.1f})" for group in row.by_length)]
                  for row in rows]  # fmt: skip
-        lines += ["", "## Against the length of the source", "", "Exact match (chrF).", "",
+        lines += ["", "## By the length of the source", "", "Exact match, with chrF in brackets.", "",
                   *_table(["", *groups], cells)]  # fmt: skip
     lines += [
-        "", f"![Curves]({PICTURE})", "",
-        "Seconds are those of this machine while it ran, and one seed is one draw: small differences mean nothing. "
-        "Peak memory is what the process held beyond what it held before training.", "",
+        "", f"![Validation loss over steps and over seconds]({PICTURE})", "",
+        "## Settings", "",
+        *_table(["setting", "value"], [[name.replace("_", " "), _said(value)] for name, value in asked.items()
+                                       if name != "own"]), "",
+        "Peak memory is that of the process during training, above its memory before training.", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def title(names: Sequence[str]) -> str:
+    """The heading of a comparison: the models, or what one model was varied in.
+
+    >>> title(["none", "bahdanau", "transformer"])
+    'Three models compared: none, bahdanau, transformer'
+    >>> title(["transformer heads=8 kv_heads=8", "transformer heads=8 kv_heads=2", "transformer heads=8 kv_heads=1"])
+    'Transformer with kv_heads 8, 2 and 1'
+    """
+    model, *_ = names[0].split(" ")
+    settings = [dict(word.split("=", 1) for word in name.split(" ")[1:] if "=" in word) for name in names]
+    varied = [key for key in settings[0] if len({one.get(key) for one in settings}) > 1]
+    same = all(
+        name.split(" ")[0] == model and one.keys() == settings[0].keys()
+        for name, one in zip(names, settings, strict=True)
+    )
+    if same and len(varied) == 1 and len(names) > 1:
+        values = [one[varied[0]] for one in settings]
+        return f"{model.capitalize()} with {varied[0]} {', '.join(values[:-1])} and {values[-1]}"
+    count = COUNTS.get(len(names), str(len(names)))
+    return f"{count} model{'s' if len(names) > 1 else ''} compared: {', '.join(names)}"
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """The names without the settings that all have in common.
+
+    >>> short_names(["lstm cells=8 seed=1", "lstm cells=8 seed=2"])
+    {'lstm cells=8 seed=1': 'lstm seed=1', 'lstm cells=8 seed=2': 'lstm seed=2'}
+    """
+    common = set.intersection(*(set(name.split(" ")[1:]) for name in names)) if len(names) > 1 else set()
+    return {name: " ".join([first, *(word for word in rest if word not in common)])
+            for name in names for first, *rest in [name.split(" ")]}  # fmt: skip
+
+
+def _span(first: float, last: float) -> str:
+    return f"{first:.0f} words" if first == last else f"{first:.0f} to {last:.0f} words"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -86,6 +127,7 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def _drawn(rows: Sequence[Measures]) -> bytes:
     """Validation loss over steps and over seconds and, for translators, exact match against length."""
+    names = short_names([row.name for row in rows])
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -99,7 +141,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
             kind = number % len(COLOURS)
             look = {"color": COLOURS[kind], "marker": MARKS[kind], "markersize": 4, "linewidth": 1.4}
             steps, seconds, losses = ([point[at] for point in row.curve] for at in range(3))
-            axes[0].plot(steps, losses, label=row.name, **look)
+            axes[0].plot(steps, losses, label=names[row.name], **look)
             axes[1].plot(seconds, losses, **look)
             if row.by_length:
                 middles = [(group["words_from"] + group["words_to"]) / 2 for group in row.by_length]

@@ -11,7 +11,7 @@ from regard.text.pronouns import PronounSentence
 
 
 def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:
-    """How often the default lens gives the referent of *it* a larger score than the other noun.
+    """How often the default lens gives the referent of *it* a larger relevance than the other noun.
 
     The written pronoun is explained against the other two, over the source.
 

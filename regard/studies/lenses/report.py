@@ -21,7 +21,7 @@ from regard.studies.lenses.routes import SWAPS
 
 JSON, MARKDOWN = "lenses.json", "lenses.md"
 LENS_ROWS = {
-    "random": "random scores",
+    "random": "random relevance",
     "it": "raw attention of *it*, best encoder head",
     "cross": "raw cross-attention, mean of all heads",
     "cross_head": "raw cross-attention, best head",
@@ -68,7 +68,7 @@ class LensReport:
 
     @property
     def count(self) -> int:
-        """The number of sentences with a verified cause, on which the lenses are scored."""
+        """The number of sentences with a verified cause, on which the lenses are measured."""
         return int(self.routes["verified"])
 
     def to_dict(self) -> dict[str, Any]:

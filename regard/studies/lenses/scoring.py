@@ -1,4 +1,4 @@
-"""How well the scores of a lens agree with the words that the model was shown to use."""
+"""How well the relevance that a lens computes agrees with the words that the model was shown to use."""
 
 from __future__ import annotations
 

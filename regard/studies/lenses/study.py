@@ -1,4 +1,4 @@
-"""The lens benchmark: sentences whose cause was verified on the trained model, and every lens scored on them."""
+"""The lens benchmark: sentences whose cause was verified on the trained model, and every lens measured on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def study_lenses(
     name: str = "RUN",
     tell: Callable[[str], None] = lambda line: None,
 ) -> LensReport:
-    """Verify by swaps what the pronouns depend on, and score each lens on the verified sentences.
+    """Verify by swaps what the pronouns depend on, and measure each lens on the verified sentences.
 
     Args:
         translator: a translator trained on the embedded corpus.

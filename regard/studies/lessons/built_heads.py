@@ -1,4 +1,4 @@
-"""Heads made by hand that look one word back, at the same word, or after it: what the score of relations must find."""
+"""Heads made by hand that look one word back, at the same word, or after it, for which the true relation is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SURE = 5  # standard errors over chance that random labels do not reach
 
 
 def built_heads(seed: int) -> dict[str, Any]:
-    """Heads whose queries and keys are chosen by hand, scored like those of a model, with true and random labels."""
+    """Heads whose queries and keys are chosen by hand, measured like those of a model, with true and random labels."""
     words = split_words(TEXT)
     links = {relation: relations_in(words)[relation] for relation in BUILT.values()}
     weights = torch.stack([_weights(name, words, seed) for name in BUILT])[None]  # (1, heads, words, words)

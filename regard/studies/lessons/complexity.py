@@ -69,7 +69,7 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "Three questions decide what a layer costs for a text of n words: how many operations it takes, how many "
             "of them must wait for each other, and how many layers a signal passes from one word to any other. The "
-            "table of the Transformer paper answers them by formulas for layers with d numbers a word; later papers "
+            "table of the Transformer paper answers them by formulas for layers with d numbers per word; later papers "
             "added rows.",
             "Here they are counted: the allowed pairs of a pattern, the operations that torch counts while a recurrent "
             "network or a convolution runs, and those of regard's plans for the other mechanisms. An exponent of 2 "

@@ -83,7 +83,7 @@ def new_model(vocab_size: int, seed: int) -> LanguageModel:
 
 
 def _cached(model: LanguageModel, read: torch.Tensor) -> torch.Tensor:
-    """The scores (length, vocabulary) when words are appended one by one to a cache."""
+    """The logits (length, vocabulary) when words are appended one by one to a cache."""
     with torch.no_grad():
         state = model.start(read[:, :1])
         scores = [state.next_scores, *(model.step(read[:, place], state) for place in range(1, read.shape[1]))]
@@ -121,7 +121,7 @@ def _count(model: LanguageModel, read: torch.Tensor) -> dict[str, dict[str, int]
 
 
 def _moved(model: LanguageModel, read: torch.Tensor, edited: torch.Tensor) -> list[float]:
-    """How far the scores at each position move, (length,), when the last word that is read is another one."""
+    """How far the logits at each position move, (length,), when the last word that is read is another one."""
     with torch.no_grad():
         return rounded((model(edited) - model(read))[0].norm(dim=-1), 12)
 
@@ -168,11 +168,11 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     without = passes["without a cache"]["positions"]
     return (
         Claim(
-            "One pass gives at every position the scores that a pass over the words up to there gives.",
+            "One pass gives at every position the logits that a pass over the words up to there gives.",
             numbers["prefixes"],
             f"{count_of(count, 'positions')}, to {EXACT:g}",
         ),
-        Claim("Word by word with a cache, the scores are the same.", numbers["cached"], f"to {EXACT:g}"),
+        Claim("Word by word with a cache, the logits are the same.", numbers["cached"], f"to {EXACT:g}"),
         Claim(
             "The gradient of one pass is the sum of those of one pass for each word.",
             numbers["gradients"],
@@ -186,9 +186,9 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"1 pass against {count}; without a cache {count_of(without, 'positions')} instead of {count}",
         ),
         Claim(
-            "Another last word moves no earlier scores.",
+            "Another last word changes no earlier logits.",
             max([*moved[:-1], 0.0]) < EXACT < moved[-1],
-            f"the scores after it move by {moved[-1]:.2f}, all others by less than {EXACT:g}",
+            f"the logits after it change by {moved[-1]:.2f}, all others by less than {EXACT:g}",
         ),
         Claim(
             "All positions learn at once: after the training each predicts its next word.",

@@ -49,7 +49,7 @@ for attention in ("none", "bahdanau"):
 
 
 def teach(settings: Settings) -> Taught:
-    """Count the directions of a source that reach the scores, the bytes that a decoder reads, and read the report."""
+    """Count the directions of a source that reach the logits, the bytes that a decoder reads, and read the report."""
     report = read_report("length_story")
     directions = {name: [reaching(name, length, settings.seed) for length in LENGTHS] for name in LIVE}
     numbers = {
@@ -62,12 +62,12 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "The first encoder-decoders read a sentence into one vector, and the decoder writes the translation from "
             "this vector alone. Its size does not depend on the sentence, so long sentences lose words. With attention "
-            "the decoder keeps the states of all words and weighs them anew for each word that it writes.",
+            "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
             f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. "
-            f"The gradients of all scores of the target with respect to these numbers form a matrix, and its rank is "
-            f"the number of independent directions in which the source can change the scores. Through a vector of "
+            f"The gradients of all logits of the target with respect to these numbers form a matrix, and its rank is "
+            f"the number of independent directions in which the source can change the logits. Through a vector of "
             f"{DIM} numbers it is at most {DIM}, whatever the weights are. The last norm of the Transformer's encoder "
-            f"fixes mean and variance of each word, which leaves {DIM - 2} directions a word.",
+            f"fixes mean and variance of each word, which leaves {DIM - 2} directions per word.",
             f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
             "No model is good beyond the lengths of its training: attention removes the limit of the vector, not the "
             "need to have seen such lengths. Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 "
@@ -91,14 +91,14 @@ def new_model(name: str, seed: int) -> TextModel:
 
 
 def reaching(name: str, length: int, seed: int) -> int:
-    """The rank of the gradients of the target's scores with respect to the source's embeddings."""
+    """The rank of the gradients of the target's logits with respect to the source's embeddings."""
     jacobian = gradients(new_model(name, seed), length, seed)
     sizes = torch.linalg.svdvals(jacobian)
     return int((sizes > NEGLIGIBLE * sizes[0]).sum())
 
 
 def gradients(model: Any, length: int, seed: int) -> torch.Tensor:
-    """Gradients of random mixtures of all scores, (mixtures, length · DIM); one more mixture than numbers."""
+    """Gradients of random mixtures of all logits, (mixtures, length · DIM); one more mixture than numbers."""
     source, target = _ids(length, seed), _ids(length, seed + 1)
     entered: list[torch.Tensor] = []
     first = model.encoder if isinstance(model, RecurrentTranslator) else model.encoder[0]
@@ -139,7 +139,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     directions, held, trained = numbers["directions"], numbers["bytes"], numbers["trained"]
     return (
         Table(
-            "Directions of the source that can change the scores",
+            "Directions of the source that can change the logits",
             ("words", "numbers in the source", *live),
             tuple(
                 (str(length), str(length * DIM), *(str(directions[name][at]) for name in LIVE))

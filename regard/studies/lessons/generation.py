@@ -77,7 +77,7 @@ def _paragraphs(report: Report) -> tuple[str, ...]:
     return (
         "A language model writes one word after another, and each new word attends to all earlier ones. Their keys and "
         "values never change, because no word looks at a later word. A cache keeps them: each step then projects one "
-        "word instead of the whole text, and gives the same scores.",
+        "word instead of the whole text, and gives the same logits.",
         f"The cache grows by 2 · layers · kv_heads · head_dim numbers with each word, and every step reads all of it. "
         f"With {HEADS} query heads, grouped-query attention with 2 key/value heads keeps a quarter of it, multi-query "
         f"attention an eighth. The model here is random: bytes, projections and equality do not depend on training.",
@@ -106,7 +106,7 @@ Written = tuple[torch.Tensor, torch.Tensor]
 
 
 def with_cache(model: LanguageModel, text: torch.Tensor) -> Written:
-    """The text (1, length) with WRITTEN more ids, and the scores (WRITTEN, vocab_size) by which they were chosen."""
+    """The text (1, length) with WRITTEN more ids, and the logits (WRITTEN, vocab_size) by which they were chosen."""
     state = model.start(text, "static", capacity=text.shape[1] + WRITTEN)
     assert state.next_scores is not None
     scores = [state.next_scores]
@@ -250,7 +250,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     control = _mean([row["control"] for row in rows])
     return (
         Claim(
-            "A step with a cache gives the scores of reading the whole text, so both write the same words.",
+            "A step with a cache gives the logits of reading the whole text, so both write the same words.",
             all(numbers["same_scores"]) and all(numbers["same_words"]),
             f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, to {EXACT:g}",
         ),

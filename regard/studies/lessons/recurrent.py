@@ -83,7 +83,7 @@ def teach(settings: Settings) -> Taught:
             "Steps are counted in the graph that autograd records while the networks run: the longest chain of cells "
             "or layers of which each needs the result of another. A stack of convolutions has the least number of "
             "layers with which the gradient of the last output with respect to the first word is not 0.",
-            "This is why a Transformer is trained faster: the target is known, so one call scores every next word. "
+            "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
             "Writing is different. The next word is an input of the step after it, so every model writes one word in "
             "each step. The price of attention is n² pairs: for long texts on one processor a recurrent network needs "
             "less time, see the lesson complexity. Source: Vaswani et al. 2017, section 4 and table 1.",
@@ -106,7 +106,7 @@ def _gru_at_once(seed: int) -> torch.Tensor:
 
 
 def _writing(seed: int) -> dict[str, Any]:
-    """Steps of training and writing by length of the target, and whether both compute the same scores."""
+    """Steps of training and writing by length of the target, and whether both compute the same logits."""
     config = TranslationConfig(vocab_size=24, dim=16, heads=2, dropout=0.0)
     model = seeded(seed, TranslationTransformer, config).eval()
     other = seeded(seed, RecurrentTranslator, RecurrentConfig(vocab_size=24, dim=16, hidden=16, dropout=0.0)).eval()
@@ -196,7 +196,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             ),
         ),
         Table(
-            f"CPU time of one layer with {TIMED_DIM} numbers a word, 1 thread, milliseconds",
+            f"CPU time of one layer with {TIMED_DIM} numbers per word, 1 thread, milliseconds",
             ("words", "recurrent (torch's GRU)", "causal attention, 4 heads"),
             tuple(
                 (f"{length:,}", f"{one:.2f}", f"{two:.2f}")
@@ -241,7 +241,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], f"to {EXACT:g}"),
         Claim(
-            "A Transformer scores all words of a known target in one call as it does word by word.",
+            "A Transformer predicts all words of a known target in one call as it does word by word.",
             numbers["same_scores"],
             f"{max(WRITTEN)} words, to {EXACT:g}",
         ),

@@ -1,4 +1,4 @@
-"""The tables of the lesson `relations`: scores by relation, the articles' sentences, and heads made by hand."""
+"""The tables of the lesson `relations`: shares by relation, the articles' sentences, and heads made by hand."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _built_table(built: dict[str, Any]) -> Table:
         for name, one in built["heads"].items()
     ]  # fmt: skip
     return Table(
-        f"Heads made by hand on {built['words']} words, scored by the same function",
+        f"Heads made by hand on {built['words']} words, measured by the same function",
         ("head", "relation", "links", "share", "fixed offset", "random choice", "random labels, over chance"),
         tuple(rows),
     )

@@ -43,7 +43,7 @@ print(looks.best_head(), looks.hits.double().mean(0), looks.chance.mean())"""
 
 
 def teach(settings: Settings) -> Taught:
-    """Read the scores of the trained models, and score heads made by hand with the same function."""
+    """Read the shares of the trained models, and measure heads made by hand with the same function."""
     report = read_report(REPORT)
     models = {NAMES[kind]: model for kind, model in report.figures["models"].items()}
     numbers = {
@@ -73,15 +73,15 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
     )
     return (
         "Articles say that one head looks from a verb to its subject and another from adjectives to their noun. Here "
-        "two small models were trained on natural text, and every head was scored: a language model, which looks at "
+        "two small models were trained on natural text, and every head was measured: a language model, which looks at "
         "earlier words only, and an encoder of masked words, which looks at both sides.",
         f"The text is the documentation of the standard library of Python: {train['words']:,} words to learn from, and "
-        f"other modules with {test['words']:,} words to test on, of which at most {numbers['texts']} texts are scored; "
+        f"other modules with {test['words']:,} words to test on, of which at most {numbers['texts']} texts are used; "
         f"{sizes}. {numbers['source']}",
         "The links are labelled by rules, without a parser: the same word earlier, the bracket that is closed, and in "
         "phrases such as 'the given list of' the article, the modifier and the noun. A few of those of grammar are "
-        "wrong. A head scores if the right word has the largest weight of all but the word itself.",
-        "The head of each relation is chosen on validation texts and scored on test texts. The baselines use no "
+        "wrong. A head is right if the right word has the largest weight of all but the word itself.",
+        "The head of each relation is chosen on validation texts and measured on test texts. The baselines use no "
         "content: the fixed offset that is right most often in the validation texts, a random choice, and the best "
         f"head of the same model before training. A head is beyond them if it beats each by more than {ERRORS} "
         "standard errors, with documents as the independent units.",
@@ -201,7 +201,7 @@ def _sentence_claims(models: dict[str, Any]) -> tuple[Claim, Claim]:
 def _built_claims(built: dict[str, Any]) -> tuple[Claim, Claim]:
     return (
         Claim(
-            "The score finds the relation of each head that is made by hand.",
+            "The measure finds the relation of each head that is made by hand.",
             all(one["share"] > CERTAIN for one in built.values()),
             ", ".join(f"{one['relation']} {one['share']:.3f}" for one in built.values()),
         ),
@@ -241,7 +241,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     most = max(len(model["relations"]) for model in models.values())
     panels = upper.subplots(1, len(models), sharex=True)
     for axes, (name, model) in zip(panels, models.items(), strict=True):
-        _draw_scores(axes, name, model, most)
+        _draw_shares(axes, name, model, most)
     legend_below(panels[0], columns=2)
     panels = lower.subplots(1, len(MAPS))
     for axes, (name, sentence, relation) in zip(panels, MAPS, strict=True):
@@ -249,7 +249,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     scale_beside(lower, image, panels, "attention weight")
 
 
-def _draw_scores(axes: Axes, name: str, model: dict[str, Any], rows: int) -> None:
+def _draw_shares(axes: Axes, name: str, model: dict[str, Any], rows: int) -> None:
     """A row for each relation: the chosen head with its error, and three baselines."""
     relations = model["relations"]
     places = range(len(relations))

@@ -171,30 +171,31 @@ class Taught:
 
 TEXT, RUN = frozenset({"text"}), frozenset({"run"})
 
+# In the order of a story: from one sentence to a model that translates, and what came after.
 _ALL = (
-    Lesson("recurrent", "Why not recurrent", "Why did attention replace recurrent networks?"),
+    Lesson("recurrent", "Attention instead of recurrence", "Why did attention replace recurrent networks?"),
     Lesson(
         "fixed_vector", "A sentence in one vector", "Why does an encoder-decoder without attention fail with length?"
     ),
     Lesson("alignment", "Bahdanau and Luong", "Does a decoder attend before or after it updates its state?", TEXT),
-    Lesson("scale", "The square root", "Why are scores divided by the square root of head_dim?", TEXT),
+    Lesson("scale", "Why scores are scaled", "Why are scores divided by the square root of head_dim?", TEXT),
     Lesson("positions", "Word order", "How does attention know the order of the words?", TEXT),
-    Lesson("causal", "The mask", "How does the causal mask work, and do masked words really have no effect?", TEXT),
+    Lesson("causal", "The causal mask", "How does the mask work, and do masked words really have no effect?", TEXT),
     Lesson("cross", "Cross-attention", "How does one sequence attend to another of a different length and size?"),
     Lesson("one_head", "One head or many", "What can several narrow heads do that one wide head cannot?"),
     Lesson("encoder", "The encoder", "What does each part of an encoder layer do to the vector of a word?", TEXT),
     Lesson("decoder", "The decoder", "How does one pass train every position, if words are written one by one?", TEXT),
     Lesson("translation", "Encoder and decoder", "What does the decoder take from the encoder, and when?"),
-    Lesson("generation", "Writing with a cache", "What does a cache store and save while a text is written?", TEXT),
-    Lesson("grouped", "Fewer keys and values", "What do shared key/value heads save, and what do they cost?", TEXT),
+    Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
+    Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
+    Lesson("generation", "Generating with a cache", "What does a cache store and save while a text is written?", TEXT),
+    Lesson("grouped", "Fewer key/value heads", "What do shared key/value heads save, and what do they cost?", TEXT),
     Lesson("windows", "Stacked windows", "How far does a stack of layers with narrow windows look?", TEXT),
     Lesson("sparse", "Sparse patterns", "Which pairs can attention leave out, and what do more layers recover?"),
     Lesson("linear", "Linear attention", "How can attention cost n instead of n²?", TEXT),
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
-    Lesson("complexity", "The complexity table", "What does each kind of layer cost when the text gets longer?"),
+    Lesson("complexity", "Cost and length", "What does each kind of layer cost when the text gets longer?"),
     Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
-    Lesson("heads", "What each head does", "Which head looks from a word to the word it belongs to?", RUN),
-    Lesson("referent", "The animal and the street", "What does *it* look at, and does the translation use it?", RUN),
     Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
     Lesson(
         "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
@@ -211,7 +212,7 @@ def find_lesson(name: str) -> Lesson:
         ArgumentError: there is no lesson of that name.
 
     >>> find_lesson("causal").title
-    'The mask'
+    'The causal mask'
     """
     of_kind("name", name, str, "the name of a lesson, such as 'causal'")
     if name not in LESSONS:

@@ -95,14 +95,14 @@ def _parts(model: TranslationTransformer) -> dict[str, nn.Module]:
 
 
 def _run(model: TranslationTransformer, source: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
-    """Scores (written, vocabulary) and the encoder's output (source, dim) of one pass, and what its parts did."""
+    """Logits (written, vocabulary) and the encoder's output (source, dim) of one pass, and what its parts did."""
     kept: list[torch.Tensor] = []
     watched = watch(_parts(model), lambda: kept.append(model(source, target)))
     return {"scores": kept[0][0], "encoded": watched["encoded"].outputs[0][0], "watched": watched}
 
 
 def _write(model: TranslationTransformer, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The scores (written, vocabulary) when the words are written one by one."""
+    """The logits (written, vocabulary) when the words are written one by one."""
     with torch.no_grad():
         state = model.start(source)
         return torch.cat([model.step(target[:, place], state) for place in range(target.shape[1])])
@@ -136,7 +136,7 @@ def _dependence(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """How far every output moves when each word is replaced: (source, inputs) and (written, inputs).
 
-    Inputs are the source words and then the written words; outputs the encoder's vectors and the next word's scores.
+    Inputs are the source words and then the written words; outputs the encoder's vectors and the next word's logits.
     """
     edits = [(_edit(source, place), target) for place in range(source.shape[1])]
     edits += [(source, _edit(target, place)) for place in range(target.shape[1])]
@@ -176,7 +176,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"once each, and {count_of(written, 'times')} the decoder with its queries",
         ),
         Claim(
-            "Written one by one, the scores are those of one pass.",
+            "Written one by one, the logits are those of one pass.",
             numbers["same"],
             "to 1e-09",
         ),
@@ -186,12 +186,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"source words move it by {float(encoder[:, :read].min()):.3f} or more, written words by exactly 0",
         ),
         Claim(
-            "A source word moves the scores at every written position.",
+            "A source word changes the logits at every written position.",
             float(decoder[:, :read].min()) > 1e-6,
             f"by {float(decoder[:, :read].min()):.3f} or more",
         ),
         Claim(
-            "A written word moves the scores after it, and none before it.",
+            "A written word changes the logits after it, and none before it.",
             float(own[torch.ones_like(own).tril().bool()].min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
             f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and by less than 1e-09",
         ),
@@ -203,7 +203,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "What depends on what in a translator", 8.6, 8.0)
     panels = figure.subplots(2, 1, height_ratios=(len(source), len(written)))
     after = [f"after “{word}”" for word in written]
-    titles = "encoder: the vector of each source word", "decoder: the scores of the next word"
+    titles = "encoder: the vector of each source word", "decoder: the logits of the next word"
     for axes, name, rows, title in zip(panels, ("encoder", "decoder"), (source, after), titles, strict=True):
         moved = torch.tensor(numbers[name])
         values = moved / moved.max().clamp(min=1e-12)

@@ -113,7 +113,7 @@ class ClassifierTraining(Recipe):
 
 
 class Classifier(Described):
-    """A trained classifier with its tokeniser and the labels in the order of its scores.
+    """A trained classifier with its tokeniser and the labels in the order of its logits.
 
     Args:
         model: an encoder whose head is "classes".
@@ -222,7 +222,7 @@ class ClassificationTask(Described):
 
     Args:
         train: texts (`source`) and their labels (`target`) to learn from; valid: to validate on.
-        classes: the labels there are, in the order of the model's scores.
+        classes: the labels there are, in the order of the model's logits.
         tokeniser: of the texts; each is read as BEGIN, its ids, END.
         batch_tokens: the most ids in a batch, padding included.
         seed: of the order of the batches.
@@ -285,7 +285,7 @@ class ClassificationTask(Described):
 
     @torch.no_grad()
     def accuracy(self, model: torch.nn.Module, pairs: Sequence[Pair]) -> float:
-        """Share of texts whose class scores highest, 0 to 1."""
+        """Share of texts whose class has the largest logit, 0 to 1."""
         model.eval()
         batches = self._ordered(self.encode(pairs))
         device = next(model.parameters()).device

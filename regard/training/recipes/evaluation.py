@@ -1,4 +1,4 @@
-"""The scores of a translator: on pairs, on its run's own test split, and on what *it* refers to."""
+"""The quality of a translator: on pairs, on its run's own test split, and on what *it* refers to."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class PronounReport:
 
 @dataclass(frozen=True)
 class RunScores:
-    """The scores of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns."""
+    """The quality of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns."""
 
     name: str
     evaluation: Evaluation
@@ -130,7 +130,7 @@ def evaluate_run(
 
     Args:
         run: the folder.
-        test: files of pairs; by default the run's own test split, where a run of the embedded corpus is also scored
+        test: files of pairs; by default the run's own test split, where a run of the embedded corpus is also evaluated
             on what *it* refers to.
         tell: is handed remarks.
         counting: shows progress.

@@ -53,7 +53,7 @@ class Training:
     Args:
         config: the settings; they are stored in the folder.
         samples: returns lines with the output of the model for a few texts.
-        test: pairs that are stored for the final scores.
+        test: pairs that are stored for the final evaluation.
         files: texts that every checkpoint stores beside the tokeniser.
         judge: a phrase about the best model in the folder, from the result.
         tell: receives remarks.
@@ -220,7 +220,7 @@ def share_of_work() -> dict[str, int]:
 def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
-    What cannot be shown (scores that are not finite, a picture without matplotlib) is noted in the file. What cannot
+    What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
     be written is told. Neither stops the training.
     """
     path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"

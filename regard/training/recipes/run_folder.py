@@ -17,10 +17,10 @@ from regard.training.explanation import FILES, explain_files
 from regard.training.loop import SETTINGS_FILE
 
 TEST_FILE = "test.jsonl"
-NO_TEST = "{} keeps no test split; name a file of pairs to score it on"
+NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
     SETTINGS_FILE: "the options of the command that began this run",
-    TEST_FILE: "pairs that were kept out of the training, to score the model on; empty where there are none",
+    TEST_FILE: "pairs that were kept out of the training, to evaluate the model on; empty where there are none",
     "curves.png": "the curves of log.jsonl as a picture",
     "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
     "pictures/": "what the demo drew",

@@ -193,7 +193,7 @@ class TranslationTraining(Recipe):
 
     @cached_property
     def data(self) -> TranslationData:
-        """The pairs to learn from, to validate on and to be scored on."""
+        """The pairs to learn from, to validate on and to test on."""
         if self._data is None:
             config = self.config
             self._data = load_translation_data(config.data, config.valid, config.seed, config.twins)

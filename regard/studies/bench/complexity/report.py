@@ -13,6 +13,7 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.studies.bench.complexity.measuring import EFFORTS, Table
 from regard.studies.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard.studies.bench.report import seconds
 from regard.text.packages import needed
 
 NEAR = 0.15  # the largest difference of exponents with which a promise is kept
@@ -174,7 +175,7 @@ def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, ke
 
 
 FILE = "complexity.md"
-HEAD = ("layer", "promised", "sequential", "path", "time n^", "memory n^", "cheaper than exact from")
+HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
 
 
 def describe_table(table: Table) -> list[str]:
@@ -186,29 +187,40 @@ def describe_table(table: Table) -> list[str]:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Write `complexity.md`: the environment, the table, remarks, and every measurement."""
+    """Write `complexity.md`: the table, remarks, every measurement, and how it was measured."""
+    replace_file(folder / FILE, render_markdown(table).encode())
+
+
+def render_markdown(table: Table) -> str:
+    """The report as a page of Markdown."""
     here, effort = table.environment, EFFORTS[table.quick]
     lines = [
-        "# regard bench complexity", "", f"`{table.command}`", "",
-        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}.",
-        f"{here['system']}, {here['processor']}; {here['cores']} cores. CPU time on 1 thread, forward; one text, one",
-        "head, 64 numbers a position.", "",
-        "An exponent is fitted to the logarithms of medians over lengths; in brackets is the one that the same fit",
-        f"finds where the promise is kept to the letter; only lengths of {1e3 * effort.trusted:g} ms or more count,",
-        "and of 4 MiB or more. Memory is the peak of a process of its own beside the layer's tensors.", "",
+        "# Time and memory by length", "",
+        "How the cost of each layer grows with the length n of a text, compared with what its paper promises. An",
+        "exponent of 2 means that a text twice as long costs 4 times as much. Exponents are fitted to the logarithms",
+        "of the measured medians. The promised exponent is in brackets; it is fitted to the same lengths.", "",
         summary(table), "", _line(HEAD), _line(("---",) * len(HEAD)),
         *(_line(_cells(ROWS[name], reading)) for name, reading in _readings(table).items()), "",
+        "## Remarks", "",
         *(f"- {remark}" for remark in _remarks(table)), "",
-        "## Every point", "", "| layer | n | CPU time | memory |", "| --- | --- | --- | --- |", *_points(table),
+        "## Every measurement", "", "| layer | n | CPU time | memory |", "| --- | --- | --- | --- |",
+        *_points(table), "",
+        "## How it was measured", "",
+        f"- Command: `{table.command}`",
+        "- One text and one head of 64 numbers, forward; CPU time on 1 thread",
+        f"- Times below {1e3 * effort.trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
+        "- Memory is the peak of a separate process beside the layer's tensors",
+        f"- Machine: {here['system']}, {here['processor']}, {here['cores']} cores",
+        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
     ]  # fmt: skip
-    replace_file(folder / FILE, ("\n".join(lines).rstrip() + "\n").encode())
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def summary(table: Table) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
-    return f"{near} of {len(readings)} rows within 0.15 of the promised exponent of time, which is in brackets."
+    return f"The exponent of time is within 0.15 of the promised one in {near} of {len(readings)} rows."
 
 
 def _readings(table: Table) -> dict[str, Reading]:
@@ -251,7 +263,7 @@ def _points(table: Table) -> list[str]:
         held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
         for point in table.rows[name]["times"]:
             n = point["length"]
-            lines.append(_line((ROWS[name].title, f"{n:,}", f"{1e3 * point['median']:.3g} ms", held.get(n, ""))))
+            lines.append(_line((ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, ""))))
     return lines
 
 

@@ -185,7 +185,7 @@ LINEAR = "Katharopoulos et al. 2020, section 3.2"
 NOT_LINEAR = "often listed as O(n); its paper states n·sqrt(n), for a stride that grows with sqrt(n), as here"
 HASHING = (
     "often listed as O(n); its paper states n·log n, for sorting, without the hashing: with n / 32 buckets hashing "
-    "takes n²·d / 32 operations a round; with two hashes whose product has that many buckets, as here, "
+    "takes n²·d / 32 operations per round; with two hashes whose product has that many buckets, as here, "
     "n·sqrt(n / 32)·2·d"
 )
 

@@ -1,0 +1,212 @@
+r"""The formulas of docstrings and lessons as LaTeX.
+
+A docstring writes its formula as an indented line of plain text, so that `help()` shows it. The site shows the LaTeX
+given here. A formula of a lesson stands below the lesson's question.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+# The indented text of a docstring, and its LaTeX. Several formulas become several lines.
+DOCSTRINGS: dict[str, tuple[str, ...]] = {
+    "softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v": (
+        r"\operatorname{softmax}_{\text{allowed keys}}\left(\operatorname{cap}(q k^\top \cdot \text{scale})"
+        r" + \text{bias}\right) v",
+    ),
+    "log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p": (
+        r"\ell = \log \sum_p \exp(\ell_p), \qquad \text{output} = \sum_p \exp(\ell_p - \ell) \, \text{output}_p",
+    ),
+    "S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i": (
+        r"S_i = S_{i-1} + φ(k_i) \, [v_i, 1]^\top, \qquad [\text{numerator}, \text{denominator}]_i = φ(q_i) \, S_i",
+    ),
+    "h(x) = argmax([x R; -x R]),   weights = softmax(q_i · k_j · scale over the allowed j),   k_j = q_j / |q_j|": (
+        r"h(x) = \operatorname{argmax}\,[x R;\, -x R], \qquad k_j = \frac{q_j}{\lvert q_j \rvert}",
+        r"\text{weights}_i = \operatorname{softmax}_{\text{allowed } j}(q_i \cdot k_j \cdot \text{scale})",
+    ),
+    "output_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i) Σ_j φ(k_j)": (
+        r"\text{output}_i = \frac{φ(q_i) \sum_j φ(k_j) \, v_j^\top}{φ(q_i) \sum_j φ(k_j)}",
+    ),
+    "φ(x) = exp(ω x - |x|² / 2) / sqrt(features),  of x = sqrt(scale) q and of x = sqrt(scale) k": (
+        r"φ(x) = \frac{\exp(ω x - \lvert x \rvert^2 / 2)}{\sqrt{\text{features}}},"
+        r" \qquad x = \sqrt{\text{scale}} \, q \text{ or } \sqrt{\text{scale}} \, k",
+    ),
+    "φ(x) = [sin(w_1·x), ..., sin(w_D·x), cos(w_1·x), ..., cos(w_D·x)] / sqrt(D),  w_i ~ N(0, 1 / sigma²)": (
+        r"φ(x) = \frac{1}{\sqrt{D}} \, [\sin(w_1 \cdot x), \ldots, \sin(w_D \cdot x),"
+        r" \cos(w_1 \cdot x), \ldots, \cos(w_D \cdot x)], \qquad w_i \sim N(0, 1 / σ^2)",
+    ),
+    "S_t = g_t S_(t-1) + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_(t-1) + (1 - g_t) φ(k_t),  "
+    "output φ(q_t) S_t / φ(q_t)z_t": (
+        r"S_t = g_t S_{t-1} + (1 - g_t) \, φ(k_t) \, v_t^\top, \qquad z_t = g_t z_{t-1} + (1 - g_t) \, φ(k_t)",
+        r"\text{output}_t = \frac{φ(q_t) \, S_t}{φ(q_t) \, z_t}",
+    ),
+    "p = S · sigmoid(v_p · tanh(W_p q)),   scores = score(q, k) - (j - p)² / (2 σ²) where |j - p| <= D,   σ = D / 2": (
+        r"p = S \cdot \operatorname{sigmoid}(v_p \cdot \tanh(W_p q)), \qquad σ = D / 2",
+        r"\text{scores} = \operatorname{score}(q, k) - \frac{(j - p)^2}{2 σ^2}"
+        r" \quad \text{where } \lvert j - p \rvert \le D",
+    ),
+    "softmax(q (E k)ᵀ · scale) (F v)": (
+        r"\operatorname{softmax}\left(q \, (E k)^\top \cdot \text{scale}\right) (F v)",
+    ),
+    "bias = -slope[head] · |k_pos - q_pos|": (
+        r"\text{bias} = -\text{slope}_{\text{head}} \cdot \lvert k_{\text{pos}} - q_{\text{pos}} \rvert",
+    ),
+    "bias = weight[bucket(k_pos - q_pos), head]": (
+        r"\text{bias} = \text{weight}_{\operatorname{bucket}(k_{\text{pos}} - q_{\text{pos}}),\, \text{head}}",
+    ),
+    "act(x W1 + b1) W2 + b2,   gated: (act(x G + g) · (x W1 + b1)) W2 + b2": (
+        r"\operatorname{act}(x W_1 + b_1) \, W_2 + b_2",
+        r"\text{gated: } \left(\operatorname{act}(x G + g) \odot (x W_1 + b_1)\right) W_2 + b_2",
+    ),
+    "a_i = v · tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1}),   s = softmax(a) over i < t\n"
+    "[h~_t; c~_t] = Σ_i s_i [h_i; c_i]\n"
+    "i, f, o = σ(W [h~_t; x_t] + b),   ĉ = tanh(W [h~_t; x_t] + b),   each with rows of its own\n"
+    "c_t = f ∘ c~_t + i ∘ ĉ,   h_t = o ∘ tanh(c_t)": (
+        r"a_i = v \cdot \tanh(W_h h_i + W_x x_t + W_{\tilde h} \tilde h_{t-1}),"
+        r" \qquad s = \operatorname{softmax}(a) \text{ over } i < t",
+        r"[\tilde h_t;\, \tilde c_t] = \sum_i s_i \, [h_i;\, c_i]",
+        r"i, f, o = σ(W [\tilde h_t;\, x_t] + b), \qquad \hat c = \tanh(W [\tilde h_t;\, x_t] + b)"
+        r" \quad \text{each with its own rows}",
+        r"c_t = f \circ \tilde c_t + i \circ \hat c, \qquad h_t = o \circ \tanh(c_t)",
+    ),
+    "p = softmax(logits / temperature); each filter removes ids and renormalises the others": (
+        r"p = \operatorname{softmax}(\text{logits} / \text{temperature})"
+        r" \quad \text{each filter removes ids and renormalises the others}",
+    ),
+    "weight = (weight_1 + ... + weight_count) / count": (
+        r"\text{weight} = \frac{\text{weight}_1 + \ldots + \text{weight}_{\text{count}}}{\text{count}}",
+    ),
+    "merged[I, J] = mean over i in I of sum over j in J of weights[i, j]": (
+        r"\text{merged}_{I J} = \frac{1}{\lvert I \rvert} \sum_{i \in I} \sum_{j \in J} \text{weights}_{i j}",
+    ),
+    "log odds = logit(of) - log(sum over instead_of of exp(logit)),   where `of` was written": (
+        r"\text{log odds} = \operatorname{logit}(\text{of})"
+        r" - \log \sum_{w \in \text{instead of}} \exp(\operatorname{logit}(w)) \quad \text{where “of” was written}",
+    ),
+    "error = |estimate - exact| / |exact|,   mass = Σ of the exact weights on the kept pairs": (
+        r"\text{error} = \frac{\lvert \text{estimate} - \text{exact} \rvert}{\lvert \text{exact} \rvert},"
+        r" \qquad \text{mass} = \sum_{\text{kept pairs}} \text{exact weights}",
+    ),
+    "s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v": (
+        r"s = \operatorname{cap}(\text{scale} \; q \cdot k) + \text{bias},"
+        r" \qquad w = \operatorname{softmax}_{\text{allowed keys}}(s),"
+        r" \qquad \text{output} = \sum w \cdot \text{factor} \cdot v",
+    ),
+}
+
+# Indented text of docstrings that stays text: conditions in words, and small tables.
+PLAIN = (
+    "i may look at j  if",
+    "bfloat16  |x| / 256",
+    "decode(encode(text))",
+    "warm-up (step <= w)",
+    "fewer   new head j",
+    "output  L max|v|",
+)
+
+LESSONS: dict[str, tuple[str, ...]] = {
+    "recurrent": (r"h_t = f(h_{t-1}, x_t) \qquad \text{against} \qquad z_i = \sum_j α_{i j} \, v_j",),
+    "fixed_vector": (r"s_t = f(s_{t-1}, y_{t-1}, c) \qquad c = h_n \text{ for every } t",),
+    "alignment": (
+        r"\text{Bahdanau: } c_t = \sum_j \operatorname{softmax}_j(v^\top \tanh(W s_{t-1} + U h_j)) \, h_j",
+        r"\text{Luong: } c_t = \sum_j \operatorname{softmax}_j(s_t^\top W h_j) \, h_j",
+    ),
+    "scale": (r"\operatorname{Var}(q \cdot k) = d \qquad \operatorname{Var}(q \cdot k / \sqrt{d}) = 1",),
+    "positions": (
+        r"\text{PE}_{2 c}(\text{pos}) = \sin(\text{pos} / 10000^{2 c / d}),"
+        r" \qquad \text{PE}_{2 c + 1}(\text{pos}) = \cos(\text{pos} / 10000^{2 c / d})",
+    ),
+    "causal": (r"α_{i j} = \frac{\exp(s_{i j})}{\sum_{l \le i} \exp(s_{i l})} \text{ for } j \le i, \text{ else } 0",),
+    "cross": (r"z = \operatorname{softmax}\left(\frac{(x W_q)(c W_k)^\top}{\sqrt{d}}\right) c W_v",),
+    "one_head": (
+        r"\operatorname{concat}(z^1, \ldots, z^H) \, W_o"
+        r" \qquad z^h = \operatorname{softmax}\left(\frac{q^h {k^h}^\top}{\sqrt{d}}\right) v^h",
+    ),
+    "encoder": (r"y = x + \operatorname{attention}(\operatorname{norm}(x)),"
+                r" \qquad x' = y + \operatorname{feed\,forward}(\operatorname{norm}(y))",),
+    "decoder": (r"p(y_1, \ldots, y_n) = \prod_t p(y_t \mid y_1, \ldots, y_{t-1})",),
+    "translation": (r"p(y \mid x) = \prod_t p(y_t \mid y_1, \ldots, y_{t-1}, \, \operatorname{encoder}(x))",),
+    "generation": (r"K_t = [K_{t-1};\, k_t] \qquad V_t = [V_{t-1};\, v_t]",),
+    "grouped": (r"\text{query head } h \text{ reads key/value head } \lfloor h \cdot \frac{G}{H} \rfloor",),
+    "windows": (r"\lvert i - j \rvert \le \frac{w}{2} \qquad \text{reach of } L \text{ layers: } L \cdot \frac{w}{2}",),
+    "sparse": (r"\operatorname{softmax}_{j \in S_i}(q_i \cdot k_j) \qquad \sum_i \lvert S_i \rvert \ll n^2",),
+    "linear": (
+        r"z_i = \frac{φ(q_i) \sum_j φ(k_j) \, v_j^\top}{φ(q_i) \sum_j φ(k_j)}"
+        r" \qquad \text{instead of} \qquad z_i = \frac{\sum_j \exp(q_i \cdot k_j) \, v_j}{\sum_j \exp(q_i \cdot k_j)}",
+    ),
+    "approximations": (r"\exp(q \cdot k) \approx φ(q) \cdot φ(k)",),
+    "complexity": (
+        r"\text{attention: } O(n^2 d) \qquad \text{recurrent: } O(n d^2) \qquad \text{convolution: } O(k n d^2)",
+    ),
+    "caption": (r"x' = x + \operatorname{softmax}\left(\frac{q_{\text{picture}} k_{\text{words}}^\top}{\sqrt{d}}\right)"
+                r" v_{\text{words}}",),
+}  # fmt: skip
+
+
+def as_latex(paragraph: str) -> str | None:
+    """The display formulas for an indented paragraph of a docstring; None if it is not a formula.
+
+    >>> print(as_latex("    softmax(q (E k)ᵀ · scale) (F v)"))
+    <BLANKLINE>
+    $$
+    \\operatorname{softmax}\\left(q \\, (E k)^\\top \\cdot \\text{scale}\\right) (F v)
+    $$
+    <BLANKLINE>
+    """
+    formulas = DOCSTRINGS.get(textwrap.dedent(paragraph).strip())
+    return None if formulas is None else displayed(formulas)
+
+
+def displayed(formulas: tuple[str, ...]) -> str:
+    """Formulas as blocks of Markdown."""
+    return "".join(f"\n$$\n{formula}\n$$\n" for formula in formulas)
+
+
+# Formulas within the sentences of lessons, as Markdown escapes them, and their LaTeX.
+INLINE: dict[str, str] = {
+    r"s\_t = f(s\_{t-1}, \[y\_{t-1}; c\_t])": r"s_t = f(s_{t-1}, [y_{t-1};\, c_t])",
+    r"h\_t = f(h\_{t-1}, y\_{t-1})": r"h_t = f(h_{t-1}, y_{t-1})",
+    r"s\_{t-1}": r"s_{t-1}",
+    r"v · tanh(W s + U h\_j)": r"v^\top \tanh(W s + U h_j)",
+    r"hᵀ W h\_j": r"s^\top W h_j",
+    r"pos / 10000^(2c / dim)": r"\text{pos} / 10000^{2 c / \text{dim}}",
+    r"PE(pos + k) = M\_k PE(pos)": r"\text{PE}(\text{pos} + k) = M_k \, \text{PE}(\text{pos})",
+    r"10000^(62/64) · 2π": r"10000^{62/64} \cdot 2π",
+    r"10000^(2/48)": r"10000^{2/48}",
+    r"10000 · 2π": r"10000 \cdot 2π",
+    r"(Q' K'ᵀ) V = Q' (K'ᵀ V)": r"(Q' K'^\top) V = Q' (K'^\top V)",
+    r"softmax(Q Kᵀ) V": r"\operatorname{softmax}(Q K^\top) V",
+    r"K'ᵀ V": r"K'^\top V",
+    r"Q' = φ(Q)": r"Q' = φ(Q)",
+    r"K' = φ(K)": r"K' = φ(K)",
+    r"φ(q) · φ(k)": r"φ(q) \cdot φ(k)",
+    r"φ(x) = elu(x) + 1": r"φ(x) = \operatorname{elu}(x) + 1",
+    r"4 n² d": r"4 n^2 d",
+    r"4 n d²": r"4 n d^2",
+    r"exp(q · k)": r"\exp(q \cdot k)",
+    r"2 · layers · kv\_heads · head\_dim": r"2 \cdot \text{layers} \cdot \text{kv heads} \cdot \text{head dim}",
+    r"2 · n · √n": r"2 n \sqrt{n}",
+    r"n · √n": r"n \sqrt{n}",
+    r"n·sqrt(n)": r"n \sqrt{n}",
+    r"n·log n": r"n \log n",
+    r"n · (w + 1)": r"n \cdot (w + 1)",
+    r"n · w": r"n \cdot w",
+    r"s = √n": r"s = \sqrt{n}",
+    r"n²": r"n^2",
+}
+FOUND = re.compile("|".join(rf"(?<!\w){re.escape(text)}(?!\w)" for text in sorted(INLINE, key=len, reverse=True)))
+
+
+def with_inline(page: str) -> str:
+    r"""A page with LaTeX for the known formulas in its sentences; code, tables, headings and pictures stay.
+
+    >>> with_inline("It costs n² pairs.\n\n| n² |\n\n```python\nn²\n```")
+    'It costs $n^2$ pairs.\n\n| n² |\n\n```python\nn²\n```'
+    """
+    lines, fence = [], False
+    for line in page.split("\n"):
+        fence ^= line.startswith("```")
+        plain = fence or line.startswith(("```", "#", "|", "!", "$$"))
+        lines.append(line if plain else FOUND.sub(lambda match: f"${INLINE[match[0]]}$", line))
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""The pages of committed reports, written again from the numbers that are stored beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+from docs.making.measured import RESULTS
+from regard.studies.bench import Results
+from regard.studies.bench import report as bench_report
+from regard.studies.bench.complexity import Table
+from regard.studies.bench.complexity import report as complexity_report
+from regard.studies.comparison import report as comparison_report
+from regard.studies.comparison.measures import Measures
+
+FROM_DOCS = PurePosixPath("../benchmarks/results")
+BENCHES = ("attention_cpu", "mechanisms_cpu")
+COMPARISONS = ("pronouns", "heads", "one_or_eight")
+
+
+def report_pages() -> dict[str, str]:
+    """The text of every report whose numbers are stored, by its path from docs/."""
+    pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
+    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(Table.load(RESULTS / "complexity_cpu"))
+    pages |= {f"compare_cpu/{name}/compare.md": comparison(name) for name in COMPARISONS}
+    return {(FROM_DOCS / name).as_posix(): text for name, text in pages.items()}
+
+
+def comparison(name: str) -> str:
+    """The report of one comparison."""
+    stored = json.loads((RESULTS / "compare_cpu" / name / "compare.json").read_text(encoding="utf-8"))
+    return comparison_report.render_markdown([Measures.from_dict(row) for row in stored["rows"]], stored["asked"])
