@@ -54,10 +54,7 @@ DOCUMENTED: dict[str, Rules] = {
         ("every query may look at every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
         ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
     ),
-    "native": (
-        ("has no dropout", _dropout),
-        ("has no bias", lambda cell: "bias" in cell.made),
-    ),
+    "native": (),
     "streamed": (),
     "reference": (),
     "linear": (("it computes linear attention by feature maps", lambda cell: True),),

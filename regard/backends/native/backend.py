@@ -17,6 +17,7 @@ from regard.patterns.survey import Budget, SpentError
 
 # Time of a floating-point operation relative to the fused operation's, and of one call relative to `Cost.calls`.
 PAIR = 0.85
+MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 WIDE = 2.0  # of float64, relative to the fused operation in float64
 
 
@@ -47,11 +48,24 @@ def _reason_against(problem: Problem) -> str | None:
         return f"it computes dot products, not {problem.mechanism}"
     if problem.empty:
         return "there is nothing to compute"
-    if problem.dropout > 0:
-        return "its kernel has no dropout"
-    if problem.bias is not None:
-        return "its kernel has no bias"
+    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != (
+        problem.batch,
+        problem.heads,
+        *_lengths(problem),
+    ):
+        return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
     return None
+
+
+def _lengths(problem: Problem) -> tuple[int, int]:
+    return problem.q_len, problem.k_len
+
+
+def _gradient_of_pairs(problem: Problem) -> int:
+    """Bytes of the gradient of a bias tensor, which is summed to the shape of the bias in the end."""
+    if not problem.bias_learns or not problem.bias:
+        return 0
+    return problem.pairs * (8 if problem.dtype == torch.float64 else 4)
 
 
 def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
@@ -108,8 +122,8 @@ def _cost(problem: Problem, pairs: int, estimated: bool) -> Cost:
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(
         flops=slower * PAIR * 2 * pairs * dims * (3.5 if problem.needs_grad else 1),
-        bytes=rows + stored,
-        peak_bytes=4.0 * (1 << 18),
+        bytes=rows + stored + 2 * _gradient_of_pairs(problem),
+        peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
         pairs=pairs,
         calls=1,
         estimated=estimated,

@@ -11,10 +11,10 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import compose
-from regard.backends.native.library import CCall, CGradients, CTensor, Library, threads
+from regard.backends.native.library import CBias, CCall, CGradients, CTensor, Library, threads
 from regard.backends.native.lowering import Lowered, lower
 from regard.backends.statistics.second_pass import compute_statistics
-from regard.core.backend import Operands
+from regard.core.backend import Operands, Relative
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
@@ -35,8 +35,7 @@ class Kernel:
     def run(self, operands: Operands) -> Result:
         """Output and statistics."""
         problem = self.problem
-        learning = torch.is_grad_enabled() and any(x.requires_grad for x in (operands.q, operands.k, operands.v))
-        if learning:
+        if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(operands)):
             operands = operands.widened()
             output, log_sum_exp = compose(self, operands)
             output = output.to(operands.q.dtype)
@@ -69,10 +68,11 @@ class Kernel:
         self.library.forward(call)
         return output, log_sum_exp
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The gradients of q, k and v, in their dtypes."""
+    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+        """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
         if not operands.grid.keys:
-            return torch.zeros_like(saved.q), torch.zeros_like(saved.k), torch.zeros_like(saved.v)
+            learning = [saved.q, saved.k, saved.v, *([_bias_of(operands)] if self.problem.bias_learns else [])]
+            return tuple(torch.zeros_like(x) for x in learning)
         lowered = self._lowered(operands)
         output, grad, slope = _dense(saved.output), _dense(saved.grad), saved.grad_log_sum_exp
         log_sum_exp = saved.log_sum_exp.contiguous()
@@ -85,9 +85,24 @@ class Kernel:
         found = [_like(x) for x in (saved.q, saved.k, saved.v)]
         for into, x in zip((gradients.dq, gradients.dk, gradients.dv), found, strict=True):
             into.describe(x)
+        of_bias = self._describe_bias_gradient(gradients, operands)
         self.library.backward(call, gradients)
         dq, dk, dv = (x.to(like.dtype) for x, like in zip(found, (saved.q, saved.k, saved.v), strict=True))
-        return dq, dk, dv
+        return (dq, dk, dv) if of_bias is None else (dq, dk, dv, _reduced(of_bias, operands))
+
+    def _describe_bias_gradient(self, into: CGradients, operands: Operands) -> torch.Tensor | None:
+        """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""
+        problem, bias = self.problem, operands.bias
+        if bias is None or not problem.bias_learns:
+            return None
+        wide, rows = _wide(operands.q), (problem.batch, problem.heads)
+        if isinstance(bias, Relative):
+            found = torch.zeros(*rows, 1, bias.table.shape[1], dtype=wide, device="cpu")
+            into.dtable.describe(found)
+        else:
+            found = torch.zeros(*rows, problem.q_len, len(operands.grid.keys), dtype=wide, device="cpu")
+            into.dbias.describe(found)
+        return found
 
     def _lowered(self, operands: Operands) -> Lowered:
         keys = operands.grid.keys
@@ -113,14 +128,47 @@ class Kernel:
         call.q.describe(q)
         kept = [lowered, q, self._vectors(call.k, call.k_scale, k), self._vectors(call.v, call.v_scale, v)]
         call.out.describe(output)
+        if operands.bias is not None:
+            kept.append(self._describe_bias(call.bias, operands))
+        if self.problem.dropout:
+            starts = self._starts(operands)
+            call.dropout_seed, call.start = operands.dropout_seed % 2**64, starts.data_ptr()
+            kept.append(starts)
         local.kept = kept
         return call
 
     def _new_call(self) -> CCall:
         problem = self.problem
         call = CCall(problem.batch, problem.heads, problem.kv_heads, problem.q_len, problem.head_dim, problem.v_dim)
-        call.scale, call.softcap = problem.scale, problem.softcap or 0.0
+        call.scale, call.softcap, call.dropout = problem.scale, problem.softcap or 0.0, problem.dropout
         return call
+
+    def _starts(self, operands: Operands) -> torch.Tensor:
+        """The position of the first query of each batch row, (batch,) int64."""
+        start = operands.grid.q_start
+        if isinstance(start, torch.Tensor):
+            return start.to("cpu").contiguous()
+        return torch.full((self.problem.batch,), start, dtype=torch.int64, device="cpu")
+
+    def _describe_bias(self, into: CBias, operands: Operands) -> Any:
+        """Describe a bias; returns what must live until the call returns."""
+        problem, bias = self.problem, operands.bias
+        if isinstance(bias, Relative):
+            numbers = bias.table.detach().to(_wide(operands.q)).contiguous()  # (heads or 1, distances)
+            at = operands.grid.keys.start - bias.lowest - self._starts(operands)
+            strides = (numbers.stride(0) if len(numbers) > 1 else 0, -1, 1)
+        else:
+            assert bias is not None
+            numbers = bias.detach().to(_wide(operands.q))  # (batch or 1, heads or 1, q_len or 1, keys or 1)
+            numbers = _dense(numbers)
+            by_row, *strides = (
+                0 if size == 1 else by for size, by in zip(numbers.shape, numbers.stride(), strict=True)
+            )
+            at = torch.arange(problem.batch, device="cpu") * by_row
+        into.data, into.at = numbers.data_ptr(), at.data_ptr()
+        into.head, into.row, into.key = strides
+        into.size = numbers.untyped_storage().nbytes() // numbers.itemsize - numbers.storage_offset()
+        return numbers, at
 
     def _threads(self, keys: int) -> int:
         problem = self.problem
@@ -145,13 +193,33 @@ def keeps(problem: Problem) -> bool:
     return problem.q_start is not PER_ROW
 
 
+def _bias_of(operands: Operands) -> torch.Tensor:
+    """The tensor of a bias, or its table."""
+    bias = operands.bias
+    assert bias is not None
+    return bias.table if isinstance(bias, Relative) else bias
+
+
+def _tensors(operands: Operands) -> list[Any]:
+    """What gradients may reach."""
+    return [operands.q, operands.k, operands.v, *([] if operands.bias is None else [_bias_of(operands)])]
+
+
+def _reduced(gradient: torch.Tensor, operands: Operands) -> torch.Tensor:
+    """The gradient of the bias from that of every pair, or of its table from those of every batch row and head."""
+    like = _bias_of(operands)
+    if isinstance(operands.bias, Relative):
+        gradient = gradient[:, :, 0].sum(0)
+    return gradient.sum_to_size(like.shape).to(like.dtype)
+
+
 def _dense(x: torch.Tensor) -> torch.Tensor:
     """The tensor with a dense last axis."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
-    """A gradient of x in float32 at least, in memory (batch, rows, heads, dim) as the fused operations return theirs."""
+    """Room for a gradient of x in float32 at least, laid out as fused operations return it: (batch, rows, heads, dim)."""
     batch, heads, rows, dim = x.shape
     return torch.empty(batch, rows, heads, dim, dtype=_wide(x), device="cpu").transpose(1, 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,13 +58,22 @@ class CTensor(Structure):
         self.data = x.data_ptr()
 
 
+class CBias(Structure):
+    """rg_bias."""
+
+    _fields_ = [
+        ("data", c_void_p), ("at", c_void_p), ("head", c_int64), ("row", c_int64), ("key", c_int64), ("size", c_int64),
+    ]  # fmt: skip
+
+
 class CCall(Structure):
     """rg_call."""
 
     _fields_ = [
         ("batch", c_int32), ("heads", c_int32), ("kv_heads", c_int32), ("q_len", c_int32), ("head_dim", c_int32),
         ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("scale", c_double),
-        ("softcap", c_double), ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
+        ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
+        ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
         ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
         ("log_sum_exp", c_void_p),
     ]  # fmt: skip
@@ -73,7 +82,15 @@ class CCall(Structure):
 class CGradients(Structure):
     """rg_gradients."""
 
-    _fields_ = [("dout", CTensor), ("dlog_sum_exp", c_void_p), ("dq", CTensor), ("dk", CTensor), ("dv", CTensor)]
+    _fields_ = [
+        ("dout", CTensor),
+        ("dlog_sum_exp", c_void_p),
+        ("dq", CTensor),
+        ("dk", CTensor),
+        ("dv", CTensor),
+        ("dbias", CTensor),
+        ("dtable", CTensor),
+    ]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ struct KeySums {  // gradients of the keys first <= key < end from one part of t
   long first, end;
   real *dk, *dv;
   int k_width, v_width;
+  real *table;  // gradient of a bias by distance, for each head of the group; NULL: none
 };
 
 struct BackwardRoom {
@@ -65,24 +66,55 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *
   }
 }
 
-// Scores become weights P, and `slope` = dP becomes dS.
-static inline void differentiate_row(const rg_call &c, real *score, real *slope, real log2_sum, real delta) {
-  const vf less = all(log2_sum), mean = all(delta);
+// Of one row and a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
+// as a bias sees it, before the derivative of the softcap.
+static inline void differentiate_row(const BackWork &b, int r, long key, const Dropout &dropout, real *score, real *slope,
+                                     real log2_sum, real delta, real *plain) {
+  const rg_call &c = b.w.c;
+  const uint64_t state = c.dropout > 0 ? Dropout::row_state(c, b.w.batch, b.w.head, b.row_of(r)) : 0;
   for (int v = 0; v < NV; v++) {
-    vf s = load(score + v * W), bent = all(1);
-    if (c.softcap > 0) {  // masked scores stay -inf
-      const vf t = tanh(s * all((real)(1 / c.softcap)));
-      bent = all(1) - t * t;
-      s = s == all(-INF) ? s : t * all((real)c.softcap * LOG2E);
+    const vf weight = exp2(load(score + v * W) - all(log2_sum));
+    vf dp = load(slope + v * W), kept = weight;
+    if (c.dropout > 0) {
+      dp = dropout.kept(dp, state, key + v * W) * all(dropout.factor);
+      kept = dropout.kept(weight, state, key + v * W) * all(dropout.factor);
     }
-    const vf weight = exp2(s - less);
-    store(score + v * W, weight);
-    store(slope + v * W, weight * (load(slope + v * W) - mean) * bent);
+    const vf ds = weight * (dp - all(delta));
+    if (plain) store(plain + v * W, ds);
+    store(score + v * W, kept);
+    store(slope + v * W, ds);
   }
 }
 
-static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int p, BackwardRoom &room, const real *delta,
-                               const real *log2_sum) {
+// Scores as the forward pass bends them; `bent` gets the derivative of the softcap.
+static inline void bend_row(const BackWork &b, int r, long key, real *score, real *bent) {
+  const rg_call &c = b.w.c;
+  if (c.softcap > 0) {
+    for (int j = 0; j < NR; j += W) {
+      const vf t = tanh(load(score + j) * all((real)(1 / c.softcap)));
+      store(bent + j, all(1) - t * t);
+      store(score + j, t * all((real)c.softcap * LOG2E));
+    }
+  }
+  if (c.bias.data) Bias(c, b.w.batch, b.w.head, b.row_of(r)).add(key, score, NR);
+}
+
+// Add a panel's dS of one row to the gradient of the bias.
+static inline void add_to_bias(const BackWork &b, int r, long key, const real *plain, KeySums &sums) {
+  const rg_call &c = b.w.c;
+  const long begin = std::max<long>(0, c.first_key - key), end = std::min<long>(NR, (long)c.first_key + c.keys - key);
+  const int row = b.row_of(r);
+  real *into = nullptr;
+  if (sums.table)
+    into = sums.table + (b.w.head % b.w.group()) * b.g.dtable.head + c.bias.at[b.w.batch] - row;
+  else
+    into = numbers_at<real>(b.g.dbias, b.w.batch, b.w.head, row);
+  into += key - c.first_key;
+  for (long j = begin; j < end; j++) into[j] += plain[j];
+}
+
+static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int p, long key, BackwardRoom &room,
+                               const real *delta, const real *log2_sum, KeySums &sums) {
   const rg_call &c = b.w.c;
   const int m = b.w.stack.tile_rows(t), r0 = t * MR;
   real *s = room.scores + (long)r0 * LDS + p * NR, *x = room.slopes + (long)r0 * LDS + p * NR;
@@ -91,11 +123,18 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
       std::memset(s + i * LDS, 0, NR * sizeof(real)), std::memset(x + i * LDS, 0, NR * sizeof(real));
     return;
   }
+  const Dropout dropout(c);
+  const bool learns = b.g.dbias.data || b.g.dtable.data;
+  real bent[NR], plain[NR];
   score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, s);
   score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, room.v_panel, x);
-  for (int i = 0; i < m; i++) {
-    if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s + i * LDS - p * NR);
-    differentiate_row(c, s + i * LDS, x + i * LDS, log2_sum[r0 + i], delta[r0 + i]);
+  for (int i = 0; i < m; i++, s += LDS, x += LDS) {
+    if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, bent);
+    if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);
+    differentiate_row(b, r0 + i, key, dropout, s, x, log2_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
+    if (learns) add_to_bias(b, r0 + i, key, plain, sums);
+    if (c.softcap > 0)
+      for (int j = 0; j < NR; j += W) store(x + j, load(x + j) * load(bent + j));
   }
 }
 
@@ -132,7 +171,7 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
     transpose(k, row, NR, b.w.c.head_dim, room.k_panel);
     for (int j = 0; j < NR; j++)
       read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
-    for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, room, delta, log2_sum);
+    for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, log2_sum, sums);
     add_to_keys(b, panels[p], p, t0, t1, room, sums);
   }
   for (int n = 0; n < room.k_width; n += NR)

@@ -61,6 +61,17 @@ bool fits(const rg_tensor &x, int64_t batch, int64_t heads, int64_t rows, int64_
   return true;
 }
 
+bool fits(const rg_bias &x, const rg_call &c) {
+  if (!x.at || x.size < 1 || (x.key != 0 && x.key != 1) || x.head < 0 || x.row < -1) return false;
+  const int64_t most = INT64_C(1) << 40;
+  if (x.head > most || x.row > most) return false;
+  const int64_t rows = x.row * (c.q_len - 1), last = x.key * (c.keys - 1) + x.head * (c.heads - 1);
+  for (int b = 0; b < c.batch; b++)
+    if (x.at[b] < 0 || x.at[b] > x.size || x.at[b] + (rows < 0 ? rows : 0) < 0 || x.at[b] + last + (rows > 0 ? rows : 0) >= x.size)
+      return false;
+  return true;
+}
+
 int check_runs(const rg_schedule &s, const int32_t *block, int64_t first_key, int64_t end_key) {
   const int64_t rows = (int64_t)block[1] - block[0];
   int64_t before = first_key;
@@ -120,7 +131,8 @@ int check(const rg_call *call) {
   if (!fits(c.out, c.batch, c.heads, c.q_len, c.v_dim, floats)) return RG_BAD_TENSOR;
   if (c.k.type == RG_INT8 && !fits(c.k_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
   if (c.v.type == RG_INT8 && !fits(c.v_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
-  return RG_OK;
+  if (!(c.dropout >= 0 && c.dropout <= 1) || (c.dropout > 0 && !c.start)) return RG_BAD_OPTIONS;
+  return c.bias.data && !fits(c.bias, c) ? RG_BAD_TENSOR : RG_OK;
 }
 
 int check_gradients(const rg_call &c, const rg_gradients *g) {
@@ -130,7 +142,14 @@ int check_gradients(const rg_call &c, const rg_gradients *g) {
                      fits(g->dq, c.batch, c.heads, c.q_len, c.head_dim, wide) &&
                      fits(g->dk, c.batch, c.kv_heads, c.keys, c.head_dim, wide) &&
                      fits(g->dv, c.batch, c.kv_heads, c.keys, c.v_dim, wide);
-  return sound ? RG_OK : RG_BAD_TENSOR;
+  if (!sound) return RG_BAD_TENSOR;
+  if (g->dbias.data && (!c.bias.data || !fits(g->dbias, c.batch, c.heads, c.q_len, c.keys, wide))) return RG_BAD_TENSOR;
+  if (!g->dtable.data) return RG_OK;
+  if (!c.bias.data || c.bias.row != -1 || c.bias.key != 1) return RG_BAD_OPTIONS;
+  const int64_t width = g->dtable.head;  // tables of the heads of a batch row follow each other
+  for (int b = 0; b < c.batch; b++)
+    if (c.bias.at[b] + c.keys > width || c.bias.at[b] - c.q_len + 1 < 0) return RG_BAD_TENSOR;
+  return fits(g->dtable, c.batch, c.heads, 1, width, wide) ? RG_OK : RG_BAD_TENSOR;
 }
 }  // namespace
 

@@ -72,11 +72,6 @@ static void read_queries(const Work &w, real *q, int padded, real factor) {
 // Queries are multiplied by it, so that scores come out as powers of 2, or as they are where a softcap bends them first.
 static real query_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
 
-static inline void cap_row(const rg_call &c, real *s, int begin, int end) {
-  const vf into = all((real)(1 / c.softcap)), out_of = all((real)c.softcap * LOG2E);
-  for (int j = begin; j < end; j += W) store(s + j, tanh(load(s + j) * into) * out_of);
-}
-
 static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
   const Vectors keys = w.keys();
   const int d = w.c.head_dim;
@@ -115,13 +110,21 @@ static inline real weigh(real *s, int begin, int end, real highest) {
   return sum(z);
 }
 
-static void weigh_tile(const Work &w, const Tiles &tiles, int t, real *scores, Sums &sums) {
+// Weights that dropout drops become 0; `scores` begin at the panel with the key `key`.
+static void drop_row(const Work &w, int r, const Dropout &dropout, long key, real *scores, int n) {
+  const uint64_t row = Dropout::row_state(w.c, w.batch, w.head_of(r), w.row_of(r));
+  for (int j = 0; j < n; j += W) store(scores + j, dropout.kept(load(scores + j), row, key + j));
+}
+
+static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums) {
   const int p0 = tiles.first[t], p1 = tiles.end[t], begin = p0 * NR, end = p1 * NR;
+  const Dropout dropout(w.c);
   bool masked = false;
   for (int p = p0; p < p1; p++) masked |= tiles.state[t][p] != FULL;
   for (int r = t * MR; r < t * MR + w.stack.tile_rows(t); r++) {
     real *s = scores + (long)r * LDS;
     if (w.c.softcap > 0) cap_row(w.c, s, begin, end);
+    if (w.c.bias.data) Bias(w.c, w.batch, w.head_of(r), w.row_of(r)).add(chunk_key + begin, s + begin, end - begin);
     if (masked) mask_row(tiles, t, r, p0, p1, s);
     vf most[NV];
     for (int v = 0; v < NV; v++) most[v] = load(s + begin + v * W);
@@ -134,6 +137,7 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, real *scores, S
       sums.scale(r, by);
     }
     sums.total[r] += weigh(s, begin, end, sums.highest[r]);
+    if (w.c.dropout > 0) drop_row(w, r, dropout, chunk_key + begin, s + begin, end - begin);
   }
 }
 
@@ -174,18 +178,19 @@ static void sum_keys(const Work &w, Walk &walk, long until, ForwardRoom &room, S
     tiles.lay(w.s, w.stack, panels);
     score_chunk(w, tiles, panels, room);
     for (int t = 0; t < w.stack.tiles(); t++)
-      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, room.scores, sums);
+      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, chunk_key, room.scores, sums);
     add_values(w, tiles, chunk_key, room, sums);
   }
 }
 
 static void finish(const Work &w, Sums &sums) {
+  const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
   for (int r = 0; r < w.stack.rows; r++) {
     const real total = sums.total[r];
     if (total == 0) sums.scale(r, 0), std::memset(sums.row(r), 0, sums.width * sizeof(real));
     ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
     write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r),
-              total == 0 ? 0 : 1 / total);
+              total == 0 ? 0 : factor / total);
   }
 }
 

@@ -22,6 +22,7 @@ namespace {
 #include "products.h"
 #include "packing.h"
 #include "panels.h"
+#include "options.h"
 #include "forward.h"
 #include "backward.h"
 #include "tasks.h"

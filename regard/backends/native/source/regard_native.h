@@ -47,11 +47,24 @@ typedef struct {
   int32_t type;
 } rg_tensor;
 
+// What is added to scores, float64 if q is, else float32: the number of (batch row b, head h, row i, key j) stands at
+// at[b] + h * head + i * row + (j - first_key) * key. In a table by distance `row` is -1 and `key` is 1.
+typedef struct {
+  const void *data;               // NULL: nothing is added
+  const int64_t *at;              // [batch]
+  int64_t head, row, key;
+  int64_t size;                   // numbers that may be read from data on
+} rg_bias;
+
 typedef struct {
   int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
   int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
   int32_t threads;
   double scale, softcap;          // softcap 0: none
+  double dropout;                 // share of the weights that are dropped, by the law in dropout.py
+  uint64_t dropout_seed;
+  const int64_t *start;           // [batch]: positions of the first queries; read where dropout is above 0
+  rg_bias bias;
   int32_t schedules;
   const rg_schedule *schedule;    // [schedules]
   const int32_t *schedule_of;     // [batch][heads]: which schedule; NULL: the first for all
@@ -64,6 +77,8 @@ typedef struct {                  // gradients: dq, dk, dv in float64 if q is, e
   rg_tensor dout;
   const void *dlog_sum_exp;       // like log_sum_exp, or NULL
   rg_tensor dq, dk, dv;
+  rg_tensor dbias;                // (batch, heads, q_len, keys), filled with zeros; data NULL: not wanted
+  rg_tensor dtable;               // (batch, heads, 1, size of a row of the table) for a table by distance, likewise
 } rg_gradients;
 
 int32_t rg_version(void);

@@ -157,7 +157,7 @@ static bool list_parts(const rg_call &c, List<Part> &parts) {
       const long steps = each_step(c, batch, kv, 0, 0, [](int, Block, int) {});
       const long count = std::max(1L, std::min(each, steps / PART_STEPS));
       for (long i = 0; i < count; i++) {
-        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width}};
+        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}};
         each_step(c, batch, kv, part.from, part.to, [&](int h, Block b, int) {
           if (b.run == b.run_end) return;
           const rg_schedule &s = schedule_of(c, batch, h);
@@ -176,10 +176,12 @@ static bool list_parts(const rg_call &c, List<Part> &parts) {
 static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
   KeySums &sums = part.sums;
   const long keys = std::max(0L, sums.end - sums.first);
-  sums.dk = (real *)std::calloc(keys * (sums.k_width + sums.v_width) + 16, sizeof(real));
+  const long numbers = keys * (sums.k_width + sums.v_width), table = g.dtable.data ? g.dtable.head * (c.heads / c.kv_heads) : 0;
+  sums.dk = (real *)std::calloc(numbers + table + 16, sizeof(real));
   Workspace &own = workspace();
   if (!sums.dk || !own.reserve(sizeof(real) * BackwardRoom::numbers(c) + 1024)) return false;
   sums.dv = sums.dk + keys * sums.k_width;
+  if (table) sums.table = sums.dk + numbers;
   BackwardRoom room(own, c);
   each_step(c, part.batch, part.kv_head, part.from, part.to, [&](int h, Block b, int at) {
     const int rows = std::min(BACK_ROWS, b.rows() - at);
@@ -207,6 +209,13 @@ static void add_parts(const rg_call &c, const rg_gradients &g, const Part *part,
     }
 }
 
+static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
+  const int group = c.heads / c.kv_heads;
+  real *into = numbers_at<real>(g.dtable, part->batch, (long)part->kv_head * group, 0);
+  for (long i = 0; i < count; i++)
+    for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
+}
+
 static int backward_all(const rg_call &c, const rg_gradients &g) {
   List<Part> parts;
   if (!list_parts(c, parts)) return RG_NO_MEMORY;
@@ -218,6 +227,7 @@ static int backward_all(const rg_call &c, const rg_gradients &g) {
       next++;
     if (!failed && !workspace().reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) failed = 1;
     if (!failed) add_parts(c, g, parts.items + i, next - i);
+    if (!failed && g.dtable.data) add_tables(c, g, parts.items + i, next - i);
   }
   for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
   return failed ? RG_NO_MEMORY : RG_OK;
