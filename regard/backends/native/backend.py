@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.backends.native.kernel import Kernel, keeps
+from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import Library, load
 from regard.backends.native.lowering import ROWS, bounds_of_band
 from regard.backends.schedule import Schedule, strict_refusal
@@ -35,7 +35,7 @@ class Native:
         pairs, estimated = _pairs(problem, library)
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
-        kernel = Kernel(library, problem, keeps(problem))
+        kernel = Kernel(library, problem)
         return Offer(with_statistics(_cost(problem, pairs, estimated), problem), kernel.run, takes_stored=True)
 
 
@@ -100,8 +100,9 @@ def _pairs_of_band(band: Band, start: int, problem: Problem, keys: range, librar
     first, last = torch.arange(0, problem.q_len, rows), torch.arange(rows - 1, problem.q_len + rows - 1, rows)
     last = last.clamp(max=problem.q_len - 1)
     low, high = lo[first].long(), hi[last].long()
-    panels = torch.where(high > low, (high + width - 1) // width - low // width, 0)
-    return int((panels * (last - first + 1)).sum()) * width
+    begin = (low // width * width).clamp(min=keys.start)
+    end = ((high + width - 1) // width * width).clamp(max=keys.stop)
+    return int((torch.where(high > low, end - begin, 0) * (last - first + 1)).sum())
 
 
 def _pairs_of_schedule(schedule: Schedule, problem: Problem) -> tuple[int, bool]:

@@ -50,13 +50,6 @@ class CTensor(Structure):
         ("type", c_int32),
     ]  # fmt: skip
 
-    def describe(self, x: torch.Tensor) -> None:
-        """Write strides, size and dtype of a tensor (batch, heads, rows, dim) whose last axis is dense."""
-        self.batch, self.head, self.row, _ = x.stride()
-        self.size = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
-        self.type = TYPES[x.dtype]
-        self.data = x.data_ptr()
-
 
 class CBias(Structure):
     """rg_bias."""
@@ -105,22 +98,23 @@ class Library:
         """Rows and keys of the pairs that are computed together."""
         return (12, 32) if self.instructions == "AVX-512" else (6, 16)
 
-    def forward(self, call: CCall) -> None:
-        """Compute output and log-sum-exp.
+    def forward(self, call: Any) -> None:
+        """Compute the output, and the log-sum-exp if there is memory for it; `call` is the address of a CCall.
 
         Raises:
             RegardError: the call does not fit the interface; nothing was written then.
         """
-        _check(self.handle.rg_forward(ctypes.byref(call)))
+        if code := self.handle.rg_forward(call):
+            raise _refusal(code)
 
-    def backward(self, call: CCall, gradients: CGradients) -> None:
-        """Compute the gradients of q, k and v; raises like `forward`."""
-        _check(self.handle.rg_backward(ctypes.byref(call), ctypes.byref(gradients)))
+    def backward(self, call: Any, gradients: CGradients) -> None:
+        """Compute the gradients; raises like `forward`."""
+        if code := self.handle.rg_backward(call, ctypes.byref(gradients)):
+            raise _refusal(code)
 
 
-def _check(code: int) -> None:
-    if code:
-        raise RegardError(f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend")
+def _refusal(code: int) -> RegardError:
+    return RegardError(f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend")
 
 
 @cache
@@ -150,19 +144,3 @@ def load(path: Path = LIBRARY) -> Library | str:
     if (found := handle.rg_instructions()) not in names:
         return "this processor has neither AVX2 nor AVX-512"
     return Library(handle, names[found])
-
-
-_forked = False
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def threads() -> int:
-    """How many threads a call may use: PyTorch's setting, and one in a forked process, where OpenMP's pool is gone."""
-    return 1 if _forked else torch.get_num_threads()

@@ -2,6 +2,8 @@
 // This file is compiled without vector instructions.
 #include "regard_native.h"
 
+#include <pthread.h>
+
 #include <cstddef>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -42,6 +44,18 @@ int chosen = -1;
 int instructions() {
   if (chosen < 0) chosen = supported();
   return chosen;
+}
+
+// In a forked process the threads of OpenMP's pool do not exist, and waiting for them would never end.
+bool forked = false;
+__attribute__((constructor)) void watch_forks() {
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+}
+
+rg_call alone(const rg_call &c) {
+  rg_call own = c;
+  if (forked) own.threads = 1;
+  return own;
 }
 
 // ---- checks
@@ -118,7 +132,7 @@ int check(const rg_call *call) {
     if (size < 1) return RG_BAD_SIZES;
   if (c.heads % c.kv_heads || c.first_key < 0 || (int64_t)c.first_key + c.keys > INT32_MAX - RG_SPAN) return RG_BAD_SIZES;
   if (c.head_dim > 1 << 16 || c.v_dim > 1 << 16) return RG_BAD_SIZES;
-  if (c.threads < 1 || c.schedules < 1 || !c.schedule || !c.log_sum_exp) return RG_BAD_OPTIONS;
+  if (c.threads < 1 || c.schedules < 1 || !c.schedule) return RG_BAD_OPTIONS;
   for (int s = 0; s < c.schedules; s++)
     if (int wrong = check_schedule(c.schedule[s], c)) return wrong;
   if (c.schedule_of)
@@ -136,7 +150,7 @@ int check(const rg_call *call) {
 }
 
 int check_gradients(const rg_call &c, const rg_gradients *g) {
-  if (!g) return RG_BAD_OPTIONS;
+  if (!g || !c.log_sum_exp) return RG_BAD_OPTIONS;
   const int floats = float_types(c), wide = c.q.type == RG_FLOAT64 ? floats : 1 << RG_FLOAT32;
   const bool sound = fits(g->dout, c.batch, c.heads, c.q_len, c.v_dim, floats) &&
                      fits(g->dq, c.batch, c.heads, c.q_len, c.head_dim, wide) &&
@@ -168,13 +182,15 @@ PUBLIC int32_t rg_use_instructions(int32_t wanted) {
 }
 PUBLIC int32_t rg_forward(const rg_call *c) {
   if (int wrong = check(c)) return wrong;
-  if (c->q.type == RG_FLOAT64) return wide::forward(c);
-  return instructions() == AVX512 ? avx512::forward(c) : avx2::forward(c);
+  const rg_call own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::forward(&own);
+  return instructions() == AVX512 ? avx512::forward(&own) : avx2::forward(&own);
 }
 PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
   if (int wrong = check(c)) return wrong;
   if (int wrong = check_gradients(*c, g)) return wrong;
-  if (c->q.type == RG_FLOAT64) return wide::backward(c, g);
-  return instructions() == AVX512 ? avx512::backward(c, g) : avx2::backward(c, g);
+  const rg_call own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::backward(&own, g);
+  return instructions() == AVX512 ? avx512::backward(&own, g) : avx2::backward(&own, g);
 }
 }

@@ -188,7 +188,8 @@ static void finish(const Work &w, Sums &sums) {
   for (int r = 0; r < w.stack.rows; r++) {
     const real total = sums.total[r];
     if (total == 0) sums.scale(r, 0), std::memset(sums.row(r), 0, sums.width * sizeof(real));
-    ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
+    if (w.c.log_sum_exp)
+      ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
     write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r),
               total == 0 ? 0 : factor / total);
   }

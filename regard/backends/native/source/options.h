@@ -14,17 +14,24 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
     row = (const real *)c.bias.data + c.bias.at[batch] + head * c.bias.head + q * c.bias.row;
   }
 
-  // Add it to n scores, a multiple of W, of the keys from `at` on; lanes of keys that do not exist are left alone.
+  // Add it to n scores, a multiple of W, of the keys from `at` on; lanes of keys that do not exist are left alone. A bias
+  // of -inf masks the pair, whatever its score is.
   void add(long at, real *s, int n) const {
     const long skip = at - first_key;
     if (key == 0) {
-      for (int j = 0; j < n; j += W) store(s + j, load(s + j) + all(row[0] * LOG2E));
+      for (int j = 0; j < n; j += W) store(s + j, sum(load(s + j), all(row[0])));
     } else if (skip >= 0 && skip + n <= keys) {
-      for (int j = 0; j < n; j += W) store(s + j, madd(load(row + skip + j), all(LOG2E), load(s + j)));
+      for (int j = 0; j < n; j += W) store(s + j, sum(load(s + j), load(row + skip + j)));
     } else {
       for (long j = std::max(0L, -skip); j < std::min<long>(n, keys - skip); j++)
-        s[j] = std::fma(row[skip + j], LOG2E, s[j]);
+        s[j] = sum(all(s[j]), all(row[skip + j]))[0];
     }
+  }
+
+ private:
+  static vf sum(vf score, vf bias) {
+    const vf found = madd(bias, all(LOG2E), score);
+    return bias == all(-INF) ? bias : found;
   }
 };
 

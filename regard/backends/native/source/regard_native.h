@@ -70,7 +70,8 @@ typedef struct {
   const int32_t *schedule_of;     // [batch][heads]: which schedule; NULL: the first for all
   rg_tensor q, k, v, out;         // out: the result, in its own type
   rg_tensor k_scale, v_scale;     // one number for each int8 key and value; data NULL otherwise
-  void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row
+  void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row.
+                                  // NULL: not wanted; the backward pass reads it
 } rg_call;
 
 typedef struct {                  // gradients: dq, dk, dv in float64 if q is, else in float32
