@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.backends.native.kernel import Kernel
-from regard.backends.native.library import Library, load
+from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, bounds_of_band
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.statistics.second_pass import with_statistics
@@ -17,7 +17,9 @@ from regard.patterns.survey import Budget, SpentError
 
 # Time of a floating-point operation relative to the fused operation's, and of one call relative to `Cost.calls`.
 PAIR = 0.85
+COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
+MOST_KEYS = 2**31 - 1 - SPAN
 WIDE = 2.0  # of float64, relative to the fused operation in float64
 
 
@@ -48,6 +50,8 @@ def _reason_against(problem: Problem) -> str | None:
         return f"it computes dot products, not {problem.mechanism}"
     if problem.empty:
         return "there is nothing to compute"
+    if max(problem.q_len, problem.k_len) > MOST_KEYS:
+        return f"it counts keys in 32 bits, and there are {max(problem.q_len, problem.k_len)}"
     if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != (
         problem.batch,
         problem.heads,
@@ -80,7 +84,8 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
             own = own.for_head(head) if heads > 1 else own
             if (band := own.band()) is not None:
                 start = problem.k_len - problem.q_len if problem.q_start is PER_ROW else problem.q_start
-                total += _pairs_of_band(band, start, problem, keys, library)
+                count, guess = _pairs_of_band(band, start, problem, keys, library)
+                total, estimated = total + count, estimated or guess
                 continue
             if problem.q_start is PER_ROW:
                 total, estimated = total + problem.q_len * len(keys), True
@@ -91,18 +96,23 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     return total * problem.batch * problem.heads // (rows * heads), estimated
 
 
-def _pairs_of_band(band: Band, start: int, problem: Problem, keys: range, library: Library) -> int:
-    """A tile is computed from the panel of its first key to the panel of its last."""
+def _pairs_of_band(band: Band, start: int, problem: Problem, keys: range, library: Library) -> tuple[int, bool]:
+    """A tile is computed from the panel of its first key to the panel of its last; also whether this is an estimate."""
     rows, width = library.tile
+    q_len = problem.q_len
     if band.start is not None or band.stop is not None:
         keys = range(max(keys.start, band.start or 0), max(keys.start, min(keys.stop, band.stop or keys.stop)))
-    lo, hi = bounds_of_band(band, start, problem.q_len, keys)
-    first, last = torch.arange(0, problem.q_len, rows), torch.arange(rows - 1, problem.q_len + rows - 1, rows)
-    last = last.clamp(max=problem.q_len - 1)
+    if problem.outlined and q_len > COUNTED:
+        open_ends = (band.left is None) + (band.right is None)
+        edges = q_len * (2 - open_ends) * (rows + width) // 2
+        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), True
+    lo, hi = bounds_of_band(band, start, q_len, keys)
+    first = torch.arange(0, q_len, rows, device="cpu")
+    last = (first + rows - 1).clamp(max=q_len - 1)
     low, high = lo[first].long(), hi[last].long()
     begin = (low // width * width).clamp(min=keys.start)
     end = ((high + width - 1) // width * width).clamp(max=keys.stop)
-    return int((torch.where(high > low, end - begin, 0) * (last - first + 1)).sum())
+    return int((torch.where(high > low, end - begin, 0) * (last - first + 1)).sum()), False
 
 
 def _pairs_of_schedule(schedule: Schedule, problem: Problem) -> tuple[int, bool]:
