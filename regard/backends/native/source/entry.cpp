@@ -175,6 +175,10 @@ int check_gradients(const rg_call &c, const rg_gradients *g) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
+PUBLIC void rg_sizes(int32_t sizes[5]) {
+  sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
+  sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients);
+}
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {
   const int most = supported();
