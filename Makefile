@@ -2,24 +2,28 @@
 PYTHON ?= python3
 READY := .venv/ready
 BIN := .venv/bin
+# The kernel of the native backend, compiled again when its sources change; without a compiler PyTorch computes alone.
+SOURCES := regard/backends/native
+NATIVE := $(SOURCES)/libregard_native.digest
+BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
 .PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures bench clean
 
-demo: $(READY)                ## train a translator here, score it, and show what it attended to
+demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
 
-test: $(READY)                ## the test suite and the examples in the documentation
+test: $(BUILT)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2
 
-test-long: $(READY)           ## the tests that take minutes
+test-long: $(BUILT)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
 	$(BIN)/pytest -m gpu
 
-test-machines: $(READY)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
+test-machines: $(BUILT)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
 	$(BIN)/python tests/machines.py
 
 # Every dependency as old as pyproject.toml allows. FLOORS says where PyTorch comes from, or what else uv should hear.
@@ -33,7 +37,7 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 # The arithmetic also without the vector instructions of this processor; the suite comes last.
 ELSEWHERE := tests/contracts tests/backends tests/caches
 
-check: $(READY)               ## what CI runs: format, lint, types, tests
+check: $(BUILT)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard
@@ -52,7 +56,7 @@ docs: $(READY)                ## the site, in site/: no network is needed to rea
 figures: $(READY)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
 	$(BIN)/python -m docs.making
 
-bench: $(READY)               ## measurements that take minutes; results are committed as reports
+bench: $(BUILT)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
@@ -74,5 +78,8 @@ $(READY): pyproject.toml constraints.txt
 	|| $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
+	$(BIN)/python $(SOURCES)/build.py || true
+
 clean:
-	rm -rf .venv .venv-floors runs site .pytest_cache .ruff_cache
+	rm -rf $(SOURCES)/libregard_native.* .venv .venv-floors runs site .pytest_cache .ruff_cache

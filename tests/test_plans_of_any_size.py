@@ -74,7 +74,7 @@ def test_an_estimate_is_near_the_exact_cost(monkeypatch, text):
     problem = outlined(6000, text.replace("BLOCK", "64"))
     exact = replace(problem, outlined=False)
     monkeypatch.setattr(problems, "LOOKS", 0)
-    for name in ("fused", "tiled", "streamed"):
+    for name in ("native", "fused", "tiled", "streamed"):
         true, about = BACKENDS[name].assess(exact), BACKENDS[name].assess(problem)
         assert isinstance(true, Offer) == isinstance(about, Offer)
         if isinstance(true, Offer) and isinstance(about, Offer):

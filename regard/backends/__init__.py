@@ -10,6 +10,7 @@ from regard.backends.fused import Fused
 from regard.backends.linear import Linear
 from regard.backends.linformer import Projected
 from regard.backends.lsh import Hashed
+from regard.backends.native import Native
 from regard.backends.reference import Reference
 from regard.backends.streamed import Streamed
 from regard.backends.tiled import Tiled
@@ -18,6 +19,7 @@ from regard.core.backend import Backend
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
+        Native(),
         Decode(),
         Fused(),
         Tiled(),

@@ -33,8 +33,8 @@ class Calls(Protocol):
         """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
         ...
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The gradients of q, k and v."""
+    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+        """The gradients of q, k and v, and of the bias or its table if calls of this kind give it one."""
         ...
 
 
@@ -71,12 +71,12 @@ class _Composed(torch.autograd.Function):
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
             saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grads[1])
-            dq, dk, dv = calls.backward(operands, saved)
-            return dv, dq, dk, None, None, None
+            dq, dk, dv, *of_bias = calls.backward(operands, saved)
+            return dv, dq, dk, of_bias[0] if of_bias else None, None, None
 
         inputs = v, q, k, bias, None, None
-        dv, dq, dk, *_ = gradients(first, partial(softmax_pieces, calls.problem, operands), inputs, grads)
-        return dq, dk, dv, None, None, None
+        dv, dq, dk, dbias, *_ = gradients(first, partial(softmax_pieces, calls.problem, operands), inputs, grads)
+        return dq, dk, dv, dbias, None, None
 
 
 class KeptMasks:

@@ -338,7 +338,9 @@ class _Flattening:
         """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""
         if run.kind == Kind.WHOLE:
             return run.kind, None
-        allowed = self.answers.allowed(rows, run.keys)  # (rows, keys)
+        allowed = self.answers.allowed(rows, run.keys)
+        if allowed.dim() == 4:  # of one batch row and head
+            allowed = allowed[0, 0]  # (rows, keys)
         count, first = allowed.sum(-1), allowed.int().argmax(-1)
         ends = torch.where(count > 0, allowed.shape[1] - allowed.flip(-1).int().argmax(-1), 0)
         if torch.equal(torch.where(count > 0, ends - first, 0), count):

@@ -148,8 +148,8 @@ def plan_attention(
 
     >>> x = torch.randn(1, 2, 64, 8)
     >>> plan = plan_attention(x, x, x, pattern="causal")
-    >>> plan.backend
-    'fused'
+    >>> plan.backend in ("native", "fused")  # fused where no native kernel is built
+    True
     """
     refuse_keywords("plan_attention", options, OPTIONS, OF_CALLS)
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)

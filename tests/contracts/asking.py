@@ -7,13 +7,16 @@ from typing import Any
 import torch
 
 from regard.backends import BACKENDS
+from regard.backends.native.library import load
 from regard.core.backend import Offer
 from regard.core.call import make_problem
 from regard.core.plan import AttentionDetail, make_plan
 from regard.core.result import checked_wants
 
 OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py
-HERE = [name for name in BACKENDS if name not in ("flex", *OTHERS)]  # flex computes on cuda alone
+# flex computes on cuda alone, native where its library is built
+ELSEWHERE = ("flex", "native") if isinstance(load(), str) else ("flex",)
+HERE = [name for name in BACKENDS if name not in (*ELSEWHERE, *OTHERS)]
 PLAIN = [name for name in HERE if name != "tiled"]  # they compute patterns with nothing to skip
 LEARNING = [name for name in HERE if name != "decode"]  # they have gradients
 

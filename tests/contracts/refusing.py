@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
+from regard.backends.native.library import load
 from regard.bias import Bias
 
 if TYPE_CHECKING:
     from comparing import Cell
 
+NATIVE = load()  # the library, or the reason why there is none
 Rules = tuple[tuple[str, Callable[["Cell"], bool]], ...]
 
 
@@ -54,6 +57,7 @@ DOCUMENTED: dict[str, Rules] = {
         ("every query may look at every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
         ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
     ),
+    "native": ((re.escape(NATIVE), lambda cell: True),) if isinstance(NATIVE, str) else (),
     "streamed": (),
     "reference": (),
     "linear": (("it computes linear attention by feature maps", lambda cell: True),),

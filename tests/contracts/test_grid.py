@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
-from asking import OTHERS
+from asking import ELSEWHERE, OTHERS
 from cell_options import OPTIONS
 from cell_patterns import PATTERNS
 from cells import DTYPES, HEADS, LENGTHS
@@ -22,7 +22,6 @@ SAMPLE = sample()
 PARTS = 8
 LONG = ((67, 131), (131, 67))
 LONGER = ((300, 613), (613, 300))
-ELSEWHERE = ("flex",)  # it needs another device than this one
 FEW_QUERIES = (*ELSEWHERE, "decode")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import ask, computes
+from asking import LEARNING, ask, computes
 from cell_options import OPTIONS
 from cell_patterns import PATTERNS
 from cells import Places
@@ -23,7 +23,7 @@ from regard.backends.scores import plain
 from regard.backends.second_order import first_order_only
 from regard.testing import make_qkv
 
-BACKENDS = ("fused", "tiled", "streamed")  # reference is plain autograd, decode has no gradient
+BACKENDS = [name for name in LEARNING if name != "reference"]  # reference is plain autograd
 WANTS = (
     (), ("log_sum_exp",), ("entropy",), ("received",), ("distance",), ("weights",), (rg.top_keys(2),),
     (rg.weights_of(rows=[0, 3], heads=[3, 1]),), ("log_sum_exp", "entropy", "received"),

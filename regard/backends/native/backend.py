@@ -1,0 +1,141 @@
+"""The native backend: which problems its kernel computes, and what they cost."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.backends.native.kernel import Kernel
+from regard.backends.native.library import SPAN, Library, load
+from regard.backends.native.lowering import ROWS, bounds_of_band
+from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.statistics.second_pass import with_statistics
+from regard.core.backend import Cost, Offer, Refusal, reachable_keys
+from regard.core.problem import PER_ROW, Problem
+from regard.patterns.band import Band
+from regard.patterns.row_blocks import RowBlock
+from regard.patterns.survey import Budget, SpentError
+
+# Time of a floating-point operation relative to the fused operation's, and of one call relative to `Cost.calls`.
+PAIR = 0.85
+COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
+MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
+MOST_KEYS = 2**31 - 1 - SPAN
+WIDE = 2.0  # of float64, relative to the fused operation in float64
+
+
+class Native:
+    """Softmax over dot products in float32 by a kernel of our own, for any pattern with known positions."""
+
+    name = "native"
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        library = load()
+        if isinstance(library, str):
+            return Refusal(library)
+        if (reason := _reason_against(problem)) is not None:
+            return Refusal(reason)
+        pairs, estimated = _pairs(problem, library)
+        if (refusal := strict_refusal(problem, pairs)) is not None:
+            return refusal
+        kernel = Kernel(library, problem)
+        return Offer(with_statistics(_cost(problem, pairs, estimated), problem), kernel.run, takes_stored=True)
+
+
+def _reason_against(problem: Problem) -> str | None:
+    if problem.device != "cpu":
+        return f"it is for the CPU, and the tensors are on {problem.device}"
+    if not problem.mechanism.is_softmax:
+        return f"it computes softmax attention, not {problem.mechanism}"
+    if not problem.mechanism.is_dot_product:
+        return f"it computes dot products, not {problem.mechanism}"
+    if problem.empty:
+        return "there is nothing to compute"
+    if max(problem.q_len, problem.k_len) > MOST_KEYS:
+        return f"it counts keys in 32 bits, and there are {max(problem.q_len, problem.k_len)}"
+    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != (
+        problem.batch,
+        problem.heads,
+        *_lengths(problem),
+    ):
+        return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
+    return None
+
+
+def _lengths(problem: Problem) -> tuple[int, int]:
+    return problem.q_len, problem.k_len
+
+
+def _gradient_of_pairs(problem: Problem) -> int:
+    """Bytes of the gradient of a bias tensor, which is summed to the shape of the bias in the end."""
+    if not problem.bias_learns or not problem.bias:
+        return 0
+    return problem.pairs * (8 if problem.dtype == torch.float64 else 4)
+
+
+def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
+    """Pairs in the tiles that the kernel computes, over all batch rows and heads, and whether that is an estimate."""
+    pattern, keys = problem.pattern, reachable_keys(problem)
+    rows = problem.batch if pattern.varies_by_row else 1
+    heads = problem.heads if pattern.varies_by_head else 1
+    total, estimated = 0, False
+    for row in range(rows):
+        for head in range(heads):
+            own = pattern.for_row(row) if rows > 1 else pattern
+            own = own.for_head(head) if heads > 1 else own
+            if (band := own.band()) is not None:
+                start = problem.k_len - problem.q_len if problem.q_start is PER_ROW else problem.q_start
+                count, guess = _pairs_of_band(band, start, problem, keys, library)
+                total, estimated = total + count, estimated or guess
+                continue
+            if problem.q_start is PER_ROW:
+                total, estimated = total + problem.q_len * len(keys), True
+                continue
+            schedule = Schedule(own, problem.q_len, problem.k_len, (problem.q_start, problem.q_start), keys, ROWS)
+            count, guess = _pairs_of_schedule(schedule, problem)
+            total, estimated = total + count, estimated or guess
+    return total * problem.batch * problem.heads // (rows * heads), estimated
+
+
+def _pairs_of_band(band: Band, start: int, problem: Problem, keys: range, library: Library) -> tuple[int, bool]:
+    """A tile is computed from the panel of its first key to the panel of its last; also whether this is an estimate."""
+    rows, width = library.tile
+    q_len = problem.q_len
+    if band.start is not None or band.stop is not None:
+        keys = range(max(keys.start, band.start or 0), max(keys.start, min(keys.stop, band.stop or keys.stop)))
+    if problem.outlined and q_len > COUNTED:
+        open_ends = (band.left is None) + (band.right is None)
+        edges = q_len * (2 - open_ends) * (rows + width) // 2
+        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), True
+    lo, hi = bounds_of_band(band, start, q_len, keys)
+    first = torch.arange(0, q_len, rows, device="cpu")
+    last = (first + rows - 1).clamp(max=q_len - 1)
+    low, high = lo[first].long(), hi[last].long()
+    begin = (low // width * width).clamp(min=keys.start)
+    end = ((high + width - 1) // width * width).clamp(max=keys.stop)
+    return int((torch.where(high > low, end - begin, 0) * (last - first + 1)).sum()), False
+
+
+def _pairs_of_schedule(schedule: Schedule, problem: Problem) -> tuple[int, bool]:
+    def measure(block: RowBlock) -> tuple[float, ...]:
+        return (float(block.pairs),)
+
+    try:
+        return sum(block.pairs for block in schedule.blocks(Budget(problem.looks))), False
+    except SpentError:
+        return schedule.estimated(measure)[0], True
+
+
+def _cost(problem: Problem, pairs: int, estimated: bool) -> Cost:
+    dims = problem.head_dim + problem.v_dim
+    slower = WIDE if problem.dtype == torch.float64 else 1
+    rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
+    keys = len(reachable_keys(problem))
+    stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
+    return Cost(
+        flops=slower * PAIR * 2 * pairs * dims * (3.5 if problem.needs_grad else 1),
+        bytes=rows + stored + 2 * _gradient_of_pairs(problem),
+        peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
+        pairs=pairs,
+        calls=1,
+        estimated=estimated,
+    )

@@ -1,0 +1,119 @@
+"""Compiles the C++ sources of this folder into `libregard_native.so`, with the compiler of the system.
+
+`make .venv/ready` and `pip install` run this file where a compiler is. It imports nothing of regard, so that it works
+before anything is installed: `python regard/backends/native/build.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "source"
+LIBRARY = HERE / "libregard_native.so"
+COMPILERS = ("g++", "c++")
+# -ffp-contract=off: the kernel says itself where a product and a sum are rounded once, so that bits do not depend on
+# the compiler's choice. Calls of OpenMP are compiled in and no OpenMP library is linked: PyTorch brings one.
+COMMON = (
+    "-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden",
+    "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized",
+)  # fmt: skip
+WITHOUT_VECTORS = ("-mno-avx",)
+KERNELS = {
+    "avx2": ("-DRG_SPACE=avx2", "-DRG_WIDTH=8", "-mavx2", "-mfma", "-mf16c"),
+    "wide": ("-DRG_SPACE=wide", "-DRG_WIDTH=4", "-DRG_REAL=double", "-DRG_DOUBLE", "-mavx2", "-mfma", "-mf16c"),
+    "avx512": (
+        "-DRG_SPACE=avx512", "-DRG_WIDTH=16", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c",
+        "-mprefer-vector-width=512",
+    ),
+}  # fmt: skip
+
+
+class BuildError(Exception):
+    """The library could not be built; the message is a sentence for the person who asked for it."""
+
+
+def digest() -> str:
+    """A short hash of sources and flags. A library that carries another one was built from other sources."""
+    found = hashlib.sha256(repr((COMMON, WITHOUT_VECTORS, KERNELS)).encode())
+    for path in sorted(SOURCE.iterdir()):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def find_compiler() -> list[str]:
+    """The command of a C++ compiler: $CXX, else the first of g++ and c++.
+
+    Raises:
+        BuildError: there is none.
+    """
+    if chosen := os.environ.get("CXX"):
+        return shlex.split(chosen)
+    for name in COMPILERS:
+        if found := shutil.which(name):
+            return [found]
+    raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one named by $CXX)")
+
+
+def build(library: Path = LIBRARY, extra: tuple[str, ...] = (), link: tuple[str, ...] = ()) -> Path:
+    """Compile the library and return its path; an up-to-date file is not compiled again.
+
+    Args:
+        library: where it is written.
+        extra: more flags for the compiler.
+        link: more flags for the linker.
+
+    Raises:
+        BuildError: no compiler, or it failed; the message holds its first lines.
+    """
+    stamp = library.with_suffix(".digest")
+    name = digest()
+    if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == name:
+        return library
+    compiler = find_compiler()
+    with tempfile.TemporaryDirectory() as room:
+        objects = {
+            "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{name}"')),
+            **{space: ("kernel.cpp", flags) for space, flags in KERNELS.items()},
+        }
+        commands = [
+            [*compiler, *COMMON, *flags, *extra, "-c", str(SOURCE / source), "-o", f"{room}/{which}.o"]
+            for which, (source, flags) in objects.items()
+        ]
+        _run_all(commands)
+        made = [f"{room}/{which}.o" for which in objects]
+        static = ("-static-libstdc++", "-static-libgcc")
+        _run_all([[*compiler, "-shared", *made, *static, *extra, *link, "-o", f"{room}/library.so"]])
+        library.parent.mkdir(parents=True, exist_ok=True)
+        fresh = library.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(f"{room}/library.so", fresh)
+        fresh.replace(library)  # a process that has loaded the old file keeps it
+        stamp.write_text(name)
+    return library
+
+
+def _run_all(commands: list[list[str]]) -> None:
+    """Run the commands beside each other."""
+    try:
+        running = [subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for one in commands]
+    except OSError as reason:
+        raise BuildError(f"the compiler {commands[0][0]} could not be started: {reason}") from reason
+    outputs = [one.communicate()[0].decode(errors="replace") for one in running]
+    for one, output in zip(running, outputs, strict=True):
+        if one.returncode:
+            lines = "\n".join(output.splitlines()[:20])
+            raise BuildError(f"the compiler {commands[0][0]} failed with code {one.returncode}:\n{lines}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{build()}\n")
+    except BuildError as reason:
+        sys.exit(f"the native backend is not built, so attention is computed by PyTorch alone: {reason}")

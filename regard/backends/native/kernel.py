@@ -1,0 +1,137 @@
+"""Runs the kernel on tensors, and differentiates what it computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from regard.backends import flash
+from regard.backends.composed import compose
+from regard.backends.native.filling import FilledByThread, dense, fill_gradients, wide
+from regard.backends.native.library import Library
+from regard.backends.native.lowering import Lowered, lower
+from regard.backends.statistics.second_pass import compute_statistics
+from regard.core.backend import Operands, Relative
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+
+
+class Kernel:
+    """The kernel for one problem."""
+
+    def __init__(self, library: Library, problem: Problem) -> None:
+        self.library, self.problem = library, problem
+        self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        # Whether calls differ only in q, k and v.
+        self._plain = problem.bias is None and not problem.dropout and problem.q_start is not PER_ROW
+        self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
+        self._kept: dict[range, Lowered] = {}
+        self._local = FilledByThread(problem)
+
+    def run(self, operands: Operands) -> Result:
+        """Output and statistics."""
+        want = self.problem.want
+        q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
+        if torch.is_grad_enabled() and (
+            q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and _of_bias(bias).requires_grad)
+        ):
+            operands = operands.widened()
+            output, log_sum_exp = compose(self, operands)
+            output = output if output.dtype == q.dtype else output.to(q.dtype)
+        else:
+            output, log_sum_exp = self.compute(operands, q.dtype, bool(want))
+        if not want:
+            return Result(output)
+        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
+        if self._has_statistics:
+            wanted |= compute_statistics(self.problem, operands.widened(), log_sum_exp)
+        return Result(output, **wanted)
+
+    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp in float32 at least, which the backward pass reads."""
+        return self.compute(operands, self._wide, True)
+
+    def compute(self, operands: Operands, dtype: torch.dtype, summed: bool) -> tuple[torch.Tensor, Any]:
+        """Output in a dtype, without a graph, and if `summed` the log-sum-exp in float32 at least, else None."""
+        q, k, v = operands.q, operands.k, operands.v
+        batch, heads, q_len, _ = q.shape
+        log_sum_exp = torch.empty(batch, heads, q_len, dtype=self._wide, device="cpu") if summed else None
+        if not operands.grid.keys:  # every row is empty
+            none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
+            return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf)
+        output = torch.empty(batch, q_len, heads, self.problem.v_dim, dtype=dtype, device="cpu").transpose(1, 2)
+        filled = self._local.filled
+        layout = None
+        if self._plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
+            layout = q.stride(), k.stride(), v.stride(), q.dtype, dtype
+        if layout is not None and layout == filled.layout:  # only the addresses differ from the call before
+            for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+                into.data = x.data_ptr()
+            filled.call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
+            filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
+            kept = None
+        else:
+            kept = filled.fill(operands, self._lowered(operands), output, log_sum_exp)
+            dense_already = layout is not None and layout[0][-1] == layout[1][-1] == layout[2][-1] == 1
+            filled.layout = layout if dense_already else None
+        self.library.forward(filled.address)
+        del kept
+        return output, log_sum_exp
+
+    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+        """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
+        learning = [saved.q, saved.k, saved.v, *([_of_bias(operands.bias)] if self.problem.bias_learns else [])]
+        if not operands.grid.keys:
+            return tuple(torch.zeros_like(x) for x in learning)
+        grad, log_sum_exp, slope = dense(saved.grad), saved.log_sum_exp.contiguous(), saved.grad_log_sum_exp
+        slope = None if slope is None else slope.to(log_sum_exp.dtype).contiguous()
+        found = [_room_for(x) for x in learning[:3]]
+        of_bias = self._bias_gradient(operands)
+        filled = self._local.filled
+        filled.layout = None
+        kept = filled.fill(operands, self._lowered(operands), dense(saved.output), log_sum_exp)
+        gradients = fill_gradients(grad, slope, found, of_bias, isinstance(operands.bias, Relative))
+        self.library.backward(filled.address, gradients)
+        del kept
+        if of_bias is not None:
+            found.append(_reduced(of_bias, operands))
+        return tuple(x.to(like.dtype) for x, like in zip(found, learning, strict=True))
+
+    def _lowered(self, operands: Operands) -> Lowered:
+        keys = operands.grid.keys
+        if (found := self._kept.get(keys)) is not None:
+            return found
+        start = operands.grid.q_start
+        if isinstance(start, torch.Tensor):
+            return lower(self.problem, keys, start.tolist())
+        found = self._kept[keys] = lower(self.problem, keys, [start])
+        return found
+
+    def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
+        """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""
+        problem, bias = self.problem, operands.bias
+        if bias is None or not problem.bias_learns:
+            return None
+        last = (1, bias.table.shape[1]) if isinstance(bias, Relative) else (problem.q_len, len(operands.grid.keys))
+        return torch.zeros(problem.batch, problem.heads, *last, dtype=self._wide, device="cpu")
+
+
+def _of_bias(bias: torch.Tensor | Relative | None) -> torch.Tensor:
+    """The tensor of a bias, or its table."""
+    assert bias is not None
+    return bias.table if isinstance(bias, Relative) else bias
+
+
+def _reduced(gradient: torch.Tensor, operands: Operands) -> torch.Tensor:
+    """The gradient of the bias from that of every pair, or of its table from those of every batch row and head."""
+    if isinstance(operands.bias, Relative):
+        gradient = gradient[:, :, 0].sum(0)
+    return gradient.sum_to_size(_of_bias(operands.bias).shape)
+
+
+def _room_for(x: torch.Tensor) -> torch.Tensor:
+    """Memory for a gradient of x, laid out as fused operations return it: (batch, rows, heads, dim)."""
+    batch, heads, rows, dim = x.shape
+    return torch.empty(batch, rows, heads, dim, dtype=wide(x), device="cpu").transpose(1, 2)

@@ -1,0 +1,146 @@
+"""Loads the compiled kernel: the structs of its C interface, and why it is not used if it is not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.backends.native.build import LIBRARY, digest
+from regard.errors import RegardError
+
+VERSION = 1  # RG_VERSION in regard_native.h
+MOST_ROWS = 192  # RG_MOST_ROWS
+SPAN = 2048  # RG_SPAN
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
+SETTING = "REGARD_NATIVE"
+
+_WRONG = {
+    1: "this processor has neither AVX2 nor AVX-512",
+    2: "a size is below 1 or too large, or heads are no multiple of kv_heads",
+    3: "the row blocks of a schedule do not follow each other, or one is longer than 192 rows",
+    4: "the runs of a row block are not ascending, or leave the keys of the call",
+    5: "bounds or bits of a run lie outside their arrays",
+    6: "the strides of a tensor lead outside its memory, or its dtype is unknown",
+    7: "an array is missing, or the number of threads is below 1",
+    8: "there was not enough memory",
+}
+
+
+class CSchedule(Structure):
+    """rg_schedule."""
+
+    _fields_ = [
+        ("blocks", c_int32), ("runs", c_int32), ("bounds", c_int32), ("words", c_int32), ("origin", c_int32),
+        ("block", c_void_p), ("run", c_void_p), ("lo", c_void_p), ("hi", c_void_p), ("bits", c_void_p),
+    ]  # fmt: skip
+
+
+class CTensor(Structure):
+    """rg_tensor."""
+
+    _fields_ = [
+        ("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64), ("size", c_int64),
+        ("type", c_int32),
+    ]  # fmt: skip
+
+
+class CBias(Structure):
+    """rg_bias."""
+
+    _fields_ = [
+        ("data", c_void_p), ("at", c_void_p), ("head", c_int64), ("row", c_int64), ("key", c_int64), ("size", c_int64),
+    ]  # fmt: skip
+
+
+class CCall(Structure):
+    """rg_call."""
+
+    _fields_ = [
+        ("batch", c_int32), ("heads", c_int32), ("kv_heads", c_int32), ("q_len", c_int32), ("head_dim", c_int32),
+        ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("scale", c_double),
+        ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
+        ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
+        ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
+        ("log_sum_exp", c_void_p),
+    ]  # fmt: skip
+
+
+class CGradients(Structure):
+    """rg_gradients."""
+
+    _fields_ = [
+        ("dout", CTensor),
+        ("dlog_sum_exp", c_void_p),
+        ("dq", CTensor),
+        ("dk", CTensor),
+        ("dv", CTensor),
+        ("dbias", CTensor),
+        ("dtable", CTensor),
+    ]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded kernel."""
+
+    handle: Any
+    instructions: str
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and keys of the pairs that are computed together."""
+        return (12, 32) if self.instructions == "AVX-512" else (6, 16)
+
+    def forward(self, call: Any) -> None:
+        """Compute the output, and the log-sum-exp if there is memory for it; `call` is the address of a CCall.
+
+        Raises:
+            RegardError: the call does not fit the interface; nothing was written then.
+        """
+        if code := self.handle.rg_forward(call):
+            raise _refusal(code)
+
+    def backward(self, call: Any, gradients: CGradients) -> None:
+        """Compute the gradients; raises like `forward`."""
+        if code := self.handle.rg_backward(call, ctypes.byref(gradients)):
+            raise _refusal(code)
+
+
+def _refusal(code: int) -> RegardError:
+    return RegardError(f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend")
+
+
+@cache
+def load(path: Path = LIBRARY) -> Library | str:
+    """The library, or the reason why there is none.
+
+    The environment variable REGARD_NATIVE=off turns it off; it is read when the first plan is made.
+    """
+    if (setting := os.environ.get(SETTING, "on")) != "on":
+        if setting != "off":
+            return f"{SETTING} is {setting!r}; it is on or off"
+        return f"{SETTING}=off turns it off"
+    if not path.is_file():
+        return "its library is not built; run python -m regard.backends.native.build where a C++ compiler is"
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as reason:
+        return f"its library cannot be loaded ({reason})"
+    handle.rg_sources.restype = c_char_p
+    for function in (handle.rg_forward, handle.rg_backward):
+        function.restype = c_int32
+    handle.rg_forward.argtypes = [POINTER(CCall)]
+    handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
+    if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
+        return "its library was built from other sources; run python -m regard.backends.native.build again"
+    names = {2: "AVX2", 3: "AVX-512"}
+    if (found := handle.rg_instructions()) not in names:
+        return "this processor has neither AVX2 nor AVX-512"
+    return Library(handle, names[found])

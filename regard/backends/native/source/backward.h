@@ -1,0 +1,205 @@
+// The backward pass. With weights P, dP = dout vᵀ and delta = rowsum(dout · out) - dlog_sum_exp:
+//
+//     dS = P (dP - delta),   dq = scale dS k,   dk = scale dSᵀ q,   dv = Pᵀ dout
+//
+// The weights are computed again from scores and log-sum-exp. Gradients of keys are sums over rows, so the rows of one
+// key/value head are divided into parts that depend on the problem alone; each part has its own sums, which are added in
+// order. So gradients do not depend on the number of threads.
+
+constexpr int BACK_ROWS = 96;  // at once, so that two matrices of scores stay in the core's cache
+static_assert(BACK_ROWS % MR == 0, "tiles of a part of a block are whole");
+
+struct KeySums {  // gradients of the keys first <= key < end from one part of the rows
+  long first, end;
+  real *dk, *dv;
+  int k_width, v_width;
+  real *table;  // gradient of a bias by distance, for each head of the group; NULL: none
+};
+
+struct BackwardRoom {
+  real *q, *grad, *scores, *slopes, *k_panel, *v_panel, *raw, *keys, *dq;
+  int k_width, v_width;  // head_dim and v_dim, as whole tiles
+  static size_t numbers(const rg_call &c) {
+    const size_t k = up(c.head_dim, NR), v = up(c.v_dim, NR), most = std::max(k, v);
+    return BACK_ROWS * (2 * k + v + 2 * LDS) + NR * (k + v + most) + CHUNK * k + 9 * 32;
+  }
+  BackwardRoom(Workspace &w, const rg_call &c) : k_width(up(c.head_dim, NR)), v_width(up(c.v_dim, NR)) {
+    q = w.take((size_t)BACK_ROWS * k_width), grad = w.take((size_t)BACK_ROWS * v_width);
+    scores = w.take((size_t)BACK_ROWS * LDS), slopes = w.take((size_t)BACK_ROWS * LDS);
+    k_panel = w.take((size_t)NR * k_width), v_panel = w.take((size_t)NR * v_width);
+    raw = w.take((size_t)NR * std::max(k_width, v_width)), keys = w.take((size_t)CHUNK * k_width);
+    dq = w.take((size_t)BACK_ROWS * k_width);
+  }
+};
+
+// Some rows of a block of one head.
+struct BackWork {
+  Work w;
+  const rg_gradients &g;
+  int from;  // the first row, counted in the block
+  int row_of(int r) const { return w.block.first + from + r; }
+};
+
+static real dot(const real *a, const real *b, int n) {  // n is a multiple of NR; the order is that of 32 lanes
+  Lanes z{};
+  for (int i = 0; i < n; i += W) z.part[i / W % REGISTERS] = madd(load(a + i), load(b + i), z.part[i / W % REGISTERS]);
+  return sum(z);
+}
+
+// delta of each row and its log-sum-exp in powers of 2, +inf for an empty row, so that its weights are 0.
+static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *log2_sum) {
+  const rg_call &c = b.w.c;
+  for (int r = 0; r < b.w.stack.rows; r++) {
+    const int row = b.row_of(r), head = b.w.head;
+    const long line = ((long)b.w.batch * c.heads + head) * c.q_len + row;
+    real *grad = room.grad + (long)r * room.v_width;
+    read_row(c.q.type, at(c.q, b.w.batch, head, row), c.head_dim, query_factor(c), room.q + (long)r * room.k_width, room.k_width);
+    read_row(b.g.dout.type, at(b.g.dout, b.w.batch, head, row), c.v_dim, 1, grad, room.v_width);
+    read_row(c.out.type, at(c.out, b.w.batch, head, row), c.v_dim, 1, room.raw, room.v_width);
+    const bool empty = ((const real *)c.log_sum_exp)[line] == -INF;
+    if (empty) {  // whatever its query and gradient hold reaches no key
+      std::memset(grad, 0, room.v_width * sizeof(real));
+      std::memset(room.q + (long)r * room.k_width, 0, room.k_width * sizeof(real));
+    }
+    delta[r] = empty ? 0 : dot(grad, room.raw, room.v_width) - (b.g.dlog_sum_exp ? ((const real *)b.g.dlog_sum_exp)[line] : 0);
+    log2_sum[r] = empty ? INF : ((const real *)c.log_sum_exp)[line] * LOG2E;
+  }
+}
+
+// Of one row and a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
+// as a bias sees it, before the derivative of the softcap.
+static inline void differentiate_row(const BackWork &b, int r, long key, const Dropout &dropout, real *score, real *slope,
+                                     real log2_sum, real delta, real *plain) {
+  const rg_call &c = b.w.c;
+  const uint64_t state = c.dropout > 0 ? Dropout::row_state(c, b.w.batch, b.w.head, b.row_of(r)) : 0;
+  for (int v = 0; v < NV; v++) {
+    const vf weight = exp2(load(score + v * W) - all(log2_sum));
+    vf dp = load(slope + v * W), kept = weight;
+    if (c.dropout > 0) {
+      dp = dropout.kept(dp, state, key + v * W) * all(dropout.factor);
+      kept = dropout.kept(weight, state, key + v * W) * all(dropout.factor);
+    }
+    const vf ds = weight * (dp - all(delta));
+    if (plain) store(plain + v * W, ds);
+    store(score + v * W, kept);
+    store(slope + v * W, ds);
+  }
+}
+
+// Scores as the forward pass bends them; `bent` gets the derivative of the softcap.
+static inline void bend_row(const BackWork &b, int r, long key, real *score, real *bent) {
+  const rg_call &c = b.w.c;
+  if (c.softcap > 0) {
+    for (int j = 0; j < NR; j += W) {
+      const vf t = tanh(load(score + j) * all((real)(1 / c.softcap)));
+      store(bent + j, all(1) - t * t);
+      store(score + j, t * all((real)c.softcap * LOG2E));
+    }
+  }
+  if (c.bias.data) Bias(c, b.w.batch, b.w.head, b.row_of(r)).add(key, score, NR);
+}
+
+// Add a panel's dS of one row to the gradient of the bias.
+static inline void add_to_bias(const BackWork &b, int r, long key, const real *plain, KeySums &sums) {
+  const rg_call &c = b.w.c;
+  const long begin = std::max<long>(0, c.first_key - key), end = std::min<long>(NR, (long)c.first_key + c.keys - key);
+  const int row = b.row_of(r);
+  real *into = nullptr;
+  if (sums.table)
+    into = sums.table + (b.w.head % b.w.group()) * b.g.dtable.head + c.bias.at[b.w.batch] - row;
+  else
+    into = numbers_at<real>(b.g.dbias, b.w.batch, b.w.head, row);
+  into += key - c.first_key;
+  for (long j = begin; j < end; j++) into[j] += plain[j];
+}
+
+static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int p, long key, BackwardRoom &room,
+                               const real *delta, const real *log2_sum, KeySums &sums) {
+  const rg_call &c = b.w.c;
+  const int m = b.w.stack.tile_rows(t), r0 = t * MR;
+  real *s = room.scores + (long)r0 * LDS + p * NR, *x = room.slopes + (long)r0 * LDS + p * NR;
+  if (tiles.state[t][p] == EMPTY) {
+    for (int i = 0; i < m; i++)
+      std::memset(s + i * LDS, 0, NR * sizeof(real)), std::memset(x + i * LDS, 0, NR * sizeof(real));
+    return;
+  }
+  const Dropout dropout(c);
+  const bool learns = b.g.dbias.data || b.g.dtable.data;
+  real bent[NR], plain[NR];
+  score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, s);
+  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, room.v_panel, x);
+  for (int i = 0; i < m; i++, s += LDS, x += LDS) {
+    if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, bent);
+    if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);
+    differentiate_row(b, r0 + i, key, dropout, s, x, log2_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
+    if (learns) add_to_bias(b, r0 + i, key, plain, sums);
+    if (c.softcap > 0)
+      for (int j = 0; j < NR; j += W) store(x + j, load(x + j) * load(bent + j));
+  }
+}
+
+// Add a panel's part of dk and dv, from the tiles [t0, t1).
+static void add_to_keys(const BackWork &b, const Panel &panel, int p, int t0, int t1, BackwardRoom &room, KeySums &sums) {
+  const Vectors keys = b.w.keys();
+  const int begin = keys.begin(panel.key), end = keys.end(panel.key, NR);
+  const int r0 = t0 * MR, rows = std::min(t1 * MR, b.w.stack.rows) - r0;
+  const real *s = room.scores + (long)r0 * LDS + p * NR, *x = room.slopes + (long)r0 * LDS + p * NR;
+  for (int key = begin; key < end; key += MR) {
+    const int m = std::min(MR, end - key), lane = key - panel.key;
+    real *dv = sums.dv + (key - sums.first) * sums.v_width, *dk = sums.dk + (key - sums.first) * sums.k_width;
+    for (int n = 0; n < room.v_width; n += NR)
+      tile<COLUMNS, true>(m, rows, s + lane, 0, room.grad + (long)r0 * room.v_width + n, room.v_width, dv + n, sums.v_width);
+    for (int n = 0; n < room.k_width; n += NR)
+      tile<COLUMNS, true>(m, rows, x + lane, 0, room.q + (long)r0 * room.k_width + n, room.k_width, dk + n, sums.k_width);
+  }
+}
+
+static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *panels, BackwardRoom &room, const real *delta,
+                           const real *log2_sum, KeySums &sums) {
+  const Vectors keys = b.w.keys(), values = b.w.values();
+  const int tiles_count = b.w.stack.tiles();
+  for (int p = 0; p < PANELS; p++) {
+    int t0 = tiles_count, t1 = 0;
+    for (int t = 0; t < tiles_count; t++)
+      if (tiles.first[t] <= p && p < tiles.end[t]) t0 = std::min(t0, t), t1 = t + 1;
+    real *own = room.keys + (long)p * NR * room.k_width;
+    if (t0 >= t1) continue;
+    long row;
+    const real *v = values.rows(panels[p].key, NR, room.raw, &row);
+    transpose(v, row, NR, b.w.c.v_dim, room.v_panel);
+    const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
+    transpose(k, row, NR, b.w.c.head_dim, room.k_panel);
+    for (int j = 0; j < NR; j++)
+      read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
+    for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, log2_sum, sums);
+    add_to_keys(b, panels[p], p, t0, t1, room, sums);
+  }
+  for (int n = 0; n < room.k_width; n += NR)
+    for (int t = 0; t < tiles_count; t++) {
+      const int p0 = tiles.first[t], p1 = tiles.end[t];
+      if (p0 < p1)
+        tile<ROWS, true>(b.w.stack.tile_rows(t), (p1 - p0) * NR, room.slopes + (long)t * MR * LDS + p0 * NR, LDS,
+                         room.keys + (long)p0 * NR * room.k_width + n, room.k_width,
+                         room.dq + (long)t * MR * room.k_width + n, room.k_width);
+    }
+}
+
+static void backward_rows(const BackWork &b, BackwardRoom &room, KeySums &sums) {
+  const rg_call &c = b.w.c;
+  real delta[BACK_ROWS], log2_sum[BACK_ROWS];
+  read_rows(b, room, delta, log2_sum);
+  std::memset(room.dq, 0, (size_t)b.w.stack.rows * room.k_width * sizeof(real));
+  if (b.w.block.run < b.w.block.run_end) {
+    Panel panels[PANELS];
+    Tiles tiles;
+    int chunk_key;
+    Walk walk(b.w.s, b.w.block, first_key(b.w));
+    while (walk.next(panels, INT64_MAX / 2, &chunk_key)) {
+      tiles.lay(b.w.s, b.w.stack, panels, b.from);
+      backward_chunk(b, tiles, panels, room, delta, log2_sum, sums);
+    }
+  }
+  for (int r = 0; r < b.w.stack.rows; r++)
+    write_row(REAL, (char *)numbers_at<real>(b.g.dq, b.w.batch, b.w.head, b.row_of(r)), c.head_dim,
+              room.dq + (long)r * room.k_width, c.scale);
+}

@@ -1,0 +1,200 @@
+// The C entry: chooses the kernel for this processor, and checks everything that a kernel relies on before it runs.
+// This file is compiled without vector instructions.
+#include "regard_native.h"
+
+#include <pthread.h>
+
+#include <cstddef>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define DECLARE(SPACE)                                       \
+  namespace SPACE {                                          \
+  int forward(const rg_call *);                              \
+  int backward(const rg_call *, const rg_gradients *);       \
+  }
+DECLARE(avx2)
+DECLARE(avx512)
+DECLARE(wide)
+
+namespace {
+constexpr int NONE = 0, AVX2 = 2, AVX512 = 3;
+
+// Asked of the processor itself and of the operating system, which must save the registers: some compilers' own
+// functions for this know no instruction set without their runtime library.
+int supported() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return NONE;
+  const bool fma = c & bit_FMA, f16c = c & bit_F16C, saves = c & bit_OSXSAVE;
+  if (!fma || !f16c || !saves) return NONE;
+  unsigned low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return NONE;
+  const unsigned wide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+  return (low & 0xe6) == 0xe6 && (b & wide) == wide ? AVX512 : AVX2;
+#else
+  return NONE;
+#endif
+}
+
+int chosen = -1;
+
+int instructions() {
+  if (chosen < 0) chosen = supported();
+  return chosen;
+}
+
+// In a forked process the threads of OpenMP's pool do not exist, and waiting for them would never end.
+bool forked = false;
+__attribute__((constructor)) void watch_forks() {
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+}
+
+rg_call alone(const rg_call &c) {
+  rg_call own = c;
+  if (forked) own.threads = 1;
+  return own;
+}
+
+// ---- checks
+
+bool within(int64_t first, int64_t count, int64_t size) { return first >= 0 && count >= 0 && first <= size - count; }
+
+bool fits(const rg_tensor &x, int64_t batch, int64_t heads, int64_t rows, int64_t dim, int types) {
+  if (!x.data || x.type < 0 || x.type > RG_FLOAT64 || !(types >> x.type & 1)) return false;
+  const int64_t most = INT64_C(1) << 40;
+  int64_t last = dim;
+  const int64_t strides[] = {x.batch, x.head, x.row}, sizes[] = {batch, heads, rows};
+  for (int i = 0; i < 3; i++) {
+    if (strides[i] < 0 || strides[i] > most || sizes[i] < 1) return false;
+    last += strides[i] * (sizes[i] - 1);  // sizes are int32, so 3 * 2^40 * 2^31 does not overflow where size allows it
+    if (last > x.size || last < 0) return false;
+  }
+  return true;
+}
+
+bool fits(const rg_bias &x, const rg_call &c) {
+  if (!x.at || x.size < 1 || (x.key != 0 && x.key != 1) || x.head < 0 || x.row < -1) return false;
+  const int64_t most = INT64_C(1) << 40;
+  if (x.head > most || x.row > most) return false;
+  const int64_t rows = x.row * (c.q_len - 1), last = x.key * (c.keys - 1) + x.head * (c.heads - 1);
+  for (int b = 0; b < c.batch; b++)
+    if (x.at[b] < 0 || x.at[b] > x.size || x.at[b] + (rows < 0 ? rows : 0) < 0 || x.at[b] + last + (rows > 0 ? rows : 0) >= x.size)
+      return false;
+  return true;
+}
+
+int check_runs(const rg_schedule &s, const int32_t *block, int64_t first_key, int64_t end_key) {
+  const int64_t rows = (int64_t)block[1] - block[0];
+  int64_t before = first_key;
+  for (int r = block[2]; r < block[3]; r++) {
+    const int32_t *run = s.run + 4L * r;
+    const int64_t first = run[0], end = run[1], place = run[3];
+    if (first < before || end <= first || end > end_key) return RG_BAD_RUNS;
+    before = end;
+    if (run[2] == RG_BOUNDED) {
+      if (!s.lo || !s.hi || !within(place, rows, s.bounds)) return RG_BAD_PLACES;
+    } else if (run[2] == RG_BITS) {
+      if (!s.bits || !within(place, rows * ((end - first + 31) / 32), s.words)) return RG_BAD_PLACES;
+    } else if (run[2] != RG_WHOLE) {
+      return RG_BAD_RUNS;
+    }
+  }
+  return RG_OK;
+}
+
+int check_schedule(const rg_schedule &s, const rg_call &c) {
+  if (s.blocks < 1 || s.runs < 0 || s.bounds < 0 || s.words < 0 || !s.block || (s.runs && !s.run)) return RG_BAD_BLOCKS;
+  int32_t row = 0;
+  for (int b = 0; b < s.blocks; b++) {
+    const int32_t *block = s.block + 4L * b;
+    if (block[0] != row || block[1] <= row || (int64_t)block[1] - row > RG_MOST_ROWS) return RG_BAD_BLOCKS;
+    if (block[2] < 0 || block[3] < block[2] || block[3] > s.runs) return RG_BAD_BLOCKS;
+    row = block[1];
+    if (int wrong = check_runs(s, block, c.first_key, (int64_t)c.first_key + c.keys)) return wrong;
+  }
+  return row == c.q_len ? RG_OK : RG_BAD_BLOCKS;
+}
+
+// The types of queries and outputs: float64 alone, or any of the others.
+int float_types(const rg_call &c) {
+  return c.q.type == RG_FLOAT64 ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
+}
+
+int check(const rg_call *call) {
+  if (!call) return RG_BAD_OPTIONS;
+  const rg_call &c = *call;
+  if (instructions() == NONE) return RG_NO_KERNEL;
+  const int32_t sizes[] = {c.batch, c.heads, c.kv_heads, c.q_len, c.head_dim, c.v_dim, c.keys};
+  for (int32_t size : sizes)
+    if (size < 1) return RG_BAD_SIZES;
+  if (c.heads % c.kv_heads || c.first_key < 0 || (int64_t)c.first_key + c.keys > INT32_MAX - RG_SPAN) return RG_BAD_SIZES;
+  if (c.head_dim > 1 << 16 || c.v_dim > 1 << 16) return RG_BAD_SIZES;
+  if (c.threads < 1 || c.schedules < 1 || !c.schedule) return RG_BAD_OPTIONS;
+  for (int s = 0; s < c.schedules; s++)
+    if (int wrong = check_schedule(c.schedule[s], c)) return wrong;
+  if (c.schedule_of)
+    for (int64_t i = 0; i < (int64_t)c.batch * c.heads; i++)
+      if (c.schedule_of[i] < 0 || c.schedule_of[i] >= c.schedules) return RG_BAD_OPTIONS;
+  const int floats = float_types(c), any = 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16 | 1 << RG_INT8 | floats;
+  if (!fits(c.q, c.batch, c.heads, c.q_len, c.head_dim, floats)) return RG_BAD_TENSOR;
+  if (!fits(c.k, c.batch, c.kv_heads, c.keys, c.head_dim, any)) return RG_BAD_TENSOR;
+  if (!fits(c.v, c.batch, c.kv_heads, c.keys, c.v_dim, any)) return RG_BAD_TENSOR;
+  if (!fits(c.out, c.batch, c.heads, c.q_len, c.v_dim, floats)) return RG_BAD_TENSOR;
+  if (c.k.type == RG_INT8 && !fits(c.k_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
+  if (c.v.type == RG_INT8 && !fits(c.v_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
+  if (!(c.dropout >= 0 && c.dropout <= 1) || (c.dropout > 0 && !c.start)) return RG_BAD_OPTIONS;
+  return c.bias.data && !fits(c.bias, c) ? RG_BAD_TENSOR : RG_OK;
+}
+
+int check_gradients(const rg_call &c, const rg_gradients *g) {
+  if (!g || !c.log_sum_exp) return RG_BAD_OPTIONS;
+  const int floats = float_types(c), wide = c.q.type == RG_FLOAT64 ? floats : 1 << RG_FLOAT32;
+  const bool sound = fits(g->dout, c.batch, c.heads, c.q_len, c.v_dim, floats) &&
+                     fits(g->dq, c.batch, c.heads, c.q_len, c.head_dim, wide) &&
+                     fits(g->dk, c.batch, c.kv_heads, c.keys, c.head_dim, wide) &&
+                     fits(g->dv, c.batch, c.kv_heads, c.keys, c.v_dim, wide);
+  if (!sound) return RG_BAD_TENSOR;
+  if (g->dbias.data && (!c.bias.data || !fits(g->dbias, c.batch, c.heads, c.q_len, c.keys, wide))) return RG_BAD_TENSOR;
+  if (!g->dtable.data) return RG_OK;
+  if (!c.bias.data || c.bias.row != -1 || c.bias.key != 1) return RG_BAD_OPTIONS;
+  const int64_t width = g->dtable.head;  // tables of the heads of a batch row follow each other
+  for (int b = 0; b < c.batch; b++)
+    if (c.bias.at[b] + c.keys > width || c.bias.at[b] - c.q_len + 1 < 0) return RG_BAD_TENSOR;
+  return fits(g->dtable, c.batch, c.heads, 1, width, wide) ? RG_OK : RG_BAD_TENSOR;
+}
+}  // namespace
+
+#ifndef RG_SOURCES
+#define RG_SOURCES "unknown"
+#endif
+
+#define PUBLIC __attribute__((visibility("default")))
+extern "C" {
+PUBLIC int32_t rg_version(void) { return RG_VERSION; }
+PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
+PUBLIC void rg_sizes(int32_t sizes[5]) {
+  sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
+  sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients);
+}
+PUBLIC int32_t rg_instructions(void) { return instructions(); }
+PUBLIC int32_t rg_use_instructions(int32_t wanted) {
+  const int most = supported();
+  return chosen = wanted == AVX2 && most >= AVX2 ? AVX2 : most;
+}
+PUBLIC int32_t rg_forward(const rg_call *c) {
+  if (int wrong = check(c)) return wrong;
+  const rg_call own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::forward(&own);
+  return instructions() == AVX512 ? avx512::forward(&own) : avx2::forward(&own);
+}
+PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
+  if (int wrong = check(c)) return wrong;
+  if (int wrong = check_gradients(*c, g)) return wrong;
+  const rg_call own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::backward(&own, g);
+  return instructions() == AVX512 ? avx512::backward(&own, g) : avx2::backward(&own, g);
+}
+}

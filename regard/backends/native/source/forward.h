@@ -1,0 +1,221 @@
+// The forward pass: a running softmax over the chunks of a row block, each row with its own highest score.
+//
+// A span of RG_SPAN keys is summed apart and then merged, whether one thread computes all spans or several share them.
+
+struct Work {  // one stack of rows of one call
+  const rg_call &c;
+  const rg_schedule &s;
+  int batch, head;  // head: of the first row
+  Block block;
+  Stack stack;
+
+  int group() const { return c.heads / c.kv_heads; }
+  int head_of(int r) const { return head + r / stack.block_rows; }
+  int row_of(int r) const { return block.first + stack.row(r); }
+  long line_of(int r) const { return ((long)batch * c.heads + head_of(r)) * c.q_len + row_of(r); }
+  Vectors keys() const { return {c.k, c.k_scale, batch, head / group(), c.first_key, c.keys, c.head_dim}; }
+  Vectors values() const { return {c.v, c.v_scale, batch, head / group(), c.first_key, c.keys, c.v_dim}; }
+};
+
+// Of each row over some keys, with weights w = 2^(score - highest): the sums of w and of w times the values.
+struct Sums {
+  real *output, *total, *highest;
+  int width;  // row length of output
+
+  static size_t numbers(int rows, int width) { return (size_t)rows * (width + 2); }
+  Sums(real *memory, int rows, int width)
+      : output(memory), total(memory + (size_t)rows * width), highest(total + rows), width(width) {}
+  real *row(int r) const { return output + (long)r * width; }
+  void clear(int rows) {
+    std::memset(output, 0, (size_t)rows * width * sizeof(real));
+    for (int r = 0; r < rows; r++) total[r] = 0, highest[r] = -INF;
+  }
+  void scale(int r, real by) const {
+    for (int i = 0; i < width; i += W) store(row(r) + i, load(row(r) + i) * all(by));
+  }
+
+  // Add the sums over later keys.
+  void merge(const Sums &later, int rows) {
+    for (int r = 0; r < rows; r++) {
+      if (later.total[r] == 0) continue;
+      if (total[r] == 0) {
+        std::memcpy(row(r), later.row(r), width * sizeof(real));
+        total[r] = later.total[r], highest[r] = later.highest[r];
+        continue;
+      }
+      const real most = std::max(highest[r], later.highest[r]);
+      const real a = exp2(highest[r] - most), b = exp2(later.highest[r] - most);
+      for (int i = 0; i < width; i += W)
+        store(row(r) + i, load(row(r) + i) * all(a) + load(later.row(r) + i) * all(b));
+      total[r] = total[r] * a + later.total[r] * b, highest[r] = most;
+    }
+  }
+};
+
+struct ForwardRoom {  // what one thread needs for a stack
+  real *q, *scores, *panel, *raw, *values;
+  int padded;  // v_dim, as whole tiles
+  static size_t numbers(const rg_call &c, int rows) {
+    const int padded = up(c.v_dim, NR);
+    return (size_t)rows * (c.head_dim + LDS) + (size_t)NR * c.head_dim * 2 + (size_t)CHUNK * padded + 5 * 32;
+  }
+  ForwardRoom(Workspace &w, const rg_call &c, int rows)
+      : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take((size_t)NR * c.head_dim)),
+        raw(w.take((size_t)NR * c.head_dim)), values(w.take((size_t)CHUNK * up(c.v_dim, NR))), padded(up(c.v_dim, NR)) {}
+};
+
+static void read_queries(const Work &w, real *q, int padded, real factor) {
+  for (int r = 0; r < w.stack.rows; r++)
+    read_row(w.c.q.type, at(w.c.q, w.batch, w.head_of(r), w.row_of(r)), w.c.head_dim, factor, q + (long)r * padded, padded);
+}
+
+// Queries are multiplied by it, so that scores come out as powers of 2, or as they are where a softcap bends them first.
+static real query_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
+
+static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
+  const Vectors keys = w.keys();
+  const int d = w.c.head_dim;
+  for (int p = 0; p < PANELS; p++) {
+    bool packed = false;
+    for (int t = 0; t < w.stack.tiles(); t++) {
+      if (tiles.state[t][p] == EMPTY) continue;
+      if (!packed) {
+        long row;
+        const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
+        transpose(k, row, NR, d, room.panel), packed = true;
+      }
+      score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, room.scores + (long)t * MR * LDS + p * NR);
+    }
+  }
+}
+
+// Scores of a row become weights 2^(score - highest); returns their sum.
+static inline real weigh(real *s, int begin, int end, real highest) {
+  const vf less = all(highest == -INF ? 0 : highest);
+  Lanes z{};
+  if constexpr (NR == LANES) {
+    for (int j = begin; j < end; j += NR)
+      for (int v = 0; v < NV; v++) {
+        const vf x = exp2(load(s + j + v * W) - less);
+        z.part[v] += x;
+        store(s + j + v * W, x);
+      }
+  } else {
+    for (int j = begin; j < end; j += W) {
+      const vf x = exp2(load(s + j) - less);
+      z.part[j / W % REGISTERS] += x;
+      store(s + j, x);
+    }
+  }
+  return sum(z);
+}
+
+// Weights that dropout drops become 0; `scores` begin at the panel with the key `key`.
+static void drop_row(const Work &w, int r, const Dropout &dropout, long key, real *scores, int n) {
+  const uint64_t row = Dropout::row_state(w.c, w.batch, w.head_of(r), w.row_of(r));
+  for (int j = 0; j < n; j += W) store(scores + j, dropout.kept(load(scores + j), row, key + j));
+}
+
+static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums) {
+  const int p0 = tiles.first[t], p1 = tiles.end[t], begin = p0 * NR, end = p1 * NR;
+  const Dropout dropout(w.c);
+  bool masked = false;
+  for (int p = p0; p < p1; p++) masked |= tiles.state[t][p] != FULL;
+  for (int r = t * MR; r < t * MR + w.stack.tile_rows(t); r++) {
+    real *s = scores + (long)r * LDS;
+    if (w.c.softcap > 0) cap_row(w.c, s, begin, end);
+    if (w.c.bias.data) Bias(w.c, w.batch, w.head_of(r), w.row_of(r)).add(chunk_key + begin, s + begin, end - begin);
+    if (masked) mask_row(tiles, t, r, p0, p1, s);
+    vf most[NV];
+    for (int v = 0; v < NV; v++) most[v] = load(s + begin + v * W);
+    for (int j = begin + NR; j < end; j += NR)
+      for (int v = 0; v < NV; v++) most[v] = larger(most[v], load(s + j + v * W));
+    const real top = largest(larger(most[0], most[1]));
+    if (!(top <= sums.highest[r])) {
+      const real by = sums.highest[r] == -INF ? 0 : exp2(sums.highest[r] - top);
+      sums.total[r] *= by, sums.highest[r] = top;
+      sums.scale(r, by);
+    }
+    sums.total[r] += weigh(s, begin, end, sums.highest[r]);
+    if (w.c.dropout > 0) drop_row(w, r, dropout, chunk_key + begin, s + begin, end - begin);
+  }
+}
+
+// The rows of values of a chunk: in place where whole tiles can be read and are read few times, else copied.
+static const real *chunk_values(const Work &w, const Vectors &values, int begin, int end, real *room, int padded, long *row) {
+  const bool dense = values.x.row <= 2 * padded || w.stack.rows <= 2 * MR;
+  if (values.x.type == REAL && padded == values.dim && dense)
+    return *row = values.x.row, (const real *)values.row(begin);
+  *row = padded;
+  for (int j = begin; j < end; j++) values.read(j, room + (long)(j - begin) * padded, padded);
+  return room;
+}
+
+static void add_values(const Work &w, const Tiles &tiles, int chunk_key, ForwardRoom &room, Sums &sums) {
+  int p0 = PANELS, p1 = 0;
+  for (int t = 0; t < w.stack.tiles(); t++) p0 = std::min(p0, tiles.first[t]), p1 = std::max(p1, tiles.end[t]);
+  if (p0 >= p1) return;
+  const Vectors values = w.values();
+  const int begin = values.begin(chunk_key + p0 * NR), end = values.end(chunk_key, p1 * NR);
+  long row;
+  const real *v = chunk_values(w, values, begin, end, room.values, room.padded, &row);
+  for (int n = 0; n < room.padded; n += NR)
+    for (int t = 0; t < w.stack.tiles(); t++) {
+      if (tiles.first[t] >= tiles.end[t]) continue;
+      const int from = std::max(begin, chunk_key + tiles.first[t] * NR), to = std::min(end, chunk_key + tiles.end[t] * NR);
+      tile<ROWS, true>(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + (from - chunk_key), LDS,
+                       v + (from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
+    }
+}
+
+// The sums over the keys of the walk that lie before `until`.
+static void sum_keys(const Work &w, Walk &walk, long until, ForwardRoom &room, Sums &sums) {
+  Panel panels[PANELS];
+  Tiles tiles;
+  int chunk_key;
+  sums.clear(w.stack.rows);
+  while (walk.next(panels, until, &chunk_key)) {
+    tiles.lay(w.s, w.stack, panels);
+    score_chunk(w, tiles, panels, room);
+    for (int t = 0; t < w.stack.tiles(); t++)
+      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, chunk_key, room.scores, sums);
+    add_values(w, tiles, chunk_key, room, sums);
+  }
+}
+
+static void finish(const Work &w, Sums &sums) {
+  const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
+  for (int r = 0; r < w.stack.rows; r++) {
+    const real total = sums.total[r];
+    if (total == 0) sums.scale(r, 0), std::memset(sums.row(r), 0, sums.width * sizeof(real));
+    if (w.c.log_sum_exp)
+      ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
+    write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r),
+              total == 0 ? 0 : factor / total);
+  }
+}
+
+static long span_end(const rg_schedule &s, long key) { return s.origin + Walk::floor_to(key - s.origin, RG_SPAN) + RG_SPAN; }
+static long first_key(const Work &w) { return run_of(w.s, w.block.run).first; }
+static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).end; }
+
+static bool forward_stack(const Work &w) {
+  const int rows = w.stack.rows, width = up(w.c.v_dim, NR) + 16;
+  Workspace &memory = workspace();
+  if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(rows, width)) + 1024)) return false;
+  ForwardRoom room(memory, w.c, rows);
+  Sums sums(memory.take(Sums::numbers(rows, width)), rows, width), part(memory.take(Sums::numbers(rows, width)), rows, width);
+  if (w.block.run == w.block.run_end) {
+    sums.clear(rows);
+    return finish(w, sums), true;
+  }
+  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  Walk walk(w.s, w.block, first_key(w));
+  long until = span_end(w.s, first_key(w));
+  sum_keys(w, walk, until, room, sums);
+  for (; until < last_key(w); until += RG_SPAN) {
+    sum_keys(w, walk, until + RG_SPAN, room, part);
+    sums.merge(part, rows);
+  }
+  return finish(w, sums), true;
+}

@@ -1,0 +1,33 @@
+// The kernel, compiled once for each instruction set: -DRG_SPACE=avx2 -DRG_WIDTH=8, -DRG_SPACE=avx512 -DRG_WIDTH=16;
+// and once for float64 without intrinsics of its own: -DRG_SPACE=wide -DRG_WIDTH=4 -DRG_REAL=double -DRG_DOUBLE.
+// Everything is static or inside the namespace, and no template of the standard library is instantiated out of line:
+// the linker must never take a copy with AVX-512 instructions for code that runs on every processor.
+#include "regard_native.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if !defined(RG_REAL)
+#define RG_REAL float
+#endif
+
+namespace RG_SPACE {
+namespace {
+#include "vectors.h"
+#include "products.h"
+#include "packing.h"
+#include "panels.h"
+#include "options.h"
+#include "forward.h"
+#include "backward.h"
+#include "tasks.h"
+}  // namespace
+
+int forward(const rg_call *c) { return forward_all(*c); }
+int backward(const rg_call *c, const rg_gradients *g) { return backward_all(*c, *g); }
+}  // namespace RG_SPACE

@@ -1,0 +1,73 @@
+// What happens to scores and weights beside the softmax: a softcap, a bias, and dropout.
+
+// A score s becomes softcap * tanh(s / softcap), in powers of 2.
+static inline void cap_row(const rg_call &c, real *s, int begin, int end) {
+  const vf into = all((real)(1 / c.softcap)), out_of = all((real)c.softcap * LOG2E);
+  for (int j = begin; j < end; j += W) store(s + j, tanh(load(s + j) * into) * out_of);
+}
+
+struct Bias {  // of one row: the numbers of the keys from first_key on
+  const real *row;
+  long key, first_key, keys;
+
+  Bias(const rg_call &c, int batch, int head, int q) : key(c.bias.key), first_key(c.first_key), keys(c.keys) {
+    row = (const real *)c.bias.data + c.bias.at[batch] + head * c.bias.head + q * c.bias.row;
+  }
+
+  // Add it to n scores, a multiple of W, of the keys from `at` on; lanes of keys that do not exist are left alone. A bias
+  // of -inf masks the pair, whatever its score is.
+  void add(long at, real *s, int n) const {
+    const long skip = at - first_key;
+    if (key == 0) {
+      for (int j = 0; j < n; j += W) store(s + j, sum(load(s + j), all(row[0])));
+    } else if (skip >= 0 && skip + n <= keys) {
+      for (int j = 0; j < n; j += W) store(s + j, sum(load(s + j), load(row + skip + j)));
+    } else {
+      for (long j = std::max(0L, -skip); j < std::min<long>(n, keys - skip); j++)
+        s[j] = sum(all(s[j]), all(row[skip + j]))[0];
+    }
+  }
+
+ private:
+  static vf sum(vf score, vf bias) {
+    const vf found = madd(bias, all(LOG2E), score);
+    return bias == all(-INF) ? bias : found;
+  }
+};
+
+// Dropout by the counter hash of dropout.py: a weight is kept if mix(state of its row + (key + 1) * stride) >> 11 is at
+// least dropout * 2^53.
+typedef uint64_t vu __attribute__((vector_size(W * 8)));
+
+constexpr uint64_t STRIDES[] = {0x9E3779B97F4A7C15u, 0xC2B2AE3D27D4EB4Fu, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u};
+constexpr uint64_t MIX[] = {0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu};
+
+template <class T>
+static inline T mixed(T x) {
+  x = (x ^ (x >> 30)) * MIX[0];
+  x = (x ^ (x >> 27)) * MIX[1];
+  return x ^ (x >> 31);
+}
+
+struct Dropout {
+  uint64_t least;
+  real factor;
+  explicit Dropout(const rg_call &c)
+      : least((uint64_t)(c.dropout * 9007199254740992.0)), factor(c.dropout < 1 ? (real)(1 / (1 - c.dropout)) : 0) {}
+
+  static uint64_t row_state(const rg_call &c, int batch, int head, int q) {
+    uint64_t state = c.dropout_seed;
+    state = mixed(state + ((uint64_t)batch + 1) * STRIDES[0]);
+    state = mixed(state + ((uint64_t)head + 1) * STRIDES[1]);
+    return mixed(state + ((uint64_t)(c.start[batch] + q) + 1) * STRIDES[2]);
+  }
+
+  // x where the weight of its key is kept, 0 elsewhere; the keys of the lanes begin at `key`.
+  vf kept(vf x, uint64_t row, long key) const {
+    vu state;
+    for (int i = 0; i < W; i++) state[i] = (uint64_t)i;
+    state = mixed(row + (state + (uint64_t)(key + 1)) * STRIDES[3]) >> 11;
+    const vi keep = __builtin_convertvector(state >= least, vi);
+    return keep ? x : vf{};
+  }
+};

@@ -1,0 +1,177 @@
+// Reading and writing tensors in their own types; inside the kernel every number is a `real`.
+
+struct Workspace {  // memory of one thread, kept between calls and cut into aligned pieces
+  char *base = nullptr;
+  size_t used = 0, size = 0;
+  bool reserve(size_t bytes) {
+    used = 0;
+    if (bytes <= size) return true;
+    std::free(base);
+    size = (bytes + 4095) / 4096 * 4096;
+    base = (char *)std::aligned_alloc(64, size);
+    if (!base) size = 0;
+    return base;
+  }
+  static size_t bytes(size_t numbers) { return (numbers * sizeof(real) + 63) / 64 * 64 + 64; }
+  real *take(size_t numbers) {
+    real *p = (real *)(base + used);
+    used += bytes(numbers);
+    return p;
+  }
+  ~Workspace() { std::free(base); }
+};
+
+static Workspace &workspace() {
+  static thread_local Workspace kept;
+  return kept;
+}
+
+static const int WIDTH_OF[] = {4, 2, 2, 1, 8};  // bytes of each type
+
+static inline const char *at(const rg_tensor &x, long batch, long head, long row) {
+  return (const char *)x.data + (batch * x.batch + head * x.head + row * x.row) * WIDTH_OF[x.type];
+}
+template <class T>
+static inline T *numbers_at(const rg_tensor &x, long batch, long head, long row) {
+  return (T *)x.data + batch * x.batch + head * x.head + row * x.row;
+}
+
+static inline float widened(uint16_t x) {  // bfloat16
+  const uint32_t bits = (uint32_t)x << 16;
+  float found;
+  std::memcpy(&found, &bits, 4);
+  return found;
+}
+
+static inline uint16_t narrowed(float x) {  // bfloat16, to the nearest, ties to even
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if (x != x) return 0x7fc0;
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+constexpr int REAL = SINGLE ? RG_FLOAT32 : RG_FLOAT64;  // the type of numbers that need no conversion
+
+static inline real number(int type, const char *row, int i) {
+  switch (type) {
+    case RG_FLOAT32: return (real)((const float *)row)[i];
+    case RG_BFLOAT16: return (real)widened(((const uint16_t *)row)[i]);
+    case RG_FLOAT16: return (real)((const _Float16 *)row)[i];
+    case RG_INT8: return (real)((const int8_t *)row)[i];
+    default: return (real)((const double *)row)[i];
+  }
+}
+
+// The same for whole registers at once, as many as there are; returns how many numbers were written.
+static int read_registers(int type, const char *row, int n, vf factor, real *out) {
+  int i = 0;
+  if (type == REAL) {
+    for (; i + W <= n; i += W) store(out + i, load((const real *)row + i) * factor);
+#if defined(RG_512) || defined(RG_256)
+  } else if (type == RG_BFLOAT16) {
+    typedef uint16_t half __attribute__((vector_size(W * 2), aligned(2), may_alias));
+    for (; i + W <= n; i += W) {
+      const vi bits = __builtin_convertvector(*(const half *)((const uint16_t *)row + i), vi) << 16;
+      store(out + i, (vf)bits * factor);
+    }
+  } else if (type == RG_FLOAT16) {
+    for (; i + 8 <= n; i += 8) {
+      const __m256 y = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(row + 2 * i)));
+      _mm256_storeu_ps(out + i, _mm256_mul_ps(y, _mm256_set1_ps(factor[0])));
+    }
+  } else if (type == RG_INT8) {
+    for (; i + 8 <= n; i += 8) {
+      const __m256 y = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(row + i))));
+      _mm256_storeu_ps(out + i, _mm256_mul_ps(y, _mm256_set1_ps(factor[0])));
+    }
+#endif
+  }
+  return i;
+}
+
+// out[0..n) = factor * row[0..n), zeros up to `padded`
+static void read_row(int type, const char *row, int n, real factor, real *out, int padded) {
+  int i = read_registers(type, row, n, all(factor), out);
+  for (; i < n; i++) out[i] = number(type, row, i) * factor;
+  for (; i < padded; i++) out[i] = 0;
+}
+
+// row[0..n) = x[0..n) * factor
+static void write_row(int type, char *row, int n, const real *x, real factor) {
+  int i = 0;
+  if (type == REAL) {
+    real *out = (real *)row;
+    for (; i + W <= n; i += W) store(out + i, load(x + i) * all(factor));
+    for (; i < n; i++) out[i] = x[i] * factor;
+  } else if (type == RG_BFLOAT16) {
+    for (; i < n; i++) ((uint16_t *)row)[i] = narrowed((float)(x[i] * factor));
+  } else if (type == RG_FLOAT16) {
+    for (; i < n; i++) ((_Float16 *)row)[i] = (_Float16)(x[i] * factor);
+  } else {
+    for (; i < n; i++) ((float *)row)[i] = (float)(x[i] * factor);
+  }
+}
+
+// panel[c][j] = x[j][c] for n <= NR rows of d numbers, rs apart; zeros behind the last row
+static void transpose(const real *x, long rs, int n, int d, real *panel) {
+  int j = 0;
+#if defined(RG_512) || defined(RG_256)
+  for (; j + 8 <= n; j += 8) {
+    int c = 0;
+    for (; c + 8 <= d; c += 8)
+      for (int half = 0; half < 2; half++) {  // rows i and i + 4 share a register, so that no lane crosses
+        const float *y = x + (long)j * rs + c + 4 * half;
+        __m256 r[4], t[4];
+        for (int i = 0; i < 4; i++)
+          r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(y + i * rs)), _mm_loadu_ps(y + (i + 4) * rs), 1);
+        for (int i = 0; i < 2; i++)
+          t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        float *o = panel + (long)(c + 4 * half) * NR + j;
+        _mm256_storeu_ps(o, _mm256_shuffle_ps(t[0], t[2], 0x44));
+        _mm256_storeu_ps(o + NR, _mm256_shuffle_ps(t[0], t[2], 0xEE));
+        _mm256_storeu_ps(o + 2 * NR, _mm256_shuffle_ps(t[1], t[3], 0x44));
+        _mm256_storeu_ps(o + 3 * NR, _mm256_shuffle_ps(t[1], t[3], 0xEE));
+      }
+    for (; c < d; c++)
+      for (int i = 0; i < 8; i++) panel[(long)c * NR + j + i] = x[(j + i) * rs + c];
+  }
+#endif
+  for (int c = 0; c < d; c++) {
+    for (int i = j; i < n; i++) panel[(long)c * NR + i] = x[i * rs + c];
+    for (int i = n > j ? n : j; i < NR; i++) panel[(long)c * NR + i] = 0;
+  }
+}
+
+// Keys or values of one head: the rows of the tensor that lie among n keys from `key` on.
+struct Vectors {
+  const rg_tensor &x, &scale;
+  int batch, head, first_key, keys, dim;
+
+  int begin(int key) const { return std::max(key, first_key); }
+#if defined(RG_PLANTED_FAULT)  // one key too many: a test shows that the sanitizers notice
+  int end(int key, int n) const { return (int)std::min((long)key + n, (long)first_key + keys + 1); }
+#else
+  int end(int key, int n) const { return (int)std::min((long)key + n, (long)first_key + keys); }
+#endif
+
+  const char *row(int key) const { return at(x, batch, head, key - first_key); }
+
+  void read(int key, real *out, int padded) const {
+    const real factor = x.type == RG_INT8 ? (real)*numbers_at<float>(scale, batch, head, key - first_key) : 1;
+    read_row(x.type, row(key), dim, factor, out, padded);
+  }
+
+  // The rows as reals, `row` numbers apart: in place where they are whole and need no conversion, else copied to `room` with
+  // zeros for keys that the tensor does not have.
+  const real *rows(int key, int n, real *room, long *row_stride) const {
+    const int b = begin(key), e = end(key, n);
+    if (x.type == REAL && b == key && e == key + n) return *row_stride = x.row, (const real *)row(key);
+    *row_stride = dim;
+    for (int j = 0; j < n; j++, room += dim)
+      if (key + j < b || key + j >= e)
+        std::memset(room, 0, dim * sizeof(real));
+      else
+        read(key + j, room, dim);
+    return room - (long)n * dim;
+  }
+};

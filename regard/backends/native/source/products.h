@@ -1,0 +1,64 @@
+// Products of matrices in registers: tiles of MR rows by NR columns, as many as the registers of the processor hold.
+//
+// Each number of a result is one chain of `madd` over the inner axis from its first index on, so it does not depend on
+// the tile that it is computed in.
+
+constexpr int NV = 2, NR = W * NV;             // columns of a tile
+constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
+constexpr int CHUNK = 128, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
+constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
+
+// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR)
+template <int M, bool ADD>
+static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
+                                                          const real *__restrict b, long bk, real *__restrict c,
+                                                          long ci) {
+  vf x[M][NV];
+#pragma GCC unroll 16
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; j++) x[i][j] = vf{};
+#pragma GCC unroll 2
+  for (int k = 0; k < K; k++) {
+    vf y[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; j++) y[j] = load(b + j * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++) {
+      const vf s = all(a[i * ai]);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) x[i][j] = madd(y[j], s, x[i][j]);
+    }
+    a += ak, b += bk;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; j++) {
+      real *p = c + i * ci + j * W;
+      store(p, ADD ? load(p) + x[i][j] : x[i][j]);
+    }
+}
+
+// The left factor is read by rows, or by columns of a matrix of scores (as its transpose).
+enum Left { ROWS, COLUMNS };
+
+// The same for m <= MR rows; the strides that are known are constants for the compiler.
+template <Left L, bool ADD, int M = MR>
+static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda, const real *b, long ldb, real *c,
+                                           long ldc) {
+  if constexpr (M > 1)
+    if (m < M) return tile<L, ADD, M - 1>(m, K, a, lda, b, ldb, c, ldc);
+  if constexpr (L == ROWS)
+    product<M, ADD>(K, a, lda, 1, b, ldb, c, ldc);
+  else
+    product<M, ADD>(K, a, 1, LDS, b, ldb, c, ldc);
+}
+
+// Scores of m rows with the keys of a panel: a has K numbers a row, the panel NR a line.
+template <int M = MR>
+static __attribute__((noinline)) void score_tile(int m, int K, const real *a, long lda, const real *panel, real *s) {
+  if constexpr (M > 1)
+    if (m < M) return score_tile<M - 1>(m, K, a, lda, panel, s);
+  product<M, false>(K, a, lda, 1, panel, NR, s, LDS);
+}

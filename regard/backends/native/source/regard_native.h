@@ -1,0 +1,95 @@
+// The C interface of regard's CPU attention: plain structs and no types of C++ or of PyTorch, so that one build serves
+// every version of Python and PyTorch. Pointers are borrowed for the duration of a call. Lengths are counted in rows,
+// keys or numbers, never in bytes.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RG_VERSION 1
+#define RG_MOST_ROWS 192  // of a row block
+#define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
+
+enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
+enum { RG_FLOAT32 = 0, RG_BFLOAT16 = 1, RG_FLOAT16 = 2, RG_INT8 = 3, RG_FLOAT64 = 4 };  // types of numbers in memory
+
+// What was wrong with a call; nothing was written then. `library.py` has a sentence for each.
+enum {
+  RG_OK = 0,
+  RG_NO_KERNEL = 1,      // this processor has neither AVX2 nor AVX-512
+  RG_BAD_SIZES = 2,      // a size is negative or 0, or heads do not divide
+  RG_BAD_BLOCKS = 3,     // row blocks do not follow each other, or have more than RG_MOST_ROWS rows
+  RG_BAD_RUNS = 4,       // runs of a block are not ascending, or end outside the keys of the call
+  RG_BAD_PLACES = 5,     // bounds or bits of a run lie outside their arrays
+  RG_BAD_TENSOR = 6,     // strides of a tensor lead outside its memory, or its type is unknown
+  RG_BAD_OPTIONS = 7,    // a missing array, threads below 1
+  RG_NO_MEMORY = 8,
+};
+
+// A schedule as `Schedule.flat` writes it, and the key at which its panels begin. Sums of a row are made panel by panel
+// from `origin` on, so equal origins give equal bits wherever the rows are cut.
+typedef struct {
+  int32_t blocks, runs, bounds, words;  // lengths of the arrays
+  int32_t origin;
+  const int32_t *block;     // [blocks][4]: first row, end of rows, first run, end of runs
+  const int32_t *run;       // [runs][4]: first key, end of keys, kind, place
+  const int32_t *lo, *hi;   // [bounds]: row r of a BOUNDED run may look at the keys lo[place + r] <= key < hi[place + r]
+  const uint32_t *bits;     // [words]: row r of a BITS run has ceil(keys / 32) words from place + r * that on
+} rg_schedule;
+
+// A tensor (batch, heads, rows, dim) whose last axis is dense. `size` numbers may be read from `data` on.
+typedef struct {
+  void *data;
+  int64_t batch, head, row;  // strides
+  int64_t size;
+  int32_t type;
+} rg_tensor;
+
+// What is added to scores, float64 if q is, else float32: the number of (batch row b, head h, row i, key j) stands at
+// at[b] + h * head + i * row + (j - first_key) * key. In a table by distance `row` is -1 and `key` is 1.
+typedef struct {
+  const void *data;               // NULL: nothing is added
+  const int64_t *at;              // [batch]
+  int64_t head, row, key;
+  int64_t size;                   // numbers that may be read from data on
+} rg_bias;
+
+typedef struct {
+  int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
+  int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
+  int32_t threads;
+  double scale, softcap;          // softcap 0: none
+  double dropout;                 // share of the weights that are dropped, by the law in dropout.py
+  uint64_t dropout_seed;
+  const int64_t *start;           // [batch]: positions of the first queries; read where dropout is above 0
+  rg_bias bias;
+  int32_t schedules;
+  const rg_schedule *schedule;    // [schedules]
+  const int32_t *schedule_of;     // [batch][heads]: which schedule; NULL: the first for all
+  rg_tensor q, k, v, out;         // out: the result, in its own type
+  rg_tensor k_scale, v_scale;     // one number for each int8 key and value; data NULL otherwise
+  void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row.
+                                  // NULL: not wanted; the backward pass reads it
+} rg_call;
+
+typedef struct {                  // gradients: dq, dk, dv in float64 if q is, else in float32
+  rg_tensor dout;
+  const void *dlog_sum_exp;       // like log_sum_exp, or NULL
+  rg_tensor dq, dk, dv;
+  rg_tensor dbias;                // (batch, heads, q_len, keys), filled with zeros; data NULL: not wanted
+  rg_tensor dtable;               // (batch, heads, 1, size of a row of the table) for a table by distance, likewise
+} rg_gradients;
+
+int32_t rg_version(void);
+const char *rg_sources(void);               // the digest of the sources that it was built from
+int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512
+int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
+void rg_sizes(int32_t sizes[5]);            // of schedule, tensor, bias, call and gradients, in bytes
+int32_t rg_forward(const rg_call *);
+int32_t rg_backward(const rg_call *, const rg_gradients *);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,234 @@
+// Division of a call among threads. What is computed together is chosen from the problem alone; threads only take turns.
+
+template <class T>
+struct List {  // a list of plain structs, without exceptions
+  T *items = nullptr;
+  long count = 0, room = 0;
+  bool add(const T &x) {
+    if (count == room) {
+      T *more = (T *)std::realloc(items, (room = room ? 2 * room : 64) * sizeof(T));
+      if (!more) return false;
+      items = more;
+    }
+    items[count++] = x;
+    return true;
+  }
+  ~List() { std::free(items); }
+};
+
+static const rg_schedule &schedule_of(const rg_call &c, int batch, int head) {
+  return c.schedule[c.schedule_of ? c.schedule_of[(long)batch * c.heads + head] : 0];
+}
+
+// Query heads whose rows are stacked: all that share a key/value head, if their blocks are short and alike.
+static int stacked_heads(const rg_call &c, int batch, int first) {
+  const int group = c.heads / c.kv_heads;
+  const rg_schedule &s = schedule_of(c, batch, first);
+  for (int h = first; h < first + group; h++)
+    if (&schedule_of(c, batch, h) != &s) return 1;
+  for (int b = 0; b < s.blocks; b++)
+    if (block_of(s, b).rows() * group > RG_MOST_ROWS) return 1;
+  return group;
+}
+
+struct Stacked {
+  int batch, head, heads, block;
+  Work work(const rg_call &c) const {
+    const rg_schedule &s = schedule_of(c, batch, head);
+    const Block b = block_of(s, block);
+    return {c, s, batch, head, b, {b.rows() * heads, b.rows()}};
+  }
+};
+
+static bool list_stacks(const rg_call &c, List<Stacked> &list) {
+  const int group = c.heads / c.kv_heads;
+  for (int batch = 0; batch < c.batch; batch++)
+    for (int first = 0; first < c.heads; first += group) {
+      const int heads = stacked_heads(c, batch, first);
+      for (int h = first; h < first + group; h += heads) {
+        const int blocks = schedule_of(c, batch, h).blocks;
+        for (int b = blocks - 1; b >= 0; b--)  // the last rows of a causal call have most keys: they come first
+          if (!list.add({batch, h, heads, b})) return false;
+      }
+    }
+  return true;
+}
+
+struct Piece {  // a span of keys of a stack, where threads share one
+  long stack, from, numbers;
+};
+
+static bool list_pieces(const rg_call &c, const List<Stacked> &stacks, List<Piece> &pieces, size_t *numbers) {
+  *numbers = 0;
+  for (long i = 0; i < stacks.count; i++) {
+    const Work w = stacks.items[i].work(c);
+    if (w.block.run == w.block.run_end) continue;
+    for (long from = first_key(w); from < last_key(w); from = span_end(w.s, from)) {
+      if (!pieces.add({i, from, (long)*numbers})) return false;
+      *numbers += Sums::numbers(w.stack.rows, up(c.v_dim, NR) + 16);
+    }
+  }
+  return true;
+}
+
+static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
+  const int rows = w.stack.rows;
+  Workspace &own = workspace();
+  if (!own.reserve(sizeof(real) * ForwardRoom::numbers(w.c, rows) + 1024)) return false;
+  ForwardRoom room(own, w.c, rows);
+  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  Walk walk(w.s, w.block, piece.from);
+  Sums sums(memory + piece.numbers, rows, room.padded + 16);
+  sum_keys(w, walk, span_end(w.s, piece.from), room, sums);
+  return true;
+}
+
+// Few stacks and many keys, as in decoding: threads share the spans of a stack, which are merged in their order.
+static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
+  List<Piece> pieces;
+  size_t numbers;
+  if (!list_pieces(c, stacks, pieces, &numbers)) return RG_NO_MEMORY;
+  real *memory = (real *)std::malloc(numbers * sizeof(real) + 64);
+  if (!memory) return RG_NO_MEMORY;
+  int failed = 0;
+#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed)
+  for (long i = 0; i < pieces.count; i++)
+    failed += !sum_piece(stacks.items[pieces.items[i].stack].work(c), pieces.items[i], memory);
+  for (long i = 0, p = 0; i < stacks.count && !failed; i++) {
+    const Work w = stacks.items[i].work(c);
+    const int width = up(c.v_dim, NR) + 16;
+    if (p == pieces.count || pieces.items[p].stack != i) {
+      failed += !forward_stack(w);  // it has no keys
+      continue;
+    }
+    Sums sums(memory + pieces.items[p++].numbers, w.stack.rows, width);
+    for (; p < pieces.count && pieces.items[p].stack == i; p++)
+      sums.merge(Sums(memory + pieces.items[p].numbers, w.stack.rows, width), w.stack.rows);
+    finish(w, sums);
+  }
+  std::free(memory);
+  return failed ? RG_NO_MEMORY : RG_OK;
+}
+
+static int forward_all(const rg_call &c) {
+  List<Stacked> stacks;
+  if (!list_stacks(c, stacks)) return RG_NO_MEMORY;
+  if (c.threads > 1 && stacks.count < 4L * c.threads && c.keys > RG_SPAN) return forward_by_pieces(c, stacks);
+  int failed = 0;
+  if (c.threads == 1 || stacks.count == 1) {
+    for (long i = 0; i < stacks.count; i++) failed += !forward_stack(stacks.items[i].work(c));
+  } else {
+#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed)
+    for (long i = 0; i < stacks.count; i++) failed += !forward_stack(stacks.items[i].work(c));
+  }
+  return failed ? RG_NO_MEMORY : RG_OK;
+}
+
+// ---- backward: parts of the rows of one key/value head
+
+constexpr int PARTS = 8;          // at least, over all key/value heads, so that threads have work
+constexpr int PART_STEPS = 4;     // of BACK_ROWS rows, at least in each part
+
+struct Part {
+  int batch, kv_head;
+  long from, to;  // steps of BACK_ROWS rows, counted over the heads of the group
+  KeySums sums;
+};
+
+// Calls step(head, block, from row) for the steps [from, to) of a key/value head.
+template <class Step>
+static long each_step(const rg_call &c, int batch, int kv_head, long from, long to, Step step) {
+  const int group = c.heads / c.kv_heads;
+  long n = 0;
+  for (int h = kv_head * group; h < (kv_head + 1) * group; h++) {
+    const rg_schedule &s = schedule_of(c, batch, h);
+    for (int b = 0; b < s.blocks; b++)
+      for (int at = 0; at < block_of(s, b).rows(); at += BACK_ROWS, n++)
+        if (from <= n && n < to) step(h, block_of(s, b), at);
+  }
+  return n;
+}
+
+static bool list_parts(const rg_call &c, List<Part> &parts) {
+  const int k_width = up(c.head_dim, NR), v_width = up(c.v_dim, NR);
+  const long each = (PARTS + (long)c.batch * c.kv_heads - 1) / ((long)c.batch * c.kv_heads);
+  for (int batch = 0; batch < c.batch; batch++)
+    for (int kv = 0; kv < c.kv_heads; kv++) {
+      const long steps = each_step(c, batch, kv, 0, 0, [](int, Block, int) {});
+      const long count = std::max(1L, std::min(each, steps / PART_STEPS));
+      for (long i = 0; i < count; i++) {
+        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}};
+        each_step(c, batch, kv, part.from, part.to, [&](int h, Block b, int) {
+          if (b.run == b.run_end) return;
+          const rg_schedule &s = schedule_of(c, batch, h);
+          part.sums.first = std::min<long>(part.sums.first, run_of(s, b.run).first);
+          part.sums.end = std::max<long>(part.sums.end, run_of(s, b.run_end - 1).end);
+        });
+        // whole panels are added, so the sums hold the keys of the first and last panel too
+        part.sums.first = std::max<long>(part.sums.first - LANES, c.first_key);
+        part.sums.end = std::min<long>(part.sums.end + LANES, (long)c.first_key + c.keys);
+        if (!parts.add(part)) return false;
+      }
+    }
+  return true;
+}
+
+static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
+  KeySums &sums = part.sums;
+  const long keys = std::max(0L, sums.end - sums.first);
+  const long numbers = keys * (sums.k_width + sums.v_width), table = g.dtable.data ? g.dtable.head * (c.heads / c.kv_heads) : 0;
+  sums.dk = (real *)std::calloc(numbers + table + 16, sizeof(real));
+  Workspace &own = workspace();
+  if (!sums.dk || !own.reserve(sizeof(real) * BackwardRoom::numbers(c) + 1024)) return false;
+  sums.dv = sums.dk + keys * sums.k_width;
+  if (table) sums.table = sums.dk + numbers;
+  BackwardRoom room(own, c);
+  each_step(c, part.batch, part.kv_head, part.from, part.to, [&](int h, Block b, int at) {
+    const int rows = std::min(BACK_ROWS, b.rows() - at);
+    backward_rows({{c, schedule_of(c, part.batch, h), part.batch, h, b, {rows, rows}}, g, at}, room, sums);
+  });
+  return true;
+}
+
+// Add the parts of a key/value head in their order. Queries carry the factor of their scores, which dk must not.
+static void add_parts(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
+  const real factor = c.softcap > 0 ? (real)1 : LN2;
+  real *row = workspace().take(up(std::max(c.head_dim, c.v_dim), NR));
+  for (int key = c.first_key; key < c.first_key + c.keys; key++)
+    for (int which = 0; which < 2; which++) {
+      const int width = which ? part->sums.v_width : part->sums.k_width, dim = which ? c.v_dim : c.head_dim;
+      std::memset(row, 0, width * sizeof(real));
+      for (long i = 0; i < count; i++) {
+        const KeySums &s = part[i].sums;
+        if (key < s.first || key >= s.end) continue;
+        const real *x = (which ? s.dv : s.dk) + (key - s.first) * width;
+        for (int n = 0; n < width; n += W) store(row + n, load(row + n) + load(x + n));
+      }
+      const rg_tensor &into = which ? g.dv : g.dk;
+      write_row(REAL, (char *)numbers_at<real>(into, part->batch, part->kv_head, key - c.first_key), dim, row, which ? (real)1 : factor);
+    }
+}
+
+static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
+  const int group = c.heads / c.kv_heads;
+  real *into = numbers_at<real>(g.dtable, part->batch, (long)part->kv_head * group, 0);
+  for (long i = 0; i < count; i++)
+    for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
+}
+
+static int backward_all(const rg_call &c, const rg_gradients &g) {
+  List<Part> parts;
+  if (!list_parts(c, parts)) return RG_NO_MEMORY;
+  int failed = 0;
+#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed) if (c.threads > 1 && parts.count > 1)
+  for (long i = 0; i < parts.count; i++) failed += !compute_part(c, g, parts.items[i]);
+  for (long i = 0, next = 0; i < parts.count; i = next) {
+    while (next < parts.count && parts.items[next].batch == parts.items[i].batch && parts.items[next].kv_head == parts.items[i].kv_head)
+      next++;
+    if (!failed && !workspace().reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) failed = 1;
+    if (!failed) add_parts(c, g, parts.items + i, next - i);
+    if (!failed && g.dtable.data) add_tables(c, g, parts.items + i, next - i);
+  }
+  for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
+  return failed ? RG_NO_MEMORY : RG_OK;
+}

@@ -1,0 +1,143 @@
+"""Random and damaged calls of the kernel, also for a build with sanitizers: fuzz_native.py LIBRARY CASES [SEED]
+
+Every call either computes or is refused by its entry; sanitizers stop the process at the first read or write outside of
+the memory of a tensor. `test_native_sanitized.py` builds the library and runs this file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.native import backend, library
+from regard.backends.native.filling import Filled, describe
+from regard.backends.native.lowering import Lowered
+from regard.backends.schedule import Flat
+from regard.core.tensors import Stored
+from regard.errors import RegardError
+
+DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def size(draw: random.Random, most: int) -> int:
+    return draw.choice([1, 2, draw.randint(1, 20), draw.randint(1, most)])
+
+
+def pattern_of(draw: random.Random, q_len: int, k_len: int, heads: int, batch: int) -> p.Pattern:
+    window, start = draw.randint(1, 70), draw.randint(0, k_len)
+    seeded = torch.Generator().manual_seed(draw.randrange(2**31))
+    mask = torch.rand(q_len, k_len, generator=seeded) < draw.random()
+    choices = [
+        p.Full(), p.Causal(), p.SlidingWindow(window), p.CausalWindow(window + 1), p.Explicit(mask),
+        p.SlidingWindow(window) | p.GlobalTokens([draw.randrange(k_len)]), p.Strided(window + 1) & p.Causal(),
+        p.KeySpan(start, k_len) & p.Causal(), ~p.SlidingWindow(window), p.RandomBlocks(1, block=16, seed=3),
+        p.KeySpan(torch.arange(batch) % (k_len + 1), torch.full((batch,), k_len)) & p.SlidingWindow(window),
+        p.PerHead([draw.choice([p.Causal(), p.SlidingWindow(window)]) for _ in range(heads)]),
+    ]  # fmt: skip
+    return draw.choice(choices)
+
+
+def strided(draw: random.Random, *shape: int) -> torch.Tensor:
+    """Random numbers whose memory ends with the last of them, in one of several layouts."""
+    batch, heads, rows, dim = shape
+    kind = draw.randrange(4)
+    if kind == 0:
+        return torch.randn(shape)
+    if kind == 1:
+        return torch.randn(batch, rows, heads, dim).transpose(1, 2)
+    if kind == 2:
+        return torch.randn(batch, heads, dim, rows).transpose(2, 3)
+    return torch.randn(1, heads, rows, dim).expand(batch, -1, -1, -1)
+
+
+def compute(draw: random.Random) -> None:
+    """A sound call, forward and backward; its result is finite."""
+    kv_heads, batch = draw.randint(1, 2), draw.randint(1, 2)
+    heads = kv_heads * draw.randint(1, 3)
+    q_len, k_len, head_dim, v_dim = size(draw, 250), size(draw, 300), size(draw, 70), size(draw, 70)
+    if draw.random() < 0.05:
+        k_len += 4096
+    dtype = draw.choice(DTYPES)
+    q = strided(draw, batch, heads, q_len, head_dim).to(dtype)
+    k, v = (strided(draw, batch, kv_heads, k_len, dim).to(dtype) for dim in (head_dim, v_dim))
+    options = {
+        "pattern": pattern_of(draw, q_len, k_len, heads, batch),
+        "softcap": draw.choice([None, None, 3.0]),
+        "dropout": draw.choice([0.0, 0.0, 0.3]),
+        "bias": draw.choice([None, None, rg.bias.ALiBi(), torch.randn(heads, 1, k_len, requires_grad=True)]),
+        "scale": draw.choice([None, -0.5]),
+    }
+    learning = draw.random() < 0.6
+    if not learning and dtype == torch.float32 and draw.random() < 0.4:
+        k, v = (Stored((x * 9).to(torch.int8), torch.rand(*x.shape[:3], 1)) for x in (k, v))
+    elif learning:
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    with torch.set_grad_enabled(learning):
+        output = rg.attention(q, k, v, backend="native", **options)
+        assert output.isfinite().all()
+        if learning:
+            output.sum().backward()
+            assert q.grad.isfinite().all()
+
+
+def damaged(draw: random.Random) -> None:
+    """A call whose schedule or sizes were changed at random: the entry refuses it, or it is as sound as any other."""
+    q_len, k_len, dim = draw.randint(1, 200), draw.randint(1, 200), draw.randint(1, 40)
+    q, k, v = torch.randn(1, 2, q_len, dim), torch.randn(1, 1, k_len, dim), torch.randn(1, 1, k_len, dim)
+    plan = rg.plan_attention(q, k, v, pattern=pattern_of(draw, q_len, k_len, 2, 1), backend="native")
+    if not plan.keys:
+        return
+    kernel = plan._offer.run.__self__
+    plan.run(q, k, v)
+    if not kernel._kept:
+        return
+    lowered = next(iter(kernel._kept.values()))
+    schedules = []
+    for flat, origin in lowered.schedules:
+        arrays = [x.clone() for x in (flat.blocks, flat.runs, flat.lo, flat.hi, flat.bits)]
+        for _ in range(draw.randint(1, 3)):
+            x = draw.choice(arrays).view(-1)
+            if len(x):
+                at = draw.randrange(len(x))
+                x[at] = draw.choice([int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0])
+        schedules.append((Flat(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
+    filled = Filled(plan.problem)
+    output = torch.empty(1, 2, q_len, dim)
+    keys = plan.keys
+    filled.call.first_key, filled.call.keys, filled.call.threads = keys.start, len(keys), 1
+    broken = Lowered(schedules, None)
+    filled.call.schedules, filled.call.schedule = len(schedules), broken.address
+    tensors = q, k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop], output
+    for into, x in zip(filled.tensors, tensors, strict=True):
+        describe(into, x)
+    if draw.random() < 0.3:
+        name = draw.choice(["batch", "heads", "kv_heads", "q_len", "head_dim", "v_dim", "first_key", "keys", "threads"])
+        setattr(filled.call, name, draw.choice([0, -1, 1, 2, 3, getattr(filled.call, name) + draw.randint(-2, 300)]))
+    if filled.call.threads > 4:
+        filled.call.threads = 4
+    try:
+        kernel.library.forward(filled.address)
+    except RegardError:
+        return
+
+
+def main(path: str, cases: int, seed: int) -> None:
+    loaded = library.load(Path(path))
+    assert isinstance(loaded, library.Library), loaded
+    backend.load = lambda: loaded  # type: ignore[assignment]
+    for case in range(cases):
+        draw = random.Random(seed + case)
+        torch.manual_seed(seed + case)
+        loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2])))
+        damaged(draw) if case % 3 == 2 else compute(draw)
+    print(f"{cases} calls")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)

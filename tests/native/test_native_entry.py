@@ -1,0 +1,118 @@
+"""The C entry refuses every size, offset and array that does not fit the others, before anything is written."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import regard as rg
+from regard.backends.native import library
+from regard.backends.native.filling import Filled, describe
+from regard.backends.native.lowering import Lowered, lower
+from regard.backends.schedule import Flat
+from regard.core.call import make_problem
+from regard.errors import RegardError
+
+Q, K = torch.randn(2, 4, 300, 8), torch.randn(2, 2, 300, 8)
+PATTERN, BITS = "sliding_window(20) | global_tokens(0)", "strided(7, local=false)"  # with BOUNDED runs; with BITS
+
+
+class Call:
+    """A sound call of the kernel, which a test damages."""
+
+    def __init__(self, pattern: str = PATTERN) -> None:
+        self.problem = make_problem(Q, K, K, pattern=pattern)
+        self.lowered = lower(self.problem, range(300), [0])
+        self.output = torch.full((2, 4, 300, 8), 7.0)
+        self.filled = Filled(self.problem)
+        call = self.call = self.filled.call
+        call.first_key, call.keys, call.threads = 0, 300, 1
+        self.use(self.lowered)
+        for into, x in zip(self.filled.tensors, (Q, K, K, self.output), strict=True):
+            describe(into, x)
+
+    def use(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.call.schedules, self.call.schedule = len(lowered.schedules), lowered.address
+
+    @property
+    def flat(self) -> Flat:
+        return self.lowered.schedules[0][0]
+
+    def change(self, name: str, place: tuple[int, ...], number: int) -> None:
+        """Replace a number of an array of the schedule; the arrays of other calls stay as they are."""
+        arrays = {one: getattr(self.flat, one).clone() for one in ("blocks", "runs", "lo", "hi", "bits")}
+        arrays[name][place] = number
+        self.use(Lowered([(Flat(**arrays), 0)], None))
+
+
+def _run_of(kind: int, call: Call) -> int:
+    return int((call.flat.runs[:, 2] == kind).nonzero()[0])
+
+
+DAMAGES: dict[str, tuple[int, Callable[[Call], object]]] = {
+    "no batch": (2, lambda c: setattr(c.call, "batch", 0)),
+    "negative rows": (2, lambda c: setattr(c.call, "q_len", -1)),
+    "heads that do not divide": (2, lambda c: setattr(c.call, "kv_heads", 3)),
+    "keys beyond 32 bits": (2, lambda c: setattr(c.call, "first_key", 2**31 - 10)),
+    "a first row that is not 0": (3, lambda c: c.change("blocks", (0, 0), 1)),
+    "a block that ends before it begins": (3, lambda c: c.change("blocks", (0, 1), 0)),
+    "blocks that end early": (3, lambda c: c.change("blocks", (len(c.flat.blocks) - 1, 1), 299)),
+    "runs that do not exist": (3, lambda c: c.change("blocks", (len(c.flat.blocks) - 1, 3), len(c.flat.runs) + 1)),
+    "a run before the first key": (4, lambda c: c.change("runs", (0, 0), -1)),
+    "a run behind the last key": (4, lambda c: c.change("runs", (len(c.flat.runs) - 1, 1), 301)),
+    "an empty run": (4, lambda c: c.change("runs", (0, 1), int(c.flat.runs[0, 0]))),
+    "an unknown kind": (4, lambda c: c.change("runs", (0, 2), 3)),
+    "bounds that are not there": (5, lambda c: c.change("runs", (_run_of(1, c), 3), len(c.flat.lo) - 5)),
+    "bits before their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), -1)),
+    "bits behind their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), len(c.flat.bits) - 1)),
+    "a stride that leaves the tensor": (6, lambda c: setattr(c.call.k, "row", 9)),
+    "a negative stride": (6, lambda c: setattr(c.call.q, "head", -8)),
+    "a stride that would overflow": (6, lambda c: setattr(c.call.v, "batch", 2**62)),
+    "an unknown dtype": (6, lambda c: setattr(c.call.out, "type", 9)),
+    "int8 queries": (6, lambda c: setattr(c.call.q, "type", 3)),
+    "int8 keys without scales": (6, lambda c: setattr(c.call.k, "type", 3)),
+    "an output in another precision": (6, lambda c: setattr(c.call.out, "type", 4)),
+    "no tensor": (6, lambda c: setattr(c.call.q, "data", None)),
+    "no thread": (7, lambda c: setattr(c.call, "threads", 0)),
+    "no schedule": (7, lambda c: setattr(c.call, "schedules", 0)),
+    "dropout without positions": (7, lambda c: setattr(c.call, "dropout", 0.5)),
+    "more dropout than all": (7, lambda c: setattr(c.call, "dropout", 1.5)),
+}
+
+
+def test_a_sound_call_is_computed(native):
+    call = Call()
+    native.forward(call.filled.address)
+    torch.testing.assert_close(call.output, rg.attention(Q, K, K, pattern=PATTERN, backend="reference"))
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_call_is_refused_and_writes_nothing(native, name):
+    code, damage = DAMAGES[name]
+    call = Call(BITS if name.startswith("bits") else PATTERN)
+    damage(call)
+    with pytest.raises(RegardError, match="native kernel refused a call") as refusal:
+        native.forward(call.filled.address)
+    assert library._WRONG[code] in str(refusal.value)
+    assert (call.output == 7).all()
+
+
+def test_schedules_that_do_not_exist_are_refused(native):
+    call = Call()
+    numbers = torch.zeros(2, 4, dtype=torch.int32)
+    call.call.schedule_of = numbers.data_ptr()
+    native.forward(call.filled.address)
+    numbers[1, 2] = 1
+    with pytest.raises(RegardError, match="array is missing"):
+        native.forward(call.filled.address)
+
+
+def test_the_structs_of_python_and_c_have_equal_sizes(native):
+    sizes = (ctypes.c_int32 * 5)()
+    native.handle.rg_sizes(sizes)
+    structs = library.CSchedule, library.CTensor, library.CBias, library.CCall, library.CGradients
+    assert list(sizes) == [ctypes.sizeof(one) for one in structs]

@@ -1,0 +1,88 @@
+"""Values and gradients of the kernel against formulas in float64, at sizes beyond a panel, a chunk and a span."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import regard as rg
+from regard.backends.native.library import SPAN
+from regard.testing import Budget, answer, make_qkv
+
+LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
+SIZES = ((3, 131, 17, 5), (131, 131, 5, 13), (257, 67, 31, 37), (199, 401, 67, 61), (1, SPAN + 1009, 13, 7))
+
+
+def masks(q_len: int, k_len: int) -> dict[str, np.ndarray]:
+    i, j = np.arange(q_len)[:, None] + k_len - q_len, np.arange(k_len)[None]
+    return {
+        "full": i + j + q_len >= 0,
+        "causal": j <= i,
+        "causal & causal_window(29)": (j <= i) & (i - j < 29),
+        "sliding_window(58) | global_tokens(1, 40)": (abs(i - j) <= 29) | np.isin(i, (1, 40)) | np.isin(j, (1, 40)),
+        "strided(13) & causal": (j <= i) & ((i - j < 13) | ((i - j) % 13 == 0)),
+        "key_span(2, 60)": (j >= 2) & (j < 60) & (i == i),
+    }
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("heads", LAYOUTS)
+def test_values_and_gradients_equal_the_formula(native, heads, sizes, instructions):
+    native.handle.rg_use_instructions(instructions)
+    (q_len, k_len, head_dim, v_dim), (count, kv_heads) = sizes, heads
+    names = {"q_len": q_len, "k_len": k_len, "head_dim": head_dim, "v_dim": v_dim}
+    for number, (text, allowed) in enumerate(masks(q_len, k_len).items()):
+        q, k, v = make_qkv(batch=2, heads=count, kv_heads=kv_heads, **names, dtype=torch.float32, seed=number)
+        options = ({}, {"scale": -0.37}, {"softcap": 2.5})[number % 3]
+        grad = torch.randn(2, count, q_len, v_dim)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        detail = rg.attention_detail(*leaves, pattern=text, backend="native", **options)
+        detail.output.backward(grad)
+        scale = options.get("scale", head_dim**-0.5)
+        numbers = [x.double() for x in (q, k, v)]
+        expected = answer(
+            *(x.numpy() for x in numbers), allowed, scale=scale, softcap=options.get("softcap"),
+            grad_output=grad.double().numpy(),
+        )  # fmt: skip
+        budget = Budget.of(*numbers, torch.float32, scale=scale, grad_output=grad.double(), answer=expected)
+        found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
+        found |= dict(zip(("dq", "dk", "dv"), (x.grad for x in leaves), strict=True))
+        errors = {name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()}
+        assert max(errors.values()) <= 1, (text, errors)
+
+
+def test_a_result_with_one_wrong_number_is_over_the_budget(native):
+    """A negative control of the comparison above."""
+    q, k, v = make_qkv(q_len=31, k_len=31, dtype=torch.float32)
+    expected = answer(*(x.double().numpy() for x in (q, k, v)), np.tri(31, dtype=bool), scale=5**-0.5)
+    budget = Budget.of(*(x.double() for x in (q, k, v)), torch.float32, scale=5**-0.5, answer=expected)
+    output = rg.attention(q, k, v, pattern="causal", backend="native")
+    assert budget.share("output", output, expected.output) <= 1
+    output[0, 0, 5, 0] += 1e-3
+    assert budget.share("output", output, expected.output) > 1
+
+
+@pytest.mark.parametrize("length", [1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193])
+def test_lengths_around_the_sizes_of_tiles(native, length):
+    for text in ("causal", "sliding_window(6)", "full"):
+        q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=length, k_len=length, dtype=torch.float32)
+        found = rg.attention(q, k, v, pattern=text, backend="native")
+        expected = rg.attention(q, k, v, pattern=text, backend="reference")
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keys_far_behind_the_first_two_gigabytes_are_read(native):
+    """Offsets are counted in 64 bits: two heads that are 2^31 numbers apart in memory that holds one row of each."""
+    far = 2**31 + 64
+    memory = torch.empty(far + 64 * 40, dtype=torch.int8).untyped_storage()  # pages that nobody touches take no memory
+    numbers = torch.empty(0, dtype=torch.int8).set_(memory)
+    k = numbers.as_strided((1, 2, 40, 64), (0, far, 64, 1))
+    k.copy_(torch.randint(-100, 100, (1, 2, 40, 64)))
+    scales = torch.rand(1, 2, 40, 1) / 100
+    q = torch.randn(1, 4, 3, 64)
+    stored = rg.core.tensors.Stored(k, scales)
+    found = rg.attention(q, stored, stored, backend="native")
+    dense = k.float() * scales
+    torch.testing.assert_close(found, rg.attention(q, dense, dense, backend="reference"), rtol=1e-4, atol=1e-5)
