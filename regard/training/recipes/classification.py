@@ -22,10 +22,12 @@ from regard.models.storage import read_checkpoints
 from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_labelled
-from regard.training.config import TrainingConfig, setting
+from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
+from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
 from regard.training.recipes.masked_words import EncoderRunConfig
-from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, in_order, share_of_work, silent
+from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, in_order, share_of_work, silent
+from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 CLASSES_FILE = "classes.json"
@@ -61,9 +63,9 @@ class ClassifierTraining(Recipe):
         valid: tuple[str, ...] = setting(EncoderRunConfig.valid, metavar="FILE.tsv")
         from_run: str | None = setting(None, option="--from", metavar="RUN")
         pooling: str = setting(EncoderConfig.pooling)
-        steps: int = setting(TrainingConfig.steps, least=1)
-        warmup_steps: int = setting(100, least=0)
-        learning_rate: float = setting(3e-4)
+        steps: int | None = setting(TrainingConfig.steps, least=1, shown=CHOSEN)
+        warmup_steps: int = setting(100, least=0, shown=CHOSEN)
+        learning_rate: float = setting(3e-4, shown=CHOSEN)
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> Config:
@@ -75,9 +77,23 @@ class ClassifierTraining(Recipe):
             )
         return config
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
+        more = stack_settings(amount)
+        if self.config.from_run is None:
+            return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+        if wish.size is not None:
+            raise ArgumentError(
+                f"--from {self.config.from_run} decides the sizes; leave --size out, or leave out --from"
+            )
+        fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
+        more["learning_rate"] = self.Config.learning_rate
+        return choose(STACK, amount, wish.budget, {**fixed, **wish.given}, size=wish.size, more=more)
+
     def prepare(self, begun: Path | None = None) -> Training:
+        train, valid, test, classes = read_classes(self.config, self.tell)
+        self.settle(Amount.of([pair.source for pair in train], "texts"))
         config = self.config
-        train, valid, test, classes = read_classes(config, self.tell)
         torch.manual_seed(config.seed)
         model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
         task = ClassificationTask(

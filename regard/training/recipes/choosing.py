@@ -1,0 +1,169 @@
+"""Settings of a new training run from the amount of data and the budget: what was not given is chosen here.
+
+`choose` is a function of counts alone, so that the same data and budget give the same settings on every machine of a
+kind. It returns the settings and a sentence that says what was chosen and for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
+
+WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
+COOLDOWN = 0.6  # share of the training over which the rate falls to zero
+BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; small batches learn more from the same time on a CPU
+PATIENCE = 5  # validations without improvement, where nothing else ends the training
+CHARACTERS_OF_AN_ID = 3.0  # about, in most languages and vocabularies of this size
+VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
+
+
+class Amount(NamedTuple):
+    """How much there is to learn from: texts of a kind (`what`), and their characters."""
+
+    texts: int
+    characters: int
+    what: str = "texts"
+
+    @classmethod
+    def of(cls, texts: Iterable[str], what: str = "texts", sides: int = 1) -> Self:
+        """The amount of texts; of pairs, both `sides` of each are given.
+
+        >>> Amount.of(["It is.", "Es ist."], "pairs", sides=2)
+        Amount(texts=1, characters=13, what='pairs')
+        """
+        lengths = [len(text) for text in texts]
+        return cls(len(lengths) // sides, sum(lengths), what)
+
+
+class Budget(NamedTuple):
+    """What ends a training: steps, minutes, or with neither validation that stops improving."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    patience: int | None = None
+    accelerated: bool = False
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return f"{self.steps:,} steps"
+        if self.minutes is not None:
+            return f"{self.minutes:g} minutes"
+        return "as long as validation improves"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of a run, and the sentence about them."""
+
+    settings: dict[str, Any]
+    reason: str
+
+
+def choose(
+    sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any], *, size: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Choice:  # fmt: skip
+    """Choose what was not given.
+
+    Args:
+        sizes: of the model, by name.
+        amount: of the data to learn from.
+        budget: of the training.
+        given: the settings that were given; they win.
+        size: the name of a size; by default it follows from the data and the budget.
+        more: settings of this kind of model, which the sizes do not decide.
+
+    Returns:
+        The settings that were chosen, without those that were given, and why.
+    """
+    name = size or _size_of(sizes, amount, budget, given)
+    chosen = {
+        **sizes[name].settings(),
+        "vocab_size": fitting_vocabulary(amount.characters),
+        **_ending(amount, budget, given),
+        **(more or {}),
+    }
+    chosen["batch_tokens"] = ACCELERATED_BATCH if budget.accelerated else BATCH_TOKENS
+    if "dim" in given and "heads" in chosen:
+        chosen["heads"] = fitting_heads(given["dim"], chosen["heads"])
+    chosen = {key: value for key, value in chosen.items() if key not in given}
+    said_size = f"size {name}" if size is None else f"size {name}, as asked"
+    reason = (
+        f"chosen for {amount.texts:,} {amount.what} ({amount.characters:,} characters) and {budget}: {said_size} "
+        f"({_listed(chosen, SHOWN)}); what is given as an option stays"
+    )
+    return Choice(chosen, reason)
+
+
+SHOWN = {
+    "dim": "dim {}", "layers": "layers {}", "vocab_size": "vocabulary {:,}", "batch_tokens": "batches of {:,} ids",
+    "learning_rate": "rate {:g}", "warmup_steps": "warm-up {}", "cooldown": "cooldown {:g}", "dropout": "dropout {:g}",
+    "label_smoothing": "label smoothing {:g}",
+}  # fmt: skip
+
+
+def _listed(chosen: Mapping[str, Any], shown: Mapping[str, str]) -> str:
+    return ", ".join(text.format(chosen[name]) for name, text in shown.items() if name in chosen)
+
+
+def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any]) -> str:
+    """The size that fits the data and the budget; with a given dim, the largest that is not larger than it."""
+    if "dim" in given:
+        fitting = [name for name, row in sizes.items() if row.dim <= given["dim"]]
+        return fitting[-1] if fitting else next(iter(sizes))
+    minutes = budget.minutes
+    if minutes is not None and budget.accelerated:
+        minutes *= ACCELERATED
+    return fitting_size(amount.characters, minutes, budget.steps)
+
+
+def fitting_vocabulary(characters: int) -> int:
+    """Pieces at most: few for a small text, in which rare pieces would be learned from a few places each.
+
+    >>> [fitting_vocabulary(count) for count in (20_000, 1_400_000, 100_000_000)]
+    [500, 2000, 8000]
+    """
+    steps = ((300_000, 500), (800_000, 1_000), (3_000_000, 2_000), (20_000_000, 4_000))
+    return next((size for most, size in steps if characters < most), 8_000)
+
+
+def fitting_dropout(characters: int) -> float:
+    """The share that is dropped: more for a small text, of which every sentence is read many times.
+
+    >>> [fitting_dropout(count) for count in (20_000, 1_400_000)]
+    [0.3, 0.1]
+    """
+    return 0.3 if characters < 400_000 else 0.1
+
+
+def stack_settings(amount: Amount) -> dict[str, Any]:
+    """The settings of a language model or an encoder that the sizes do not decide."""
+    return {"dropout": fitting_dropout(amount.characters)}
+
+
+def fitting_heads(dim: int, most: int) -> int:
+    """The largest number of heads up to `most` that divides `dim` into even parts.
+
+    >>> fitting_heads(128, 4), fitting_heads(18, 4), fitting_heads(7, 4)
+    (4, 3, 1)
+    """
+    return next((heads for heads in range(most, 1, -1) if dim % (2 * heads) == 0), 1)
+
+
+def _ending(amount: Amount, budget: Budget, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Warm-up, schedule, and what ends the training; a schedule that was given has no cooldown of ours."""
+    ending: dict[str, Any] = {"warmup_steps": WARMUP_STEPS, "steps": None, "validate_every": None}
+    if "schedule" not in given:
+        ending |= {"schedule": "constant", "cooldown": COOLDOWN}
+    if budget.steps is not None:
+        ending["warmup_steps"] = min(WARMUP_STEPS, max(1, budget.steps // 10))
+        return ending
+    if budget.minutes is None:
+        ending["patience"] = budget.patience or PATIENCE
+        epoch = amount.characters / CHARACTERS_OF_AN_ID / given.get("batch_tokens", BATCH_TOKENS)
+        least, most = VALIDATE_BETWEEN
+        ending["validate_every"] = max(least, min(most, round(epoch)))
+    return ending
