@@ -1,6 +1,7 @@
 """A training without a number of steps: planned from the time used, or ended by patience and a cooldown after it."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 from toy_training import CONFIG, CrashError, at_step, crash, log_without_times, seals, train_toy
@@ -68,7 +69,7 @@ def test_the_cooldown_is_reached_on_a_machine_that_becomes_slower(tmp_path, monk
 def test_the_rate_follows_from_the_plan_that_the_log_has(tmp_path, monkeypatch):
     train_toy(tmp_path, TIMED, progress=Machine(monkeypatch, step=3.0))
     lines = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "training"]
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         assert line["learning_rate"] == learning_rate_at(TIMED, line["step"], before["last_step"])
 
 
