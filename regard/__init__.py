@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DataError,
         KeywordError,
         MissingPackageError,
+        NotFoundError,
         RegardError,
         ShapeError,
         UnsupportedError,
@@ -45,6 +46,7 @@ _HOMES = {
         "UnsupportedError",
         "DataError",
         "CheckpointError",
+        "NotFoundError",
         "MissingPackageError",
     ),
 }
@@ -91,6 +93,7 @@ __all__ = [
     "UnsupportedError",
     "DataError",
     "CheckpointError",
+    "NotFoundError",
     "MissingPackageError",
 ]
 

@@ -108,6 +108,33 @@ def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
         raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}") from None
 
 
+# Words of messages whose singular is not the plural without its "s".
+SINGULAR = {"axes": "axis", "indices": "index", "vertices": "vertex"}
+
+
+def count_of(count: int, unit: str, style: str = "") -> str:
+    """A count with its unit, which is given in the plural, as the message needs it: singular for 1.
+
+    Args:
+        count: how many.
+        unit: a plural, such as "words" or "validation batches".
+        style: how the count is formatted, such as "," for thousands.
+
+    >>> count_of(1, "words"), count_of(0, "words"), count_of(1234, "words", ","), count_of(1, "test queries")
+    ('1 word', '0 words', '1,234 words', '1 test query')
+    """
+    if count != 1:
+        return f"{count:{style}} {unit}"
+    *before, last = unit.split(" ")
+    if last in SINGULAR:
+        last = SINGULAR[last]
+    elif last.endswith("ies"):
+        last = f"{last[:-3]}y"
+    else:
+        last = last.removesuffix("es" if last.endswith(("sses", "ches", "xes")) else "s")
+    return " ".join((f"{count:{style}}", *before, last))
+
+
 def number_in(value: Any) -> Any:
     """The Python number in a NumPy scalar, a 0-d array or a 0-d tensor without a gradient; anything else as it is.
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.arguments import real, shown, whole, yes_or_no
+from regard.arguments import count_of, real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
+from regard.reprs import Described
 
 __all__ = ["ALiBi", "T5Relative", "Bias"]
 
 
-class Bias:
+class Bias(Described):
     """Base class of biases: numbers added to the scores, by head and distance `k_pos - q_pos`.
 
     A call therefore needs one number per head and distance, not one per pair. Biases with parameters are modules.
@@ -76,7 +77,10 @@ class ALiBi(Bias):
 
     def check(self, heads: int) -> None:
         if self.slopes is not None and len(self.slopes) != heads:
-            raise ShapeError(f"ALiBi has {len(self.slopes)} slopes and the call {heads} query heads; give one for each")
+            raise ShapeError(
+                f"ALiBi has {count_of(len(self.slopes), 'slopes')} and the call "
+                f"{count_of(heads, 'query heads')}; give one for each"
+            )
 
     def __str__(self) -> str:
         return "ALiBi()" if self.slopes is None else f"ALiBi({list(self.slopes)})"
@@ -166,7 +170,7 @@ class T5Relative(nn.Module, Bias):
     def check(self, heads: int) -> None:
         if heads != self.heads:
             raise ShapeError(
-                f"this T5Relative has {self.heads} heads and the call {heads}; make one with heads={heads}"
+                f"this T5Relative has {count_of(self.heads, 'heads')} and the call {heads}; make one with heads={heads}"
             )
 
     def extra_repr(self) -> str:

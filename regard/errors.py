@@ -29,5 +29,9 @@ class CheckpointError(RegardError, ValueError):
     """A saved run or model that is missing, damaged, or not of this kind."""
 
 
+class NotFoundError(DataError, CheckpointError):
+    """A file, folder, training run or model that was named and is not there."""
+
+
 class MissingPackageError(RegardError, ImportError):
     """An optional package that a call needs and this environment lacks."""

@@ -118,7 +118,7 @@ def test_the_house_stays_small_enough_to_hold_in_the_head():
     """Few modules at the root, few rooms, few files, and none that needs scrolling for long."""
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     sizes = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
-    assert len(rooms() - packages) <= 4
+    assert len(rooms() - packages) <= 5
     assert len(packages) <= 18
     assert len(sizes) <= 350
     assert not {name: lines for name, lines in sizes.items() if lines > 400}

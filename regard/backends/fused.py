@@ -25,13 +25,14 @@ from regard.core.result import Result
 from regard.patterns import Full
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 from regard.patterns.survey import PARTS, Budget, SpentError
+from regard.reprs import Described
 
 ROWS = 256  # of a row block in a band; fewer cost more calls, more compute more masked pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
-class Fused:
+class Fused(Described):
     """Softmax over dot products with any pattern, scale and fixed bias."""
 
     name = "fused"

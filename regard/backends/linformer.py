@@ -17,9 +17,10 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import Linformer
+from regard.reprs import Described
 
 
-class Projected:
+class Projected(Described):
     """Linformer for any length, padding and sharing of projections; half types are computed in float32."""
 
     name = "linformer"

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 import torch
 
+from regard.arguments import count_of
 from regard.core.backend import Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.errors import ArgumentError
@@ -207,7 +208,10 @@ class Schedule:
     def __str__(self) -> str:
         blocks = list(self)
         number = sum(block.times for block in blocks)
-        lines = [f"schedule of {self.pattern}: {self.q_len} rows by {self.k_len} keys, {number} row blocks"]
+        lines = [
+            f"schedule of {self.pattern}: {count_of(self.q_len, 'rows')} by "
+            f"{count_of(self.k_len, 'keys')}, {count_of(number, 'row blocks')}"
+        ]
         for block in blocks[:SHOWN]:
             runs = ", ".join(f"{run.keys.start}-{run.keys.stop - 1} {run.kind.name.lower()}" for run in block.runs)
             more = f" and {block.times - 1} more, each {len(block.rows)} further" if block.times > 1 else ""
@@ -215,7 +219,9 @@ class Schedule:
             lines.append(f"  rows {block.rows.start}-{block.rows.stop - 1}{more}: {keys}")
         if len(blocks) > SHOWN:
             lines.append(f"  and row blocks from row {blocks[SHOWN].rows.start} on")
-        lines.append(f"  {self.pairs} pairs computed" + ("" if self.starts is None else f", {self.kept} kept"))
+        lines.append(
+            f"  {count_of(self.pairs, 'pairs')} computed" + ("" if self.starts is None else f", {self.kept} kept")
+        )
         return "\n".join(lines)
 
 
@@ -232,13 +238,15 @@ def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Ref
     if kept is None:
         if problem.counted is None:
             return Refusal(
-                f"strict=True, and how many of its {pairs} pairs {problem.pattern} keeps "
+                f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
                 "is unknown without evaluating them"
             )
         kept = problem.counted.pairs
     if pairs <= 2 * kept:
         return None
-    return Refusal(f"strict=True, and it computes {pairs} pairs where {kept} are kept, more than twice as many")
+    return Refusal(
+        f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
+    )
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:

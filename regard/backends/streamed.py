@@ -26,6 +26,7 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
+from regard.reprs import Described
 
 # Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
@@ -33,7 +34,7 @@ PAIR_BACKWARD = 130  # of a pair backward: the exponential again and the product
 STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cost.calls`
 
 
-class Streamed:
+class Streamed(Described):
     """Softmax over every score with every option."""
 
     name = "streamed"

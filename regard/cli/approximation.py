@@ -10,7 +10,7 @@ import typer
 
 from regard.cli.console import check_picture_name, out_json, out_lines, say
 from regard.cli.options import Json, default
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, NotFoundError
 from regard.inspection import approximation as compare_approximations
 from regard.text.packages import needed
 
@@ -61,6 +61,8 @@ def read_operands(file: Path) -> list[torch.Tensor]:
         from safetensors.torch import load_file
     try:
         tensors = load_file(file)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFoundError(f"{file} cannot be read as safetensors: {error.strerror or error}") from error
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{file} cannot be read as safetensors: {reason}") from error

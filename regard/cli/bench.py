@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.console import StoppedError, out_json, say
 from regard.cli.console import out as out_line
-from regard.cli.console import out_json, say
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError, RegardError
 from regard.studies.bench import describe_health, describe_results, examine, run_bench
-from regard.studies.bench.complexity import describe_table, run_complexity
+from regard.studies.bench.complexity import Table, describe_table, run_complexity
 from regard.studies.bench.results import Results
 
 COMPLEXITY = "complexity"
@@ -45,8 +45,11 @@ def bench(
             results = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=say)
             _report(results, describe_results(results), out, as_json)
     except KeyboardInterrupt:
-        raise RegardError(
+        begun = (out / (Table.file if table else Results.file)).exists()
+        raise StoppedError(
             f"interrupted; what was finished is in {out}, and the same command with --resume goes on"
+            if begun
+            else "interrupted"
         ) from None
 
 

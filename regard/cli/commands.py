@@ -13,6 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from regard.cli import heed_interrupts
+
 # The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
 # whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
@@ -32,7 +34,11 @@ class Source(NamedTuple):
 
 
 class Checked(TyperCommand):
-    """A command whose numbers fit 64 bits, and are finite."""
+    """A command whose numbers fit 64 bits, and are finite, and which Ctrl-C interrupts once it has begun."""
+
+    def invoke(self, ctx: Any) -> Any:
+        heed_interrupts()
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         left = super().parse_args(ctx, args)

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import out_json, out_lines, say
+from regard.cli.console import StoppedError, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
-from regard.errors import RegardError
 from regard.studies.comparison.study import Comparison
 
 
@@ -26,7 +25,7 @@ def compare(
     comparison = Comparison.of(out, given, resume=resume, tell=say, showing=training_progress)
     compared = comparison.run(out)
     if compared.interrupted:
-        raise RegardError(f"interrupted; what is done is kept, go on with: regard compare --out {out} --resume")
+        raise StoppedError(f"interrupted; what is done is kept, go on with: regard compare --out {out} --resume")
     if as_json:
         out_json(compared.record.rstrip("\n"))
     else:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
+from regard.text.plain import has, plain, plain_json
 from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class StoppedError(RegardError):
+    """A command that was interrupted after it had kept what was done; says how to go on."""
 
 
 def out(line: str) -> None:
@@ -25,14 +33,62 @@ def out_lines(text: str) -> None:
     _write(printable_lines(text))
 
 
+def out_text(text: str, indent: str = "") -> None:
+    """Write sentences, broken into lines that fit the terminal."""
+    width = out_width()
+    for line in [text] if width is None else wrap(text, max(width - len(indent), 20)) or [""]:
+        out(indent + line)
+
+
 def out_json(text: str) -> None:
     """Write an answer of JSON; control characters are written as JSON escapes."""
-    _write(printable_json(text))
+    _write(plain_json(printable_json(text), _encoding()))
 
 
 def out_data(line: str) -> None:
     """Write a line that programs read: unchanged into a pipe or file, as `out` does on a terminal."""
+    remark_escapes(line)
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
+
+
+def remark_escapes(text: str) -> None:
+    """Say once that standard output cannot hold all characters of a text, and that escapes are written for them."""
+    encoding = _encoding()
+    if encoding not in _REMARKED and not has(encoding, text):
+        _REMARKED.add(encoding)
+        say(
+            f"standard output is written in {encoding}, which lacks some characters of the text; they are written as "
+            f"escapes such as \\xfc (PYTHONIOENCODING=utf-8 writes all)"
+        )
+
+
+_REMARKED: set[str] = set()  # encodings
+
+
+def writable(text: str) -> str:
+    """Lines of a text as standard output can show them, for drawing programs that measure their width."""
+    return plain(printable_lines(text), _encoding())
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def answers(width: int) -> Console:
+    """A Rich console on standard output, which shows words as they stand; `width` characters wide where none is known.
+
+    Pass it text from `writable`.
+    """
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False)
+
+
+def out_width() -> int | None:
+    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    return max(shutil.get_terminal_size().columns, 1)
 
 
 def _write(text: str) -> None:

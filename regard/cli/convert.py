@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import out_json, out_lines, say
+from regard.arguments import count_of
+from regard.cli.console import StoppedError, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
 from regard.conversion.folders import is_hugging_face
 from regard.conversion.uptraining import Uptraining
-from regard.errors import RegardError
 
 METHODS_DONE = {"mean": "neighbours pooled by their mean", "first": "the first of each group kept"}
 
@@ -31,8 +31,9 @@ def kv_heads(
     uptraining = Uptraining(Uptraining.Config(**given), tell=say, showing=training_progress)
     done = uptraining.convert(model, out, kv_heads)
     if done.training is not None and done.training.stopped == "interrupted":
-        raise RegardError(
-            f"interrupted after {done.training.steps} of {uptraining.config.steps} steps; the same command goes on"
+        raise StoppedError(
+            f"interrupted after {done.training.steps} of "
+            f"{count_of(uptraining.config.steps or 0, 'steps')}; the same command goes on"
         )
     pooled = METHODS_DONE.get(done.report.method)
     if as_json:

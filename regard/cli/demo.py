@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import duration, out, out_json, say
+from regard.arguments import count_of
+from regard.cli.console import StoppedError, duration, out, out_json, say
 from regard.cli.options import Json
 from regard.cli.progress import training_progress
 from regard.decoding import Translator, evaluate
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError
 from regard.inspection import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard.studies.lenses import (
     Routes,
@@ -61,8 +62,11 @@ def demo(
     tell(f"1. Training on {data.notes[0]}.")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
-        raise RegardError(f"interrupted after {trained.steps} steps; the same command goes on from there")
-    tell(f"   {trained.steps:,} steps, {duration(trained.wall_seconds)} ({trained.cpu_seconds:.0f} CPU seconds)")
+        raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
+    tell(
+        f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
+        f"({trained.cpu_seconds:.0f} CPU seconds)"
+    )
     tell("")
     translator = Translator.load(run)
     result = evaluate(translator, data.test)

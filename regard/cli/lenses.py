@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from regard.cli.console import answers, out_json, say
 from regard.cli.console import out as out_line
-from regard.cli.console import out_json, say
 from regard.cli.options import Json, Run, default
 from regard.decoding import Translator
 from regard.studies.lenses import LensReport, study_lenses
@@ -44,6 +40,9 @@ def lenses(
 
 
 def _show(report: LensReport) -> None:
+    from rich import box
+    from rich.table import Table
+
     for line in report.summary():
         out_line(line)
     last, first = report.routes["counts"]
@@ -63,7 +62,7 @@ def _show(report: LensReport) -> None:
         back = f" + {row['backward_passes']:.0f}" if row["backward_passes"] else ""
         cells = (f"{row[column]:.3f}" for column in COLUMNS)
         shown.add_row(LENS_ROWS[name], *cells, f"{row['passes']:.0f}{back}", f"{row['milliseconds']:.1f}")
-    console = Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    console = answers(width=120)
     for table in (routes, shown):
         console.print(table)
     out_line(report.legend)

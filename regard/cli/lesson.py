@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table as Drawn
-from rich.text import Text
 
-from regard.cli.console import check_picture_name, out, out_json, say
+from regard.cli.console import answers, check_picture_name, out, out_json, say, writable
 from regard.cli.options import Json
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
-from regard.text.terminal import printable, printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def lesson(
@@ -28,9 +25,12 @@ def lesson(
     text: Annotated[str | None, typer.Option(help="Show this instead of the lesson's own sentence.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of every number that is drawn.")] = Settings.seed,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """Teach one lesson, or list them."""
+    if list_all and name is not None:
+        raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
     if name is None:
         given = {"--png": png, "--run": run, "--text": text}
         if asked := [option for option, value in given.items() if value is not None]:
@@ -46,7 +46,7 @@ def lesson(
     if as_json:
         out_json(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
     else:
-        _show(taught, _answers())
+        _show(taught, answers(width=100))
     if png is not None:
         say(f"drawn in {png}")
 
@@ -60,19 +60,13 @@ def _list_lessons(as_json: bool) -> None:
         out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
 
 
-def _answers() -> Console:
-    """Rich on standard output: as wide as the terminal, or 100 characters elsewhere; words are shown as they stand."""
-    width = None if sys.stdout.isatty() else 100
-    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
-
-
 def _show(taught: Taught, console: Console) -> None:
     lesson = taught.lesson
-    console.print(printable(lesson.title), style="bold")
-    console.print(printable(lesson.question), style="italic")
+    console.print(writable(lesson.title), style="bold")
+    console.print(writable(lesson.question), style="italic")
     for paragraph in taught.paragraphs:
         console.print()
-        console.print(printable_lines(paragraph))
+        console.print(writable(paragraph))
     for table in taught.tables:
         console.print()
         _show_table(table, console)
@@ -80,23 +74,30 @@ def _show(taught: Taught, console: Console) -> None:
     _show_claims(taught.claims, console)
     console.print("\nTry it", style="bold")
     for line in taught.code.splitlines():
-        console.print(f"    {printable(line)}", soft_wrap=True)
+        console.print(f"    {writable(line)}", soft_wrap=True)
 
 
 def _show_table(table: Table, console: Console) -> None:
-    console.print(printable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
+    console.print(writable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
+    from rich import box
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
         numeric = all(row[number][:1].isdigit() for row in table.rows)
-        drawn.add_column(Text(printable(column)), justify="right" if numeric else "left")
+        drawn.add_column(Text(writable(column)), justify="right" if numeric else "left")
     for row in table.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
+        drawn.add_row(*(Text(writable(cell)) for cell in row))
     console.print(drawn)
 
 
 def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
     grid = Drawn.grid(padding=(0, 2, 0, 0))
     for claim in claims:
         verdict = Text("holds", "green") if claim.holds else Text("fails", "red")
-        grid.add_row(verdict, Text(printable(f"{claim.sentence} ({claim.figures})")))
+        grid.add_row(verdict, Text(writable(f"{claim.sentence} ({claim.figures})")))
     console.print(grid)

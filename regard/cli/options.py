@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 
 from regard.arguments import suggest
-from regard.decoding import NORMALISATIONS
 from regard.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def default_note(function: Callable[..., Any], name: str) -> str:
 
 def check_search(normalisation: str) -> None:
     """Raise an ArgumentError, before any work, if there is no such normalisation."""
+    from regard.decoding import NORMALISATIONS  # imports the models, which commands without a search do not need
+
     if normalisation not in NORMALISATIONS:
         raise ArgumentError(
             f"--normalisation {normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}"

@@ -9,9 +9,9 @@ from typing import Annotated
 import torch
 import typer
 
-from regard.arguments import suggest
+from regard.arguments import count_of, suggest
 from regard.backends import BACKENDS
-from regard.cli.console import out_json, out_lines, shortened
+from regard.cli.console import out_json, out_lines, say, shortened
 from regard.cli.options import Json
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
@@ -20,6 +20,7 @@ from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
 
 DEVICES = ("cpu", "cuda")
+COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
 DIGITS = 18  # of a number in a text
 
@@ -69,6 +70,9 @@ def plan(
         out_json(plan.to_json())
     else:
         out_lines(str(plan))
+    if device == "cuda" and not torch.cuda.is_available():
+        needs = ", where triton is installed" if plan.backend == COMPILED else ""
+        say(f"planned for a machine with cuda{needs}; this one has none")
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -100,5 +104,8 @@ def _numbers(text: str) -> list[int]:
 
 def _number(asked: str, word: str) -> int:
     if len(word) > DIGITS:
-        raise ArgumentError(f"{asked} is given a number of {len(word)} digits; it counts up to {DIGITS} digits")
+        raise ArgumentError(
+            f"{asked} is given a number of {count_of(len(word), 'digits')}; it counts up to "
+            f"{count_of(DIGITS, 'digits')}"
+        )
     return int(word)

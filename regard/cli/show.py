@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import check_picture_name, out, out_json, out_lines
+from regard.arguments import count_of
+from regard.cli.console import check_picture_name, out, out_json, out_lines, out_text, out_width
 from regard.cli.options import Json, default
 from regard.errors import ArgumentError
-from regard.inspection import draw_pattern
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
@@ -40,18 +40,20 @@ def show(
         raise ArgumentError("name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them")
     wanted, k_len = parse(pattern), length if keys is None else keys
     if png is not None:
+        from regard.inspection import draw_pattern  # imports the models, which no other drawing needs
+
         check_picture_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)
     if as_json:
         out_json(json.dumps(_record(wanted, length, k_len, png, layers)))
         return
     if png is None:
-        out_lines(draw(wanted, length, k_len, layers=layers))
+        out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
     else:
         out(f"{wanted} drawn in {png}")
     if layers > 1:
-        out(f"{layers} layers reach {wanted.reach(layers)}")
-        out(f"the last query learns from {_spans(wanted, k_len, layers)}")
+        out_text(f"{layers} layers reach {wanted.reach(layers)}")
+        out_text(f"the last query learns from {_spans(wanted, k_len, layers)}")
 
 
 def _list(pattern: str | None, as_json: bool) -> None:
@@ -65,8 +67,8 @@ def _list(pattern: str | None, as_json: bool) -> None:
         return
     for call, sentence in listed.items():
         out(call)
-        out(f"    {sentence}")
-    out("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
+        out_text(sentence, indent="    ")
+    out_text("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
 
 
 def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:
@@ -86,4 +88,4 @@ def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:
     """The positions that the last query learns from, as the spans of a text."""
     positions = learned(pattern, 1, k_len, layers)[0].nonzero().flatten().tolist()
-    return f"{len(positions)} of {k_len} positions: {words(runs(positions))}"
+    return f"{len(positions)} of {count_of(k_len, 'positions')}: {words(runs(positions))}"

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from regard.cli.console import duration, say
+from regard.arguments import count_of
+from regard.cli.console import StoppedError, duration, say
 from regard.cli.options import with_settings
 from regard.cli.progress import training_progress
-from regard.errors import RegardError
 from regard.training import TrainingResult, average_checkpoints
 from regard.training.recipes import (
     ClassifierTraining,
@@ -93,7 +93,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     """Say how a training ended and how good the best model is; an interrupted one is a failure.
 
     Raises:
-        RegardError: it was interrupted; the sentence says how to go on.
+        StoppedError: it was interrupted; the sentence says how to go on.
     """
     reasons = {
         "steps": "all steps are done",
@@ -103,11 +103,11 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     }
     best = f", {verdict} at step {result.best_step}" if verdict else ""
     sentence = (
-        f"{reasons[result.stopped]}: {result.steps:,} steps{best}, {duration(result.wall_seconds)} "
+        f"{reasons[result.stopped]}: {count_of(result.steps, 'steps', ',')}{best}, {duration(result.wall_seconds)} "
         f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
     )
     if result.stopped == "interrupted":
-        raise RegardError(sentence)
+        raise StoppedError(sentence)
     say(sentence)
 
 

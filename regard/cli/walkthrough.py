@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from regard.cli.console import out, out_json, out_lines
+from regard.arguments import count_of
+from regard.cli.console import answers, out, out_json, out_lines, out_width
 from regard.cli.options import Json, default_note
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError
 from regard.storage.files import replace_file
 from regard.studies.walkthrough import (
     Walk,
@@ -28,6 +28,7 @@ from regard.studies.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
+from regard.text.plain import has
 
 # The walk for --run and --whole, and why it does not take an option of another walk.
 WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
@@ -55,7 +56,7 @@ def walkthrough(
     ] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
     head: Annotated[
-        int | None, typer.Option(help=f"The head that is followed, from 1. {default_note(walk, 'head')}")
+        int | None, typer.Option(min=0, help=f"The head that is followed, from 0. {default_note(walk, 'head')}")
     ] = None,
     dim: Annotated[
         int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
@@ -107,7 +108,9 @@ def walkthrough(
     layers: Annotated[
         int | None, typer.Option(min=1, help=f"Of --whole, on each side. {default_note(walk_whole, 'layers')}")
     ] = None,
-    layer: Annotated[int | None, typer.Option(help=f"Of the run, from 1. {default_note(walk_run, 'layer')}")] = None,
+    layer: Annotated[
+        int | None, typer.Option(min=0, help=f"Of the run, from 0. {default_note(walk_run, 'layer')}")
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -130,7 +133,10 @@ def walkthrough(
     if as_json:
         out_json(to_json(found))
     elif html is not None:
-        out(f"{len(found.steps)} steps of {len(found.words)} words are in {html}; open it in a browser")
+        out(
+            f"{count_of(len(found.steps), 'steps')} of {count_of(len(found.words), 'words')} are in "
+            f"{html}; open it in a browser"
+        )
     else:
         _show(found)
 
@@ -145,11 +151,12 @@ def _drawn(given: dict[str, Any]) -> dict[str, Any]:
 
 def _show(found: Walk) -> None:
     """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    if not sys.stdout.isatty():
+    width = out_width()
+    if width is None:
         out_lines(to_text(found))
         return
-    console = Console(highlight=False)
-    if console.color_system in ("256", "truecolor"):
+    console = answers(width)
+    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
         console.print(to_rich(found, console.width), soft_wrap=True)
     else:
         out_lines(to_text(found, console.width))
@@ -169,4 +176,4 @@ def _check_page(path: Path) -> None:
     if path.suffix.lower() not in (".html", ".htm"):
         raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
     if path.is_dir() or not path.parent.is_dir():
-        raise CheckpointError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")
+        raise ArgumentError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")

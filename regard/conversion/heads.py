@@ -10,6 +10,7 @@ import torch
 from regard.arguments import is_whole, plain, suggest, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.reprs import brief
 
 METHODS = ("mean", "first")
 TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1
@@ -81,6 +82,7 @@ class Change(NamedTuple):
         return f"{self.before:,} -> {self.after:,}"
 
 
+@brief
 @dataclass(frozen=True)
 class Conversion:
     """The report of a conversion; `str` gives a table.

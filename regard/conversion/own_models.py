@@ -19,6 +19,7 @@ from regard.layers.caches import Cache
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard.models.storage import SavedModel
 from regard.models.translation_transformer import KIND as TRANSLATION
+from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
@@ -113,6 +114,7 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
     return other.requires_grad_(True).train(model.training)
 
 
+@brief
 @dataclass(frozen=True)
 class Converted:
     """A model before and after a conversion, the report, and the text files to save with the new model."""

@@ -142,7 +142,7 @@ class Plan:
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
             share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
-        lines = [f"{self.problem}", f"  {self.backend}: {self.cost}; {share}"]
+        lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         for name, verdict in self.others:
             lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'more expensive'}: {verdict}")
         if any("about " in line for line in lines[1:]):
@@ -150,6 +150,9 @@ class Plan:
                 "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
             )
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Plan({self.backend!r} for {self.problem})"
 
     def _checked_result(self, call: Call, key: Hashable | None) -> Result:
         """The result of a call whose key is not known, or that autocast changes."""

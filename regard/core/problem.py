@@ -8,7 +8,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import is_whole, kind_of, plain, real, shown
+from regard.arguments import count_of, is_whole, kind_of, plain, real, shown
 from regard.bias import Bias
 from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, refuse_layout
@@ -129,10 +129,11 @@ class Problem:
         return None if self.kept is None else self.kept.pairs
 
     def __str__(self) -> str:
-        heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
         dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"{self.mechanism} of {self.batch} x {heads}, {self.q_len} queries by {self.k_len} keys, "
+            f"{self.mechanism} of {self.batch} x {heads}, {count_of(self.q_len, 'queries')} by "
+            f"{count_of(self.k_len, 'keys')}, "
             f"head_dim {self.head_dim}, {dtype} on {self.device}, pattern {self.pattern}"
         )
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from regard.arguments import kind_of, shown, whole
+from regard.arguments import count_of, kind_of, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 ATTENTION_AXES = {
@@ -143,7 +143,8 @@ def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str,
         words = axes.split()
         if tensor.dim() != len(words):
             raise ShapeError(
-                f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}; it needs {len(words)}: ({', '.join(words)})"
+                f"{name} has {count_of(tensor.dim(), 'axes')} {tuple(tensor.shape)}; it needs "
+                f"{len(words)}: ({', '.join(words)})"
                 f"{_missing_axes(name, tensor.dim())}"
             )
         for axis, size in zip(words, tensor.shape, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_list, of_kind, whole
+from regard.arguments import a_list, count_of, of_kind, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import OURS, Hypothesis, Over, SpecialIds, admitted, check_search, length_limits, open_texts
@@ -151,7 +151,9 @@ def generate(
     if rows is not None:
         rows = a_list("rows", rows, int, "integers, one for each prompt")
         if len(rows) != len(prompts):
-            raise ArgumentError(f"rows are {len(rows)} numbers for {len(prompts)} prompts; give one for each prompt")
+            raise ArgumentError(
+                f"rows are {count_of(len(rows), 'numbers')} for {len(prompts)} prompts; give one for each prompt"
+            )
     sampling = GREEDY if sampling is None else sampling
     if beam != 1:
         if not sampling.is_greedy:

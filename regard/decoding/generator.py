@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import a_list, of_kind, shown, whole
+from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.decoding.generate import generate
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models import LanguageModel
+from regard.reprs import Described, brief
 from regard.text import BEGIN, Tokeniser, pad
 
 
-class TextStream:
+class TextStream(Described):
     """Decodes bytes to text as they arrive, up to the first stop text.
 
     It returns whole characters only, and holds text back while it may be the beginning of a stop. Of several stops, the
@@ -124,6 +125,7 @@ class Listener:
 OnText = Callable[[int, int, str], None]  # number of the prompt, number of its text, new part of that text
 
 
+@brief
 @dataclass(frozen=True)
 class Generation:
     """A prompt and one continuation.
@@ -141,7 +143,7 @@ class Generation:
     ended: str
 
 
-class Generator:
+class Generator(Described):
     """Continues prompts with a trained language model.
 
     Args:
@@ -234,8 +236,9 @@ class Generator:
         config = self.model.config
         if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
             raise ArgumentError(
-                f"the prompt has {longest} ids with BEGIN and max_tokens is {max_tokens}; this model has "
-                f"{config.max_length} learned positions, so give at most {max(0, config.max_length - longest + 1)}, "
+                f"the prompt has {count_of(longest, 'ids')} with BEGIN and max_tokens is {max_tokens}; this model has "
+                f"{count_of(config.max_length, 'learned positions')}, so give at most "
+                f"{max(0, config.max_length - longest + 1)}, "
                 f"or shorten the prompt"
             )
 

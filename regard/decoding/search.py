@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each, real, shown, suggest, whole
+from regard.arguments import count_of, each, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError
 from regard.models.state import State, Writer
+from regard.reprs import brief
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 
 LARGEST_ALPHA = 30  # the normalisation of any text stays a finite float
 NORMALISATIONS = ("none", "average", "gnmt")
 
 
+@brief
 @dataclass(frozen=True)
 class Hypothesis:
     """The result of a search: ids without BEGIN and END, their log-probability, and the score used for ranking.
@@ -105,6 +107,7 @@ def _largest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
 Over = Callable[[int, Sequence[int]], bool]
 
 
+@brief
 @dataclass(frozen=True)
 class SpecialIds:
     """Ids with a special meaning in a search; the defaults are those of regard's tokenisers.
@@ -185,5 +188,5 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
     if most is None:
         return [2 * length + 16 for length in (texts != PAD).sum(1).tolist()]
     if whole("the most ids", most) < 1:
-        raise ArgumentError(f"the limit is {most} ids; give 1 or more")
+        raise ArgumentError(f"the limit is {count_of(most, 'ids')}; give 1 or more")
     return [most] * len(texts)

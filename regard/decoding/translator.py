@@ -18,6 +18,7 @@ from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models.kinds import TranslationModel, translation_model
+from regard.reprs import Described, brief
 from regard.text import PAD, Pair, Scores, Tokeniser, score
 from regard.text.batches import batches_in_order, encode_pairs
 from regard.text.seen_words import SeenWords
@@ -25,6 +26,7 @@ from regard.text.seen_words import SeenWords
 WORDS_FILE = "source-words.json"  # the words of the training sources, beside the weights
 
 
+@brief
 @dataclass(frozen=True)
 class Translation:
     """A translation: its text, the ids of both sides (the source with END), its log-probability and score.
@@ -43,7 +45,7 @@ class Translation:
     unknown_words: tuple[str, ...] | None = None
 
 
-class Translator:
+class Translator(Described):
     """Translates lines of text with a trained model, recurrent or Transformer.
 
     Args:
@@ -132,6 +134,7 @@ class Translator:
         )  # fmt: skip
 
 
+@brief
 @dataclass(frozen=True)
 class Evaluation:
     """Scores of translations, perplexity of the references, and the settings of the search."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import kind_of
+from regard.arguments import count_of, kind_of
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
@@ -51,7 +51,9 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     if not torch.equal(_offsets(k), _offsets(v)):
         raise ShapeError("k and v are nested tensors of different lengths; each key needs a value")
     if len(_offsets(q)) != len(_offsets(k)):
-        raise ShapeError(f"q holds {q.shape[0]} documents and k {k.shape[0]}; document d of q attends to document d")
+        raise ShapeError(
+            f"q holds {count_of(q.shape[0], 'documents')} and k {k.shape[0]}; document d of q attends to document d"
+        )
     alike = torch.equal(_offsets(q), _offsets(k))
     _refuse_options(call, alike)
     pattern = _packed_pattern(as_pattern(call.pattern), checked_mechanism(call.mechanism), q, k, alike)

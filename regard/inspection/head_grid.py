@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.inspection.canvas import (
     FAINT,
     POINT,
@@ -74,7 +74,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     scale = left + heads * across + overhang
     with new_figure() as figure:
         title, read, reading = WORDING[kind]
-        words = "" if named else f"; {len(rows)} × {len(columns)} words in order, too small to be named"
+        words = "" if named else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
         subtitle = (
             f"{read} →, {reading} ↓{words}. Layers and heads count from 0; attention alone is not an explanation."
         )

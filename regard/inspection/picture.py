@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.errors import ArgumentError
 from regard.inspection.canvas import (
     FAINT,
@@ -71,7 +71,7 @@ class Panel:
         depth, heads = getattr(maps, kind).shape[:2]
         stack = "encoder" if kind == "encoder" else "decoder"
         last = " (last)" if layer in (-1, depth - 1) else ""
-        which = f"mean of {heads} heads" if head is None else f"head {head}"
+        which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
         subtitle = f"{stack} layer {layer % depth}{last}, {which}"
         return cls(kind, subtitle, maps.matrix(kind, layer, head), label_texts(rows), label_texts(columns), cell)
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import a_list, of_kind, shown, whole
+from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.inspection.watching import Span, merge, recorded_weights, watched
 from regard.models import TranslationTransformer
 from regard.models.kinds import TranslationModel
+from regard.reprs import brief
 from regard.text import END, Tokeniser, normalise
 from regard.text.batches import batches_in_order
 from regard.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
@@ -24,6 +25,7 @@ HONESTY = (
 )
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class ItWeights:
     """The weights of *it* in one sentence.
@@ -152,7 +154,8 @@ def choose_head(
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
-            f"{strangers} of {len(splits)} sentences are not of the validation split; choose a head only on "
+            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; "
+            f"choose a head only on "
             f"make_split('valid', ...), so that test sentences stay independent of the choice"
         )
     agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
@@ -322,7 +325,8 @@ def swap_check(
     outputs = a_list("the result of translate", given, str, "a list of translations")
     if len(outputs) != len(versions):
         raise ArgumentError(
-            f"translate returned {len(outputs)} translations for {len(versions)} lines; return one for each, in order"
+            f"translate returned {count_of(len(outputs), 'translations')} for "
+            f"{count_of(len(versions), 'lines')}; return one for each, in order"
         )
     right = [pronoun_of(output) == version.pronoun for version, output in zip(versions, outputs, strict=True)]
     count = len(sentences)

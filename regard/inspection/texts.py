@@ -12,11 +12,13 @@ from regard.inspection.watching import Span, merge
 from regard.layers.recording import record_attention
 from regard.models import LanguageModel
 from regard.models.encoder import TextEncoder
+from regard.reprs import brief
 from regard.text import BEGIN, END, Tokeniser
 
 TextModel = LanguageModel | TextEncoder
 
 
+@brief
 @dataclass(frozen=True, eq=False, repr=False)
 class TextMaps:
     """The weights of every head on one text; each row holds the weights of one query and sums to 1.

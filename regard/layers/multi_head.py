@@ -36,8 +36,10 @@ from regard.layers.refusing import (
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True)
 class ProjectedContext:
     """Projected keys (batch, kv_heads, context_length, head_dim) and values (..., v_dim) of a context, for one layer.

@@ -13,6 +13,7 @@ from regard.arguments import shown, suggest
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, UnsupportedError
+from regard.reprs import Described
 
 _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
@@ -23,7 +24,7 @@ class RecordedLayer(nn.Module):
     recordings = 0  # active ones, in all threads; a compiled graph is specialised to this number
 
 
-class Recording:
+class Recording(Described):
     """The recorded AttentionDetails of a model, by the name of the layer: one for each time it ran."""
 
     def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:

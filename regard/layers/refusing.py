@@ -7,7 +7,7 @@ from inspect import signature
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import count_of, shown, whole
 from regard.core.keywords import OF_CALLS, OF_LAYERS, refuse_keywords
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
@@ -30,7 +30,9 @@ def checked_sizes(
             f"or more, and heads is a multiple of kv_heads"
         )
     if head_dim is None and dim % heads:
-        raise ArgumentError(f"dim {dim} does not divide into {heads} heads; give head_dim, or another dim or heads")
+        raise ArgumentError(
+            f"dim {dim} does not divide into {count_of(heads, 'heads')}; give head_dim, or another dim or heads"
+        )
     return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim
 
 
@@ -109,7 +111,8 @@ def refuse_moved(q_start: int | torch.Tensor, length: int) -> None:
     """Refuse a q_start other than the length of the cache."""
     if isinstance(q_start, torch.Tensor) or q_start != length:
         raise UnsupportedError(
-            f"q_start={q_start} with a cache of {length} entries: new entries follow the cached ones, so leave "
+            f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow "
+            f"the cached ones, so leave "
             f"q_start out"
         )
 

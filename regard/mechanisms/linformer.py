@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from regard.arguments import shown, suggest
+from regard.arguments import count_of, shown, suggest
 from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
@@ -87,7 +87,8 @@ class Linformer(Mechanism):
         if sizes.k_len <= self.length:
             return None
         return (
-            f"there are {sizes.k_len} keys, and its projections have a column for each of {self.length}; "
+            f"the call has {count_of(sizes.k_len, 'keys')}, and its projections have a column for "
+            f"each of {self.length}; "
             f"shorten the text, or make it with length={sizes.k_len} or more"
         )
 

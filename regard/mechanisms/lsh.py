@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS, Mechanism, Sizes
 from regard.mechanisms.draws import directions
@@ -90,7 +91,8 @@ class LSH(Mechanism):
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
         if sizes.heads != sizes.kv_heads:
             return (
-                f"queries are the keys here, and {sizes.heads} heads of queries cannot be {sizes.kv_heads} of keys; "
+                f"queries are the keys here, and {count_of(sizes.heads, 'heads')} of queries cannot "
+                f"be {sizes.kv_heads} of keys; "
                 f"give as many key/value heads as heads"
             )
         return None
@@ -147,7 +149,8 @@ class LSH(Mechanism):
         differs = ((q != own) & ~(q.isnan() & own.isnan())).any(-1) & known[:, None]  # (batch, heads, q_len)
         if differs.any():
             raise ArgumentError(
-                f"{self}: its queries are its keys, and {int(differs.sum())} of {differs.numel()} vectors of q are not "
+                f"{self}: its queries are its keys, and {int(differs.sum())} of "
+                f"{count_of(differs.numel(), 'vectors')} of q are not "
                 f"k's at their positions; pass the same tensor as q and k, or its last rows as q, and keep k unrounded"
             )
 

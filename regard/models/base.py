@@ -17,6 +17,7 @@ from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard.layers import project
 from regard.models.storage import SavedModel, load_model, save_model
 from regard.positions import Learned, Sinusoidal
+from regard.reprs import brief
 
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
@@ -42,6 +43,7 @@ LARGEST_SIZE = 2**31 - 1  # of one axis
 MOST_LAYERS = 10_000  # a limit against typing errors
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Base class of model configs: frozen, compared by value; `__post_init__` calls the checks below."""

@@ -17,6 +17,7 @@ from regard.models.layers import new_norm
 from regard.models.padding import Aligned, align
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
+from regard.reprs import brief
 
 __all__ = ["TextEncoder", "EncoderConfig"]
 
@@ -24,6 +25,7 @@ HEADS = ("words", "classes", "none")
 POOLINGS = ("mean", "first")
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(LanguageConfig):
     """The config of a TextEncoder: that of a LanguageModel, but each token may look at the whole text by default.

@@ -14,6 +14,7 @@ from regard.arguments import each, of_kind
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import KeySpan
+from regard.reprs import Described
 
 
 class State(Protocol):
@@ -49,7 +50,7 @@ class Writer(Protocol[StateT]):
         ...
 
 
-class LayerCaches:
+class LayerCaches(Described):
     """One cache for each attention layer of a model. If one cache refuses a change, none is changed.
 
     >>> layers = [MultiHeadAttention(dim=8, heads=2, pattern="causal") for _ in range(3)]

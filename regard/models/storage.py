@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path, a_string, of_kind
-from regard.errors import ArgumentError, CheckpointError
+from regard.arguments import a_path, a_string, count_of, of_kind
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.reprs import brief
 from regard.storage.files import (
     TEXT_LIMIT,
     check_name,
@@ -42,6 +43,7 @@ WEIGHTS_FILE = "weights.safetensors"
 CHECKPOINTS_FILE = "checkpoints.json"
 
 
+@brief
 @dataclass(frozen=True)
 class SavedModel:
     """A model as `load_model` reads it: its config, tensors, kind and text files."""
@@ -131,11 +133,12 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
         The config, the tensors on the CPU, the kind and the extra files.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or written by a newer version.
+        NotFoundError: the folder is missing, or holds no model.
+        CheckpointError: it is damaged, of another kind, or written by a newer version.
 
     >>> load_model("nowhere")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
     """
     folder = a_path("folder", folder)
     while True:
@@ -179,7 +182,7 @@ def _model_folder(folder: Path) -> Path:
         return folder
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise CheckpointError(
+        raise NotFoundError(
             f"{str(folder)[:200]} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it"
         )
     return folder / (checkpoints.best or checkpoints.last)
@@ -229,6 +232,7 @@ def _check_replaceable(folder: Path) -> None:
     known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in names else set()
     if strangers := sorted(names - known):
         raise CheckpointError(
-            f"{folder} holds {len(strangers)} files that are not part of a saved model ({strangers[0]} ...); "
+            f"{folder} holds {count_of(len(strangers), 'files')} that a saved model does not have "
+            f"({strangers[0]} ...); "
             f"choose another folder"
         )

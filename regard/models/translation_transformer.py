@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from regard.arguments import a_string, of_kind
+from regard.arguments import a_string, count_of, of_kind
 from regard.core.combination import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
@@ -25,10 +25,12 @@ from regard.models.padding import align
 from regard.models.state import Sources
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
+from regard.reprs import brief
 
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(Settings):
     """The config of a TranslationTransformer.
@@ -133,8 +135,8 @@ class TranslationConfig(Settings):
         """Why the encoder's mechanism cannot read sources of `length` ids, END included; None if it can.
 
         >>> config = TranslationConfig(vocab_size=100, encoder_mechanism="linformer(length=8, rank=4)")
-        >>> config.encoder_refusal(length=8), str(config.encoder_refusal(length=9))[:45]
-        (None, 'linformer(length=8, rank=4): there are 9 keys')
+        >>> config.encoder_refusal(length=8), str(config.encoder_refusal(length=9))[:48]
+        (None, 'linformer(length=8, rank=4): the call has 9 keys')
         """
         mechanism, head_dim = parse_mechanism(self.encoder_mechanism), self.dim // self.heads
         sizes = Sizes(batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length)
@@ -151,6 +153,7 @@ class TranslationConfig(Settings):
 KIND = "translation-transformer"
 
 
+@brief
 @dataclass
 class TranslationState:
     """The state of translations in progress: the projected sources and the caches of the target."""
@@ -261,7 +264,9 @@ class TranslationTransformer(TextModel):
         """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         if len(ids) != state.sources.rows:
-            raise ArgumentError(f"ids are {len(ids)} for {state.sources.rows} texts; give one for each text")
+            raise ArgumentError(
+                f"ids are {len(ids)} for {count_of(state.sources.rows, 'texts')}; give one for each text"
+            )
         place, sources = state.length, state.sources
         options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
         x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
 from regard.patterns.arguments import kept_whole, new_serial
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.registry import word
+from regard.reprs import brief
 
 End = int | torch.Tensor | None
 
@@ -132,6 +133,7 @@ class Prefix(Pattern):
         return Band(start=0, stop=self.length)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class KeySpan(Pattern):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.
@@ -189,7 +191,8 @@ class KeySpan(Pattern):
         for name, tensor in self._tensors().items():
             if len(tensor) not in (1, batch):
                 raise ShapeError(
-                    f"KeySpan's {name} holds {len(tensor)} numbers but the batch has {batch} rows; give one for each"
+                    f"KeySpan's {name} holds {count_of(len(tensor), 'numbers')} but the batch has "
+                    f"{count_of(batch, 'rows')}; give one for each"
                 )
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -207,7 +210,7 @@ class KeySpan(Pattern):
 
     def __str__(self) -> str:
         ends = [self.start] if self.stop is None else [self.start, self.stop]
-        words = [f"<{len(end)} numbers>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
+        words = [f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
         return f"key_span({', '.join(words)})"
 
 

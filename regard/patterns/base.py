@@ -13,7 +13,7 @@ import torch
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.grid import Grid, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
+from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
 
@@ -159,7 +159,7 @@ class Pattern(Declared, enrol=False):
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
         allowed = self.allows(grid.q_pos, grid.k_pos)
-        shape = torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys)))
+        shape = common_shape(allowed.shape, (len(grid.rows), len(grid.keys)))
         return allowed.expand(shape)
 
     @property

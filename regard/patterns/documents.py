@@ -9,15 +9,17 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import kind_of
+from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid
+from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Ranges, Segments, common, union
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class SameDocument(Pattern):
     """A query may look at the keys of its own document: `ids[i] == ids[j]`.
@@ -68,11 +70,12 @@ class SameDocument(Pattern):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.ids.shape[-1] < k_len:
             raise ShapeError(
-                f"SameDocument's ids are for {self.ids.shape[-1]} positions and the call has {k_len} keys; "
+                f"SameDocument's ids are for {count_of(self.ids.shape[-1], 'positions')} and the "
+                f"call has {count_of(k_len, 'keys')}; "
                 f"give an id for every key"
             )
         if self.varies_by_row and batch and len(self.ids) != batch:
-            raise ShapeError(f"SameDocument's ids have {len(self.ids)} rows but the batch has {batch}")
+            raise ShapeError(f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         (of_query, query_known), (of_key, key_known) = self._at(q_pos), self._at(k_pos)
@@ -185,7 +188,7 @@ class PerDocument(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The truth for positions in the packed row, if the inner pattern does not depend on the number of keys."""
-        shape = torch.broadcast_shapes(q_pos.shape, k_pos.shape)
+        shape = common_shape(q_pos.shape, k_pos.shape)
         allowed = torch.zeros(shape, dtype=torch.bool, device=k_pos.device)
         for inner, rows, keys in self._documents:
             own = (q_pos >= rows.start) & (q_pos < rows.stop) & (k_pos >= keys.start) & (k_pos < keys.stop)
@@ -238,4 +241,4 @@ class PerDocument(Pattern):
         return tuple((self.inner.for_row(place), range(*own), range(*seen)) for place, (own, seen) in pairs)
 
     def __str__(self) -> str:
-        return f"per_document({self.inner}, <{len(self._documents)} documents>)"
+        return f"per_document({self.inner}, <{count_of(len(self._documents), 'documents')}>)"

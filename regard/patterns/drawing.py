@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from textwrap import wrap
 
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError
+from regard.patterns.arguments import runs, words
 from regard.patterns.base import Pattern
 
-MAY_NOT, LEARNS, MAY_LOOK = "·□■"
+MAY_NOT, LEARNS, MAY_LOOK, SOME = "·□■▪"
 LARGEST = 200
+NARROWEST = 20  # characters
 
 
-def draw(pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1) -> str:
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One drawing, of the heads that have the same pattern.
+
+    Args:
+        heads: their numbers; empty where all heads are alike.
+        pattern: what they allow.
+        marks: (q_len, k_len): 2 for an allowed pair, 1 for one that a stack of layers joins, 0 for neither.
+    """
+
+    heads: tuple[int, ...]
+    pattern: Pattern
+    marks: torch.Tensor
+
+    @property
+    def title(self) -> str:
+        """The heads with their pattern; nothing where all heads are alike."""
+        if not self.heads:
+            return ""
+        allowed = int((self.marks == 2).sum())
+        named = f"head{'s' if len(self.heads) > 1 else ''} {words(runs(self.heads))}"
+        return f"{named}: {self.pattern}, {allowed:,} of {count_of(self.marks.numel(), 'pairs', ',')}"
+
+
+def draw(
+    pattern: Pattern,
+    q_len: int,
+    k_len: int,
+    *,
+    q_start: int | None = None,
+    layers: int = 1,
+    width: int | None = None,
+) -> str:
     """Lines of squares (may look) and dots (may not), queries down, keys across, with a ruler of positions.
 
-    With more than one layer, empty squares are positions from which a query learns through other positions. Patterns
-    that differ by batch row or head are drawn for the first of each, and the title says so.
+    With more than one layer, empty squares are positions from which a query learns through other positions. Heads that
+    differ are drawn one after the other. Patterns that differ by batch row are drawn for the first, and the title says
+    so. Lines longer than `width` are avoided: columns are drawn without spaces, and if that is not enough a character
+    stands for several queries and keys.
 
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
@@ -27,42 +68,84 @@ def draw(pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None
     """
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
         raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a terminal; draw 1 to {LARGEST} each way")
-    marks, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
+    width = None if width is None else max(whole("width", width), NARROWEST)
+    panels, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
     first = k_len - q_len if q_start is None else q_start
     margin = max(len(str(position)) for position in (first, first + q_len - 1, k_len - 1)) + 2
-    ruler = " " * margin + " " + " ".join(str(key % 10) for key in range(k_len))
-    return "\n".join([f"{pattern}: {title}", ruler, *_lines(marks, first, margin)])
+    room = 2 * k_len if width is None else width - margin - 1
+    scale = -(-k_len // room)
+    space = " " if scale == 1 and 2 * k_len - 1 <= room else ""
+    lines = [f"{pattern}: {title}"]
+    if scale > 1:
+        lines.append(
+            f"Each character stands for {scale} x {scale} pairs: {MAY_LOOK} all are allowed, {SOME} some, "
+            + (f"{LEARNS} none, but some through {layers} layers, " if layers > 1 else "")
+            + f"{MAY_NOT} none."
+        )
+    lines = lines if width is None else [part for line in lines for part in wrap(line, width)]
+    for panel in panels:
+        if panel.title:
+            lines += ["", *([panel.title] if width is None else wrap(panel.title, width))]
+        lines.append(" " * (margin + 1) + _ruler(k_len, scale, space))
+        for row, signs in enumerate(_signs(panel.marks, scale)):
+            lines.append(f"{first + row * scale:>{margin}} {space.join(signs)}")
+    return "\n".join(lines)
+
+
+def _ruler(k_len: int, scale: int, space: str) -> str:
+    """The last digit of each position; where a character stands for several, every tenth one's first position."""
+    if scale == 1:
+        return space.join(str(key % 10) for key in range(k_len))
+    columns = -(-k_len // scale)
+    ruler = "".join(f"{column * scale:<10}" for column in range(0, columns, 10))
+    return ruler.rstrip() if len(ruler.rstrip()) <= columns else ruler[: 10 * ((columns - 1) // 10)].rstrip()
+
+
+def _signs(marks: torch.Tensor, scale: int) -> list[list[str]]:
+    """The characters of each line, each for `scale` x `scale` pairs, or for fewer at the ends."""
+    most = F.max_pool2d(marks[None].float(), scale, ceil_mode=True)[0]
+    least = -F.max_pool2d(-marks[None].float(), scale, ceil_mode=True)[0]
+    signs = {(0, 0): MAY_NOT, (1, 0): LEARNS, (1, 1): LEARNS, (2, 2): MAY_LOOK}
+    return [
+        [signs.get((int(high), int(low)), SOME) for high, low in zip(*row, strict=True)]
+        for row in zip(most.tolist(), least.tolist(), strict=True)
+    ]
 
 
 def drawn_pairs(
     pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1
-) -> tuple[torch.Tensor, str]:
-    """What a drawing shows of each pair, and how many pairs there are, in words.
-
-    Returns:
-        (q_len, k_len): 2 for an allowed pair, 1 for one that a stack of layers joins, 0 for neither.
+) -> tuple[list[Panel], str]:
+    """What a drawing shows of each pair, for each set of heads that are alike, and how many pairs there are, in words.
 
     Raises:
         ArgumentError: a stack whose queries are not the last positions of its keys.
     """
     allowed = pattern.dense(q_len, k_len, q_start=q_start)
-    words = f"{int(allowed.sum()):,} of {allowed.numel():,} pairs"
-    shown = allowed[0, 0] if allowed.dim() == 4 else allowed
-    marks = shown.to(torch.int8) * 2
+    title = f"{int(allowed.sum()):,} of {count_of(allowed.numel(), 'pairs', ',')}"
+    if pattern.varies_by_head:
+        title += f" of {count_of(allowed.shape[1], 'heads')}"
+    joined = torch.zeros(q_len, k_len, dtype=torch.bool)
     if layers > 1:
         if q_start not in (None, k_len - q_len):
             raise ArgumentError(f"a stack's queries are the last positions of its keys; q_start is {q_start}")
         joined = learned(pattern, q_len, k_len, layers)
-        marks = torch.maximum(marks, joined.to(torch.int8))
-        words += f", {int(joined.sum()):,} through {layers} layers"
-    return marks, words + (", drawn for the first batch row and head" if allowed.dim() == 4 else "")
-
-
-def _lines(marks: torch.Tensor, first: int, margin: int) -> list[str]:
-    signs = (MAY_NOT, LEARNS, MAY_LOOK)
+        title += f", {int(joined.sum()):,} through {layers} layers"
+    if allowed.dim() < 4:
+        return [Panel((), pattern, _marks(allowed, joined))], title
+    by_head = allowed[0]
+    title += ", drawn for the first batch row" if pattern.varies_by_row else ""
+    if by_head.shape[0] == 1:
+        return [Panel((), pattern, _marks(by_head[0], joined))], title
+    alike: dict[tuple[str, bytes], list[int]] = {}
+    for head, pairs in enumerate(by_head):
+        alike.setdefault((str(pattern.for_head(head)), bytes(pairs.flatten().tolist())), []).append(head)
     return [
-        f"{first + row:>{margin}} " + " ".join(signs[mark] for mark in line) for row, line in enumerate(marks.tolist())
-    ]
+        Panel(tuple(heads), pattern.for_head(heads[0]), _marks(by_head[heads[0]], joined)) for heads in alike.values()
+    ], title
+
+
+def _marks(allowed: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(allowed.to(torch.int8) * 2, joined.to(torch.int8))
 
 
 def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tensor:
@@ -88,7 +171,10 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
     [[0, 1, 1, 1, 1]]
     """
     if q_len > k_len:
-        raise ArgumentError(f"{q_len} queries of a text of {k_len} positions; a stack needs a position for every query")
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} of a text of {count_of(k_len, 'positions')}; a stack "
+            f"needs a position for every query"
+        )
     if layers < 1:
         raise ArgumentError(f"a stack of {layers} layers; it has 1 or more")
     allowed = pattern.dense(k_len, k_len)

@@ -11,9 +11,11 @@ from regard.arguments import kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid
+from regard.patterns.grid import Grid, common_shape
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Explicit(Pattern):
     """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
@@ -113,6 +115,7 @@ def _way_of_padding(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@brief
 @dataclass(frozen=True)
 class Where(Pattern):
     """A query may look at a key where `function(q_pos, k_pos)` is True; equal if the function is the same object.
@@ -139,10 +142,10 @@ class Where(Pattern):
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
             kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
             raise ArgumentError(f"the function in {self} answered with {kind}; it needs a boolean tensor")
-        wanted = torch.broadcast_shapes(q_pos.shape, k_pos.shape)
+        wanted = common_shape(q_pos.shape, k_pos.shape)
         try:
-            return allowed.expand(torch.broadcast_shapes(allowed.shape, wanted))
-        except RuntimeError:
+            return allowed.expand(common_shape(allowed.shape, wanted))
+        except (RuntimeError, ShapeError):
             raise ShapeError(
                 f"the function in {self} answered with shape {tuple(allowed.shape)} for positions of {tuple(wanted)}"
             ) from None

@@ -13,6 +13,7 @@ from regard.patterns.arguments import kept_whole, yes_or_no
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
+from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, everything, union
 
 
@@ -75,7 +76,7 @@ class Summary(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = k_pos % self.stride >= self.stride - self.last
-        return allowed.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return allowed.expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | None:
         return Band() if self.last == self.stride else None
@@ -171,7 +172,7 @@ class Fixed(Pattern):
         ends = k_pos % self.stride >= self.stride - self.summary
         if self.local:
             return (q_pos // self.stride == k_pos // self.stride) | ends
-        return ends.expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return ends.expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | Pattern:
         if self.summary == self.stride:

@@ -8,13 +8,37 @@ from dataclasses import dataclass, replace
 import torch
 
 from regard.arguments import shown
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Band
 from regard.patterns.ranges import Ranges, covers, union
+from regard.reprs import brief
 
 CHUNK = 1 << 22  # pairs evaluated at once where a pattern must be asked pair by pair
 
 
+def common_shape(*shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all of these shapes broadcast.
+
+    torch.broadcast_shapes gives the same, but its first call imports sympy, which takes about as long as half of torch.
+
+    Raises:
+        ShapeError: two sizes of one axis differ, and neither is 1.
+
+    >>> common_shape((2, 1, 4), (3, 1))
+    torch.Size([2, 3, 4])
+    """
+    rank = max(map(len, shapes), default=0)
+    common = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if common[axis] == 1:
+                common[axis] = size
+            elif size not in (1, common[axis]):
+                raise ShapeError(f"the shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast")
+    return torch.Size(common)
+
+
+@brief
 @dataclass(frozen=True)
 class Grid:
     """The query rows and key columns of a call, or of a block of it, with their positions.

@@ -8,11 +8,12 @@ from functools import cached_property, reduce
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
 from regard.patterns.base import Compound, Pattern, shallow
-from regard.patterns.grid import Grid, side_by_side
+from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
 from regard.patterns.reader import Reader
 
@@ -73,7 +74,9 @@ class PerHead(Compound):
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if heads and len(self.parts) != heads:
-            raise ShapeError(f"PerHead has {len(self.parts)} patterns but the call has {heads} query heads")
+            raise ShapeError(
+                f"PerHead has {count_of(len(self.parts), 'patterns')} but the call has {count_of(heads, 'query heads')}"
+            )
         super().check(batch, heads, q_len, k_len)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -116,7 +119,7 @@ class PerHead(Compound):
 
     def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:
         four = [allowed[(None,) * (4 - allowed.dim())] for allowed in heads]  # (batch or 1, 1, q_len, k_len)
-        shape = torch.broadcast_shapes(*(allowed.shape for allowed in four))
+        shape = common_shape(*(allowed.shape for allowed in four))
         return torch.cat([allowed.expand(shape) for allowed in four], dim=1)
 
     def __str__(self) -> str:

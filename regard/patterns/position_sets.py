@@ -10,8 +10,10 @@ import torch
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
+from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
 from regard.patterns.reader import Reader
+from regard.reprs import brief
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class KeySet(Pattern):
         return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return _inside(self.runs, k_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return _inside(self.runs, k_pos).expand(common_shape(q_pos.shape, k_pos.shape))
 
     def form(self) -> Band | None:
         if len(self.runs) > 1:
@@ -71,7 +73,7 @@ class QuerySet(Pattern):
         return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return _inside(self.runs, q_pos).expand(torch.broadcast_shapes(q_pos.shape, k_pos.shape))
+        return _inside(self.runs, q_pos).expand(common_shape(q_pos.shape, k_pos.shape))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         queries = range(first, last + 1)
@@ -96,6 +98,7 @@ def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
     return tuple(range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs)
 
 
+@brief
 @dataclass(frozen=True)
 class GlobalTokens(Pattern):
     """A pair is allowed if the position of its query or of its key is one of `indices`.

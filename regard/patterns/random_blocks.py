@@ -11,7 +11,7 @@ from regard.errors import ArgumentError
 from regard.patterns.arguments import whole, yes_or_no
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid
+from regard.patterns.grid import Grid, common_shape
 from regard.patterns.hashing import draw
 from regard.patterns.ranges import Ranges, Segments, common, everything, union
 
@@ -58,7 +58,7 @@ class RandomBlocks(Pattern):
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         allowed = self._allows(grid.q_pos, grid.k_pos, grid.k_len)
-        return allowed.expand(torch.broadcast_shapes(allowed.shape, (len(grid.rows), len(grid.keys))))
+        return allowed.expand(common_shape(allowed.shape, (len(grid.rows), len(grid.keys))))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         blocks = self._blocks(k_len)

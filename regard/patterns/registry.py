@@ -12,6 +12,7 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from regard.errors import ArgumentError
+from regard.reprs import Described
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -60,7 +61,7 @@ class Registry:
         return {name: kind for name, kind in own.items() if _in(package, kind) and is_importable(kind)}
 
 
-class Declared:
+class Declared(Described):
     """A value that is written as `name(arguments)`; its subclasses enrol themselves in the registry of their family.
 
     A subclass is enrolled wherever it is defined, your own program included, so that its text reads back. It needs

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from regard.arguments import a_string, is_whole, of_kind, plain, real, shown, whole
 from regard.core.tensors import DTYPES, check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.reprs import brief
 from regard.testing import oracle
 from regard.testing.oracle import Answer, Array
 
@@ -142,6 +143,7 @@ def _broadcast(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> None:
         raise ShapeError(f"{name} has shape {value.shape}; give one that broadcasts to {shape}") from None
 
 
+@brief
 @dataclass(frozen=True)
 class Budget:
     """Bounds on the rounding error of outputs and gradients.

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from regard.arguments import each, of_kind, whole
+from regard.arguments import count_of, each, of_kind, whole
 from regard.errors import ArgumentError
+from regard.reprs import Described
 from regard.text.pairs import Pair
 from regard.text.tokenisers import Tokeniser
 from regard.text.vocabularies import BEGIN, END, PAD
@@ -17,7 +18,7 @@ from regard.text.vocabularies import BEGIN, END, PAD
 LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"
 
 
-class TokenBatches:
+class TokenBatches(Described):
     """Batches of sentences for training, each within a budget of tokens including padding.
 
     A batch costs (number of sentences) * (length of the longest one), where the longer side of a pair counts. Sentences
@@ -132,7 +133,7 @@ def _check_costs(costs: list[int], budget: int) -> None:
         over = sum(cost > budget for cost in costs)
         raise ArgumentError(
             f"sentence {longest} has {costs[longest]} tokens, more than the budget of {budget} for a batch "
-            f"({over} of {len(costs)} sentences do); use a larger budget or leave out longer sentences"
+            f"({over} of {count_of(len(costs), 'sentences')} do); use a larger budget or leave out longer sentences"
         )
     if min(costs) < 0:
         raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from regard.arguments import count_of
 from regard.errors import DataError
 from regard.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
 from regard.text.pairs import Pair, read_pairs
@@ -35,11 +36,13 @@ class TextFile:
         >>> TextFile(("a.txt",), ("A bird sang.",), 1, ("a.txt", 7)).report()
         'a.txt: 12 characters in 1 text; dropped 1 damaged line, first at a.txt line 7'
         """
-        summary = f"{' + '.join(self.files)}: {self.characters:,} characters in {_count(len(self.texts), 'text')}"
+        summary = (
+            f"{' + '.join(self.files)}: {self.characters:,} characters in {count_of(len(self.texts), 'texts', ',')}"
+        )
         if self.first_dropped is None:
             return summary
         file, line = self.first_dropped
-        return f"{summary}; dropped {_count(self.dropped, 'damaged line')}, first at {file} line {line}"
+        return f"{summary}; dropped {count_of(self.dropped, 'damaged lines', ',')}, first at {file} line {line}"
 
 
 def read_documents(*paths: PathLike) -> TextFile:
@@ -102,7 +105,8 @@ def read_labelled(path: PathLike) -> LabelledFile:
     labelled = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
     if not 2 <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(
-            f"{path} has {_count(len(labelled.labels), 'label')}, such as {labelled.labels[0][:40]!r}; give 2 to "
+            f"{path} has {count_of(len(labelled.labels), 'labels', ',')}, such as "
+            f"{labelled.labels[0][:40]!r}; give 2 to "
             f"{MOST_CLASSES:,} labels, in the column before the text"
         )
     return labelled
@@ -162,7 +166,3 @@ def _text_of(line: str) -> str | None:
         return None
     text = content.get("text") if isinstance(content, dict) else None
     return text if isinstance(text, str) and not LONE_SURROGATES.search(text) else None
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"

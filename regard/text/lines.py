@@ -8,7 +8,7 @@ from io import BufferedReader
 from typing import IO
 
 from regard.arguments import a_path, a_string, each, of_kind
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
@@ -50,15 +50,18 @@ def open_bytes(path: PathLike) -> BufferedReader:
     """Open a file for reading bytes.
 
     Raises:
-        DataError: the file is missing, a folder, or cannot be opened.
+        NotFoundError: the file is missing, or a folder.
+        DataError: it cannot be opened.
     """
     path = a_path("path", path)
     try:
         return path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; check the path, which is relative to the current folder") from None
+        raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder") from None
     except IsADirectoryError:
-        raise DataError(f"{path} is a folder; name a file inside it") from None
+        raise NotFoundError(f"{path} is a folder; name a file inside it") from None
+    except NotADirectoryError:
+        raise NotFoundError(f"{path} does not exist; what stands there as its folder is a file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{str(path)!r} cannot be opened ({reason}); check its name and permissions") from None

@@ -8,8 +8,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.arguments import a_list, a_path, of_kind
+from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError
+from regard.reprs import brief
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
 
 
@@ -121,7 +122,8 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
             yield Row(i, files, (left, right))
     if source_lines != target_lines:
         raise DataError(
-            f"{source} has {source_lines} lines but {target} has {target_lines}; line i of one must translate "
+            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line "
+            f"i of one must translate "
             f"line i of the other, so give files with equally many lines"
         )
 
@@ -134,6 +136,7 @@ DUPLICATE = "duplicate"
 LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
 
 
+@brief
 @dataclass(frozen=True)
 class PairFile:
     """Pairs read from files, and why other lines were dropped.
@@ -162,7 +165,7 @@ class PairFile:
         >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
-        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.lines:,} lines"
+        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {count_of(self.lines, 'lines', ',')}"
         return f"{summary}; dropped {self.lines - self.kept:,} ({self.reasons()})" if self.dropped else summary
 
     def reasons(self) -> str:
@@ -235,9 +238,10 @@ def _why_empty(read: PairFile) -> str:
     files = " + ".join(read.files)
     if not read.lines:
         return f"{files} is empty; give {FORMATS}"
-    return f"{files}: none of {read.lines:,} lines gives a pair ({read.reasons()}); give {FORMATS}"
+    return f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); give {FORMATS}"
 
 
+@brief
 @dataclass(frozen=True)
 class Splits:
     """Training, validation and test pairs, each in their original order."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
+from regard.reprs import brief
 from regard.text.lines import normalise
 from regard.text.vocabularies import word_units
 
@@ -26,6 +27,7 @@ MOST = 200_000  # words that are stored; about 2 MB
 OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
 
 
+@brief
 @dataclass(frozen=True)
 class SeenWords:
     """The words of a training text.

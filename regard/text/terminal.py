@@ -52,13 +52,18 @@ def printable_json(text: str) -> str:
     >>> print(printable_json('{"text": "\x9b2J\u202e"}'))
     {"text": "\u009b2J\u202e"}
     """
-    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else _json_escaped(found[0]), text)
+    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else json_escaped(found[0]), text)
 
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _json_escaped(character: str) -> str:
+def json_escaped(character: str) -> str:
+    r"""The escape that JSON has for a character.
+
+    >>> print(json_escaped("ü"), json_escaped("🦊"))
+    \u00fc \ud83e\udd8a
+    """
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
 from regard.text.pairs import Pair, read_pairs, split_by_hash
 from regard.text.pronouns import make_split, make_twins
@@ -65,7 +66,8 @@ def load_translation_data(
         train = [pair for pair in read.pairs if pair.source not in known]
         if len(train) < len(read.pairs):
             notes.append(
-                f"{len(read.pairs) - len(train)} training pairs left out, since their source is in the validation pairs"
+                f"{count_of(len(read.pairs) - len(train), 'training pairs')} left out, since their "
+                f"source is in the validation pairs"
             )
         if not train:
             raise DataError(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import a_path
-from regard.errors import ArgumentError, CheckpointError
+from regard.arguments import a_path, count_of
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models.storage import SavedModel, load_model, read_checkpoints, save_model
 from regard.training.checkpoint import complete_checkpoints
 
@@ -32,25 +32,26 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
 
     Raises:
         ArgumentError: fewer than one checkpoint was asked for.
+        NotFoundError: the folder holds no run.
         CheckpointError: there are too few, one is damaged or of another config, or `out` holds something else.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 6.1.
 
     >>> average_checkpoints("nowhere", 5, "mean")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no run of training
+    regard.errors.NotFoundError: nowhere holds no run of training
     """
     run = a_path("run", run)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
-        raise CheckpointError(f"{run} holds no run of training")
+        raise NotFoundError(f"{run} holds no run of training")
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
         kept = ", ".join(names) or "beside the untrained"
         raise CheckpointError(
-            f"the last {count} checkpoints of {run} were asked for, and it keeps {len(names)} ({kept}); "
+            f"the last {count_of(count, 'checkpoints')} of {run} were asked for, and it keeps {len(names)} ({kept}); "
             f"ask for fewer, or go on with the training and keep={count} (--resume --keep {count})"
         )
     last, mean = _mean_of([run / name for name in names[-count:]])

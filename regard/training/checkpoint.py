@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models.storage import (
     Checkpoints,
     load_model,
@@ -21,6 +21,7 @@ from regard.models.storage import (
     write_checkpoints,
     write_model_files,
 )
+from regard.reprs import brief
 from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import check_format, read_sealed, render_sealed
@@ -213,6 +214,7 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@brief
 @dataclass(frozen=True)
 class RunSummary:
     """A training run, read from its last checkpoint: its settings, its data's fingerprint and its best model so far."""
@@ -232,16 +234,17 @@ def read_run(folder: str | Path) -> RunSummary:
         folder: what `train` was given.
 
     Raises:
-        CheckpointError: there is no run, or it is damaged.
+        NotFoundError: there is no run.
+        CheckpointError: it is damaged.
 
     >>> read_run("nowhere")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no run of training
+    regard.errors.NotFoundError: nowhere holds no run of training
     """
     folder = a_path("folder", folder)
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise CheckpointError(f"{folder} holds no run of training")
+        raise NotFoundError(f"{folder} holds no run of training")
     content = read_training(folder / checkpoints.last)
     try:
         config = TrainingConfig.from_dict(content["config"])

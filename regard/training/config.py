@@ -9,6 +9,7 @@ from typing import Any, Self, TypeGuard
 
 from regard.arguments import of_kind, suggest, whole
 from regard.errors import ArgumentError
+from regard.reprs import brief
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
@@ -42,6 +43,7 @@ def setting(
     return field(default=default, metadata={"is_option": True, **given})
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Settings of one training; each is checked here, and `to_dict` gives it back as JSON values.

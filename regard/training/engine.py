@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
 from regard.training.config import TrainingConfig, learning_rate_at
 from regard.training.task import Task
@@ -165,7 +166,8 @@ class Engine:
         [total] = self._workers.sum(batches)
         if self._workers.any(batches * self._workers.count != total)[0]:
             raise ArgumentError(
-                f"this process has {batches} validation batches and others more or fewer; with parallel='fsdp' all "
+                f"this process has {count_of(batches, 'validation batches')} and others more or "
+                f"fewer; with parallel='fsdp' all "
                 f"need the same number"
             )
 

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.arguments import a_path
+from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError, MissingPackageError
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
@@ -31,7 +31,7 @@ class ReadableLog(NamedTuple):
         """One sentence about what is lost; none where nothing is."""
         if not self.lost:
             return []
-        count = "1 line" if len(self.lost) == 1 else f"{len(self.lost)} lines"
+        count = count_of(len(self.lost), "lines")
         return [f"{count} of {path} cannot be read, and {len(self.lines)} can; the first reason: {self.lost[0]}"]
 
 
@@ -162,7 +162,9 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
         for kind in ("training", "validation")
     )
     if not training and not validation:
-        reason = f"{log_path} has no loss in its {len(found.lines)} lines, so there is no curve to draw yet"
+        reason = (
+            f"{log_path} has no loss in its {count_of(len(found.lines), 'lines')}, so there is no curve to draw yet"
+        )
         raise DataError("; ".join([reason, *lost]))
     try:
         from matplotlib.figure import Figure
@@ -178,7 +180,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     if lost:
-        figure.suptitle(f"{len(found.lost)} damaged lines of the log are left out", fontsize="small")
+        figure.suptitle(f"left out: {count_of(len(found.lost), 'damaged lines')} of the log", fontsize="small")
     picture = BytesIO()
     figure.savefig(picture, format="png")
     replace_file(Path(png_path), picture.getvalue(), durable=False)  # the log can draw it again

@@ -10,9 +10,11 @@ from time import monotonic, process_time
 from typing import Any
 
 from regard.errors import CheckpointError, MissingPackageError
+from regard.reprs import brief
 from regard.training.log import Log
 
 
+@brief
 @dataclass(frozen=True)
 class Started:
     """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before.

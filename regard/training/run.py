@@ -10,6 +10,7 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.models.storage import read_checkpoints
+from regard.reprs import brief
 from regard.training.checkpoint import (
     Identity,
     RunState,
@@ -34,6 +35,7 @@ OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
 
 
+@brief
 @dataclass(frozen=True)
 class TrainingResult:
     """How a training ended, earlier sessions included; losses in nats per target token.

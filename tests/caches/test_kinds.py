@@ -71,7 +71,7 @@ class TestStatic:
     def test_the_capacity_fits_and_one_more_changes_nothing(self):
         cache = StaticCache(1, 1, 4, capacity=3)
         cache.append(*ones(3))
-        with pytest.raises(rg.ArgumentError, match="1 more entries do not fit: this cache holds 3 of 3"):
+        with pytest.raises(rg.ArgumentError, match="1 more entry would not fit: this cache holds 3 of 3"):
             cache.append(*ones(1))
         assert cache.length == 3
 

@@ -54,7 +54,7 @@ def write_text(path):
 @pytest.mark.parametrize(
     ("write", "options", "code", "words"),
     [
-        (lambda path: None, [], 1, "No such file"),
+        (lambda path: None, [], 2, "No such file"),
         (write_text, [], 1, "cannot be read as safetensors"),
         (lambda path: save_file({"q": torch.ones(1), "x": torch.ones(1)}, path), [], 1, "holds q, x and lacks k, v"),
         (lambda path: save_file({name: torch.ones(3) for name in "qkv"}, path), [], 1, "q"),

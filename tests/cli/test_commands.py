@@ -137,17 +137,17 @@ MISTAKES = [
     (("show", "causal", "--length", "10000"), 2, "10000 x 10000"),
     (("show", "causal", "--png", "picture.jpg"), 2, ".png"),
     (("show", "causal", "--png", "no/such/folder/picture.png"), 2, "picture.png"),
-    (("translate", "nowhere", "hello"), 1, "nowhere"),
-    (("translate", "{file}", "hello"), 1, "{file}"),
+    (("translate", "nowhere", "hello"), 2, "nowhere"),
+    (("translate", "{file}", "hello"), 2, "{file}"),
     (("translate", "{run}", "a", "b", "--picture", "x.png"), 2, "one sentence"),
     (("translate", "{run}", "a", "--beam", "0"), 2, "beam"),
     (("translate", "{run}", "a", "--normalisation", "google"), 2, "none, average, gnmt"),
-    (("evaluate", "{run}", "missing.tsv"), 1, "missing.tsv"),
-    (("evaluate", "{run}"), 1, "test split"),
+    (("evaluate", "{run}", "missing.tsv"), 2, "missing.tsv"),
+    (("evaluate", "{run}"), 2, "test split"),
     (("train",), 2, "translation"),
     (("train", "translation"), 2, "--out"),
     (("train", "translation", "--out", "{new}"), 2, "--data is missing"),
-    (("train", "translation", "--out", "{new}", "--data", "missing.tsv"), 1, "missing.tsv"),
+    (("train", "translation", "--out", "{new}", "--data", "missing.tsv"), 2, "missing.tsv"),
     (("train", "translation", "--out", "{new}", "--data", "{file}"), 1, "{file}"),
     (("train", "translation", "--out", "{new}", "--data", "pronouns", "--model", "gpt"), 2, "transformer"),
     (("train", "translation", "--out", "{new}", "--data", "{pairs}", "--heads", "7"), 2, "multiple of heads, 7"),
@@ -223,7 +223,7 @@ def test_ctrl_c_is_one_word(run_folder):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)
-    assert (process.returncode, said.decode().strip()) == (1, "regard: interrupted")
+    assert (process.returncode, said.decode().strip()) == (130, "regard: interrupted")
 
 
 def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
@@ -237,7 +237,7 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)
-    assert process.returncode == 1
+    assert process.returncode == 130
     last = said.decode().splitlines()[-1]
     assert last.startswith("regard: interrupted; go on with: regard train translation --out")
     steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))

@@ -62,7 +62,7 @@ def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
             break
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert said.decode().splitlines()[-1] == (
         f"regard: interrupted; what is done is kept, go on with: regard compare --out {out} --resume"
     )

@@ -64,7 +64,7 @@ def test_a_claim_that_fails_says_so(monkeypatch):
     [
         (["scales"], 2, "no lesson is called 'scales'; did you mean 'scale'?"),
         (["heads"], 2, "give one with --run RUN"),
-        (["heads", "--run", "nowhere"], 1, "nowhere is not the folder of a training run; 'regard demo' trains one"),
+        (["heads", "--run", "nowhere"], 2, "nowhere is not the folder of a training run; 'regard demo' trains one"),
         (["scale", "--run", "nowhere"], 2, "needs no trained model"),
         (["causal", "--text", ""], 2, "0 words"),
         (["causal", "--text", "word " * 10_000], 2, "10000 words"),
@@ -87,6 +87,6 @@ def test_a_seed_that_no_generator_takes_is_told():
 
 def test_a_folder_without_a_run_is_one_line(tmp_path):
     answer = regard("lesson", "referent", "--run", tmp_path)
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     (line,) = answer.stderr.decode().strip().splitlines()
     assert "'regard demo' trains one" in line

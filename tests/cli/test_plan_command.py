@@ -8,6 +8,7 @@ import torch
 from test_commands import regard
 
 import regard as rg
+from regard.backends.flex import backend as flex_backend
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,23 @@ def test_a_million_queries_are_planned_without_being_made():
 def test_a_plan_for_a_device_that_is_not_here():
     record = json.loads(regard("plan", "--q-len", "64", "--device", "cuda", "--json").stdout)
     assert "on cuda" in record["problem"]
+
+
+def test_a_plan_for_a_device_does_not_depend_on_what_is_installed_here(monkeypatch):
+    monkeypatch.setattr(flex_backend, "find_spec", lambda name: None)
+    arguments = ("--q-len", "8192", "--pattern", "causal & (causal_window(512) | strided(64))", "--device", "cuda")
+    record = json.loads(regard("plan", *arguments, "--json").stdout)
+    flex = {record["backend"]: record["cost"], **record["others"]}["flex"]
+    assert "refused" not in flex
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert b"planned for a machine with cuda" in regard("plan", *arguments).stderr
+
+
+def test_the_table_of_a_plan_marks_the_chosen_backend():
+    answer = regard("plan", "--q-len", "64", "--pattern", "causal")
+    chosen = json.loads(regard("plan", "--q-len", "64", "--pattern", "causal", "--json").stdout)["backend"]
+    marked = [line.split()[0] for line in answer.stdout.decode().splitlines()[1:] if line.split()[1] == "chosen:"]
+    assert marked == [chosen]
 
 
 @pytest.mark.parametrize(

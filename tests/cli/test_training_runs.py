@@ -179,7 +179,7 @@ def test_each_text_has_the_label_that_is_most_probable(sorter):
 
 def test_a_model_that_sorts_nothing_is_refused(translator, tmp_path):
     assert "translation-transformer" in last_line(regard("classify", translator, "a"))
-    assert regard("classify", tmp_path / "nowhere", "a").returncode == 1
+    assert regard("classify", tmp_path / "nowhere", "a").returncode == 2
 
 
 # What stops it
@@ -226,7 +226,7 @@ def test_a_termination_signal_saves_and_says_how_to_go_on(files, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=1200)
     last = said.decode().splitlines()[-1]
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert last.startswith("regard: interrupted; go on with: regard train translation --out")
     steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
     assert (tmp_path / "run" / f"step-{steps:06d}").is_dir()

@@ -45,10 +45,10 @@ def test_the_sentence_is_walked_through_in_plain_text(regard):
 
 
 def test_json_is_that_of_the_library_with_the_same_options(regard):
-    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 3, "--dim", 12]
+    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 2, "--dim", 12]
     options += ["--score", "additive", "--positions", "sinusoidal", "--seed", 7, "--json"]
     expected = walk(
-        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=3, dim=12, score="additive",
+        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=2, dim=12, score="additive",
         positions="sinusoidal", seed=7,
     )  # fmt: skip
     assert regard(SENTENCE, *options) == (0, to_json(expected) + "\n", "")
@@ -100,8 +100,8 @@ def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
 
 
 def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
-    code, said, _ = regard("the animal", "--run", run, "--layer", 2, "--head", 2, "--word", "animal")
-    assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=2, head=2, word="animal")) + "\n")
+    code, said, _ = regard("the animal", "--run", run, "--layer", 1, "--head", 1, "--word", "animal")
+    assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=1, head=1, word="animal")) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         (["word " * 10_000], 2, "the text has 10000 words"),
         ([SENTENCE, "--word", 9], 2, "the text has words 1 to 7"),
         ([SENTENCE, "--word", "cake"], 2, "'cake' is not in the text"),
-        ([SENTENCE, "--head", 3], 2, "there are heads 1 to 2"),
+        ([SENTENCE, "--head", 3], 2, "there are heads 0 to 1"),
         ([SENTENCE, "--heads", 3], 2, "dim 8 is not divisible by 3 heads"),
         ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
         ([SENTENCE, "--layer", 1], 2, "name a --run"),
@@ -121,7 +121,7 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         ([SENTENCE, "--query-dim", 4, "--key-dim", 5], 2, "a dot product needs vectors of one size"),
         ([SENTENCE, "--words", "some"], 2, "there are all, letters"),
         ([SENTENCE, "--draw", "some"], 2, "there are normal, uniform"),
-        ([SENTENCE, "--weights", "nothing.safetensors"], 1, "cannot be read as safetensors"),
+        ([SENTENCE, "--weights", "nothing.safetensors"], 2, "cannot be read as safetensors"),
         ([SENTENCE, "--run", "nothing", "--columns"], 2, "leave out --columns"),
         (["--run", "nothing"], 2, "give a TEXT"),
         ([SENTENCE, "--model", "encoder"], 2, "add --whole"),
@@ -129,9 +129,9 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
         ([SENTENCE, "--whole", "--run", "nothing", "--dim", 8], 2, "leave out --dim: a run has its own"),
         ([SENTENCE, "--whole", "--model", "gpt"], 2, "there are decoder, encoder, encoder-decoder"),
         ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),
-        ([SENTENCE, "--run", "nothing"], 1, "nothing"),
+        ([SENTENCE, "--run", "nothing"], 2, "nothing"),
         ([SENTENCE, "--html", "page.png"], 2, "ends in .html"),
-        ([SENTENCE, "--html", "no/such/folder/page.html"], 1, "cannot be written"),
+        ([SENTENCE, "--html", "no/such/folder/page.html"], 2, "cannot be written"),
         ([SENTENCE, "--html", "/proc/page.html"], 1, "page.html"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_full_static_cache_refuses_and_goes_on_after_a_crop():
     with torch.no_grad():
         whole = layer(x)
         layer(x[:, :4], cache=cache)
-        with pytest.raises(rg.ArgumentError, match="1 more entries do not fit"):
+        with pytest.raises(rg.ArgumentError, match="1 more entry would not fit"):
             layer(x[:, 4:], cache=cache)
         cache.crop(3)
         assert torch.allclose(layer(x[:, 3:4], cache=cache), whole[:, 3:4], rtol=0, atol=1e-12)

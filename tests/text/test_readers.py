@@ -147,7 +147,7 @@ def test_a_fault_in_the_second_file_names_the_second_file(write):
 
 @pytest.mark.parametrize(("left", "right", "counts"), [("a\nb\nc\n", "A\nB\n", (3, 2)), ("a\n", "A\nB\n\n", (1, 3))])
 def test_parallel_files_of_different_length_are_refused_with_both_counts(write, left, right, counts):
-    with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines but \S*x\.de has {counts[1]}"):
+    with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines? but \S*x\.de has {counts[1]}"):
         read_pairs(write("x.en", left), write("x.de", right))
 
 
@@ -158,7 +158,7 @@ def test_parallel_files_of_different_length_are_refused_with_both_counts(write, 
     ("name", "content", "message"),
     [
         ("empty.tsv", b"", r"empty\.tsv is empty"),
-        ("empty.jsonl", b"\xef\xbb\xbf", r"empty\.jsonl: none of 1 lines"),
+        ("empty.jsonl", b"\xef\xbb\xbf", r"empty\.jsonl: none of 1 line"),
         (
             "lines.tsv",
             b"\n\n",
@@ -218,7 +218,7 @@ def test_report_says_everything_in_one_sentence(write):
         f"{path}: kept 1 of 4 lines; dropped 3 (2 not exactly two columns, first at {path} line 2; "
         f"1 empty line, first at {path} line 3)"
     )
-    assert read_pairs(write("y.tsv", "a\tb\n")).report().endswith("y.tsv: kept 1 of 1 lines")
+    assert read_pairs(write("y.tsv", "a\tb\n")).report().endswith("y.tsv: kept 1 of 1 line")
 
 
 def test_twenty_thousand_pairs_are_read_without_comparing_each_with_each(write):

@@ -101,7 +101,7 @@ def test_what_is_too_long_is_left_out_and_counted():
     long = Pair("word " * 300, "Wort " * 300)
     held = TranslationTask([*PAIRS, long], [], TOKENISER, batch_tokens=120)
     assert held.left_out == 1
-    with pytest.raises(ArgumentError, match="none of 1 pairs has fewer than 120 ids"):
+    with pytest.raises(ArgumentError, match="none of 1 pair has fewer than 120 ids"):
         TranslationTask([long], [], TOKENISER, batch_tokens=120)
     with pytest.raises(ArgumentError, match=r"label_smoothing is 1\.0"):
         task(label_smoothing=1.0)

@@ -64,7 +64,7 @@ def test_words_without_punctuation():
 
 
 def test_sizes_are_those_that_were_asked_for():
-    found = walk(SENTENCE, dim=6, heads=3, query_dim=4, key_dim=4, value_dim=5, head=2)
+    found = walk(SENTENCE, dim=6, heads=3, query_dim=4, key_dim=4, value_dim=5, head=1)
     assert found["q"].shape == found["k"].shape == (7, 4)
     assert found["v"].shape == found["contexts"].shape == (7, 5)
     assert found["joined"].shape == (7, 15)

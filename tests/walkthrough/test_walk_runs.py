@@ -33,22 +33,22 @@ def check(found, weights):
     """A walk's weights of all heads, and of the one that is followed, are those of the model."""
     heads = found["all_weights"] if len(weights) > 1 else found["weights"][None]
     torch.testing.assert_close(heads, weights, rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["weights"], weights[found.settings["head"] - 1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["weights"], weights[found.settings["head"]], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "learned", "sinusoidal", "none"])
-@pytest.mark.parametrize("layer", [1, 3])
+@pytest.mark.parametrize("layer", [0, 2])
 def test_a_language_model(tmp_path, positions, layer):
     config = LanguageConfig(
         **SIZES, heads=3, kv_heads=1, layers=3, positions=positions, pattern=("full", "causal_window(3)"), biases=True
     )
     model = LanguageModel(config)
     run = saved(model, tmp_path / "run")
-    found = walk_run(run, TEXT, layer=layer, head=2, word="animal")
+    found = walk_run(run, TEXT, layer=layer, head=1, word="animal")
     ids = [BEGIN, *TOKENISER.encode(TEXT)]
     assert found.words == tuple(TOKENISER.pieces(ids))
     assert found.chosen == "animal"
-    check(found, recorded(model, ids)[f"blocks.{layer - 1}.attention"][0].weights[0])
+    check(found, recorded(model, ids)[f"blocks.{layer}.attention"][0].weights[0])
 
 
 def test_a_pattern_for_each_head_and_words_that_may_look_at_nothing(tmp_path):
@@ -57,7 +57,7 @@ def test_a_pattern_for_each_head_and_words_that_may_look_at_nothing(tmp_path):
     run = saved(model, tmp_path / "run")
     weights = recorded(model, [BEGIN, *TOKENISER.encode(TEXT)])["blocks.0.attention"][0].weights[0]
     assert not weights[:, 0].any()
-    for head in (1, 2):
+    for head in (0, 1):
         found = walk_run(run, TEXT, head=head)
         check(found, weights)
         assert not found["contexts"][0].any()
@@ -68,12 +68,12 @@ def test_a_text_encoder(tmp_path, positions):
     pattern = "sliding_window(2) | global_tokens(0)"
     config = EncoderConfig(**SIZES, heads=2, layers=2, positions=positions, pattern=pattern)
     model = TextEncoder(config)
-    found = walk_run(saved(model, tmp_path / "run"), TEXT, layer=2)
+    found = walk_run(saved(model, tmp_path / "run"), TEXT, layer=1)
     check(found, recorded(model, [BEGIN, *TOKENISER.encode(TEXT), END])["blocks.1.attention"][0].weights[0])
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize("layer", [0, 1])
 def test_a_translator_s_encoder_and_its_look_at_the_source(tmp_path, norm, layer):
     config = TranslationTransformer.Config(
         **SIZES, heads=3, encoder_layers=2, decoder_layers=2, norm=norm, tied=norm == "pre", decoder_pattern="full"
@@ -82,15 +82,15 @@ def test_a_translator_s_encoder_and_its_look_at_the_source(tmp_path, norm, layer
     run = saved(model, tmp_path / "run")
     source, target = [*TOKENISER.encode(SOURCE), END], [BEGIN, *TOKENISER.encode(TEXT)]
     recording = recorded(model, source, target)
-    check(walk_run(run, SOURCE, layer=layer), recording[f"encoder.{layer - 1}.attention"][0].weights[0])
-    found = walk_run(run, TEXT, context=SOURCE, layer=layer, head=3)
+    check(walk_run(run, SOURCE, layer=layer), recording[f"encoder.{layer}.attention"][0].weights[0])
+    found = walk_run(run, TEXT, context=SOURCE, layer=layer, head=2)
     assert found.context == tuple(TOKENISER.pieces(source))
-    check(found, recording[f"decoder.{layer - 1}.cross_attention"][0].weights[0])
+    check(found, recording[f"decoder.{layer}.cross_attention"][0].weights[0])
 
 
 def test_lines_of_a_run_typed_one_after_the_other_give_every_step(tmp_path):
     model = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=3, encoder_layers=2, decoder_layers=2))
-    found = walk_run(saved(model, tmp_path / "run"), TEXT, context=SOURCE, layer=2)
+    found = walk_run(saved(model, tmp_path / "run"), TEXT, context=SOURCE, layer=1)
     typed = {**LANGUAGE, **given(found)}
     for step in found.steps:
         exec(step.line, typed)
@@ -103,8 +103,8 @@ def test_lines_of_a_run_typed_one_after_the_other_give_every_step(tmp_path):
 def test_what_a_walk_cannot_show_is_refused(tmp_path):
     run = saved(LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1)), tmp_path / "run")
     for options, said in (
-        ({"layer": 2}, "layers 1 to 1"),
-        ({"head": 3}, "heads 1 to 2"),
+        ({"layer": 1}, "layers 0 to 0"),
+        ({"head": 2}, "heads 0 to 1"),
         ({"context": SOURCE}, "reads a single text"),
         ({"word": 100}, "has words 1 to"),
     ):

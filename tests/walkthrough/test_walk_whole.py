@@ -81,12 +81,13 @@ def test_the_parts_of_the_paper_are_all_there():
     assert {"Self-attention: heads joined", "Cross-attention: heads joined"} <= titles
     sections = list(dict.fromkeys(step.section for step in found.steps))
     assert [name for name in sections if "layer" in name] == [
-        "Encoder, layer 1 of 2", "Encoder, layer 2 of 2", "Decoder, layer 1 of 2", "Decoder, layer 2 of 2"
+        "Encoder, layer 0 of 2 layers", "Encoder, layer 1 of 2 layers",
+        "Decoder, layer 0 of 2 layers", "Decoder, layer 1 of 2 layers",
     ]  # fmt: skip
-    torch.testing.assert_close(found["h1a"], found["h0"] + found["attended_e1"])
+    torch.testing.assert_close(found["h0a"], found["h0"] + found["attended_e0"])
     torch.testing.assert_close(found["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64))
-    assert bool((found["weights_d1"].triu(1) == 0).all())
-    assert found["weights_c1"].shape == (2, 8, 5)  # <begin> and 7 units of the text, by 4 words and <end>
+    assert bool((found["weights_d0"].triu(1) == 0).all())
+    assert found["weights_c0"].shape == (2, 8, 5)  # <begin> and 7 units of the text, by 4 words and <end>
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"])
@@ -104,7 +105,7 @@ def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
     torch.testing.assert_close(found["scores"], scores, rtol=0, atol=1e-6)
     for layer in (0, 1):
         weights = recording[f"blocks.{layer}.attention"][0].weights[0]
-        torch.testing.assert_close(found[f"weights_{layer + 1}"], weights, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found[f"weights_{layer}"], weights, rtol=0, atol=1e-6)
     best = scores.softmax(-1)[-1].topk(5)
     assert found.word == len(found.words) - 1
     assert found["likeliest"] == tuple(TOKENISER.pieces(best.indices.tolist()))
@@ -114,7 +115,7 @@ def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
 def test_patterns_by_head_and_words_that_may_look_at_nothing(tmp_path):
     config = LanguageConfig(**SIZES, heads=2, layers=1, pattern="per_head(causal_window(2), full) & ~key_set(0)")
     found = walk_whole_run(run_of(LanguageModel(config), tmp_path / "run"), TEXT)
-    assert not found["contexts_1"][:, 0].any()
+    assert not found["contexts_0"][:, 0].any()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_text_shows_the_followed_word_and_each_explanation_once():
     assert text.count("A residual connection") == 1
     assert "“short” looks most at" in text
     lines = text.splitlines()
-    start = next(place for place, line in enumerate(lines) if line.endswith(">>> h1 = h1a + fed_1"))
+    start = next(place for place, line in enumerate(lines) if line.endswith(">>> h1 = h0a + fed_0"))
     row = [float(number.replace("−", "-")) for number in lines[start + 2].split()]
     assert row == pytest.approx(found["h1"][found.word].tolist(), abs=6e-4)
     assert lines[start + 3] == ""  # no other word's row
@@ -173,16 +174,16 @@ def test_text_shows_the_followed_word_and_each_explanation_once():
 def test_json_holds_all_words_and_heads():
     found = walk_whole(SENTENCE)
     record = json.loads(to_json(found))
-    weights = next(step for step in record["steps"] if step["name"] == "weights_2")
+    weights = next(step for step in record["steps"] if step["name"] == "weights_1")
     assert torch.tensor(weights["value"]).shape == (2, 8, 8)
     assert [step["line"] for step in record["steps"]] == [step.line for step in found.steps]
-    assert next(one for one in record["given"] if one["name"] == "W_q_1")["shape"] == [2, 4, 8]
+    assert next(one for one in record["given"] if one["name"] == "W_q_0")["shape"] == [2, 4, 8]
 
 
 def test_large_weights_of_a_run_are_named_with_their_shape_only(tmp_path):
     config = LanguageConfig(vocab_size=TOKENISER.vocab_size, dim=64, heads=2, layers=1)
     record = json.loads(to_json(walk_whole_run(saved(LanguageModel(config), tmp_path / "run"), TEXT)))
-    large = next(one for one in record["given"] if one["name"] == "W_in_1")
+    large = next(one for one in record["given"] if one["name"] == "W_in_0")
     assert large["value"] is None
     assert large["shape"][1] == 64
     assert next(one for one in record["given"] if one["name"] == "gain_final")["value"] == [1.0] * 64
@@ -213,7 +214,7 @@ def test_the_page_shows_attention_weights_of_all_words_and_one_row_of_vectors():
     def article(name):
         return next(part for part in source.split("<article") if f"<code>{name} = " in part.replace("<wbr>", ""))
 
-    assert article("weights_1").count('<th scope="row"') == 2 * 4
+    assert article("weights_0").count('<th scope="row"') == 2 * 4
     assert article("h1").count("<tr>") == 2  # the numbers of the columns, and those of the word
 
 

@@ -16,11 +16,12 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns.row_blocks import Kind, Run
+from regard.reprs import Described
 
 QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 
 
-class Decode:
+class Decode(Described):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 
     name = "decode"

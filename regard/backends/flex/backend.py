@@ -17,12 +17,13 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.patterns import Grid
+from regard.reprs import Described
 
 LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
 KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
-class Flex:
+class Flex(Described):
     """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
 
     The first call of a dtype, head size or kind of options compiles a kernel, which takes seconds to a minute; the
@@ -94,7 +95,7 @@ class Flex:
                 f"FlexAttention is for {' and '.join(self.devices)} here; on {problem.device} other backends compute "
                 f"this without compiling"
             )
-        if problem.device == "cuda" and find_spec("triton") is None:
+        if problem.device == "cuda" and not problem.outlined and find_spec("triton") is None:
             return "FlexAttention compiles with triton, which is not installed"
         if problem.device == "cpu" and problem.needs_grad:
             return "FlexAttention has no gradients on cpu"

@@ -14,9 +14,10 @@ from regard.core.result import Result
 from regard.mechanisms.base import joined
 from regard.mechanisms.features import Kernelised
 from regard.patterns import SameDocument
+from regard.reprs import Described
 
 
-class Linear:
+class Linear(Described):
     """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
 
     name = "linear"

@@ -18,13 +18,14 @@ from regard.mechanisms import LSH
 from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
+from regard.reprs import Described
 
 # Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products: masks, sorting, small products
 DENSE = 60  # for each pair of a few queries and all keys
 
 
-class Hashed:
+class Hashed(Described):
     """LSH attention, a few tiles of sorted keys at a time."""
 
     name = "lsh"

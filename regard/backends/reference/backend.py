@@ -19,6 +19,7 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH, Linformer, Softmax
 from regard.mechanisms.features import Kernelised
+from regard.reprs import Described
 
 FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
     Softmax: softmax_attention,
@@ -28,7 +29,7 @@ FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
 }
 
 
-class Reference:
+class Reference(Described):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"

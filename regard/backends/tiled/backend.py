@@ -35,6 +35,7 @@ from regard.patterns.lattices import alike_residues, simplified
 from regard.patterns.ranges import Ranges
 from regard.patterns.row_blocks import Answers, RowBlock
 from regard.patterns.survey import Budget, SpentError, estimated, look_cost
+from regard.reprs import Described
 
 # Rows of a row block, with the time for one pair relative to the fastest (measured on CPU, head_dim 64).
 FORWARD_ROWS = {32: 1.15, 64: 1.0, 128: 0.97, 256: 0.92}
@@ -42,7 +43,7 @@ BACKWARD_ROWS = {64: 1.56, 128: 1.32, 256: 1.0}
 ROW_PATTERNS = 1 << 16  # with fewer pairs in a batch row and head, separate programs for batch rows are too expensive
 
 
-class Tiled:
+class Tiled(Described):
     """Softmax over dot products with any structured pattern, a scale and a fixed bias by distance."""
 
     name = "tiled"

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from regard.arguments import a_list, a_string, each, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.inspection.watching import Span
+from regard.reprs import brief
 from regard.text import BEGIN, END, PAD, Tokeniser, normalise
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
     """A written word against others, at the place where the model chose it.

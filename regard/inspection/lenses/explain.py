@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import each, of_kind, shown, whole
+from regard.arguments import count_of, each, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.erasing import erasure_scores
@@ -96,7 +96,8 @@ def relevance(
     contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
     if model.config.vocab_size != tokeniser.vocab_size:
         raise ArgumentError(
-            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
+            f"the model has {count_of(model.config.vocab_size, 'ids')} and the tokeniser "
+            f"{tokeniser.vocab_size}; use the tokeniser "
             f"that the model was trained with"
         )
     return explain(model, tokeniser, [contrast], lens, head=head, steps=steps)[0]

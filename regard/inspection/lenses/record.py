@@ -13,6 +13,7 @@ from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.inspection.terminal import shortened, visible
 from regard.inspection.watching import Span
+from regard.reprs import brief
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ BAR = 14  # characters on each side of the axis
 LEAST_WIDTH = 60
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Relevance:
     """What a written word depends on, by one lens: a score for each word that the model had read.

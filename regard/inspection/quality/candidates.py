@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.inspection.quality.call import Call
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
 from regard.patterns import CausalWindow, Fixed, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided, as_pattern
+from regard.reprs import brief
 
 Given = Pattern | str | Mechanism | tuple[Mechanism, Mapping[str, torch.Tensor]]
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A pattern of softmax attention, or another mechanism with its learned parameters.
@@ -51,7 +54,7 @@ class Candidate:
         except RegardError as error:
             return str(error)
         if isinstance(self.what, Pattern) and kept is not None and kept == exact.plan().problem.kept_pairs:
-            return f"it keeps all {kept} pairs of this call, so it is exact attention"
+            return f"it keeps all {count_of(kept, 'pairs')} of this call, so it is exact attention"
         return None
 
     def call(self, exact: Call, seed: int | None = None) -> Call:
@@ -125,7 +128,7 @@ def _big_birds(call: Call) -> list[Candidate]:
     near = _near(call, 3 * BLOCK) | GlobalTokens(range(2 * BLOCK))
     return [
         Candidate(
-            f"BigBird, {count} random blocks", "BigBird", str(count),
+            f"BigBird, {count_of(count, 'random blocks')}", "BigBird", str(count),
             near | RandomBlocks(count, block=BLOCK, past=call.causal),
         )
         for count in (1, 3, 6)
@@ -146,11 +149,11 @@ def _sparse(call: Call) -> list[Candidate]:
 
 def _features() -> list[Candidate]:
     performers = [
-        Candidate(f"Performer, {count} features", "Performer", str(count), Performer(count))
+        Candidate(f"Performer, {count_of(count, 'features')}", "Performer", str(count), Performer(count))
         for count in (64, 128, 256, 512)
     ]
     waves = [
-        Candidate(f"RandomFeature, {count} features", "RandomFeature", str(count), RandomFeature(count))
+        Candidate(f"RandomFeature, {count_of(count, 'features')}", "RandomFeature", str(count), RandomFeature(count))
         for count in (64, 128, 256)
     ]
     return [Candidate("LinearTransformer", "LinearTransformer", "", LinearTransformer()), *performers, *waves]

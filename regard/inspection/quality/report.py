@@ -10,9 +10,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.inspection.canvas import FAINT, INK, checked_path, drawable, new_figure, save
 from regard.inspection.quality.call import THIS_CALL
+from regard.reprs import brief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,6 +104,7 @@ LONGEST = 56  # the most characters of a name in the table
 COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "against")
 
 
+@brief
 @dataclass(frozen=True)
 class Row:
     """One candidate compared with one exact result.
@@ -136,6 +139,7 @@ class LeftOut:
     reason: str
 
 
+@brief
 @dataclass(frozen=True)
 class Approximation:
     """The report of `approximation`.
@@ -182,7 +186,10 @@ class Approximation:
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
         lines = [self.problem, f"exact: {self.backend}, {_time(self.seconds)}, {_size(self.bytes)} with its tensors"]
         lines += [_aligned(line, widths) for line in table]
-        lines += ["", f"Within an error of {self.tolerance:g} (mean over {self.seeds} seeds for random candidates):"]
+        lines += [
+            "",
+            f"Within an error of {self.tolerance:g} (mean over {count_of(self.seeds, 'seeds')} for random candidates):",
+        ]
         lines += [f"  {sentence}" for sentence in self.suggestions.values()]
         if self.left_out:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]

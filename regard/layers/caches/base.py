@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.caches.entries import Held, check_numbers, checked_dtype, kept, read, write
@@ -173,7 +173,9 @@ class Cache:
         """
         held, length = self._held, whole("the length to crop to", length)
         if not 0 <= length <= held.length:
-            raise ArgumentError(f"crop({length}): this cache has {held.length} entries; give 0 to {held.length}")
+            raise ArgumentError(
+                f"crop({length}): this cache has {count_of(held.length, 'entries')}; give 0 to {held.length}"
+            )
         if 0 < length <= held.first:
             raise ArgumentError(
                 f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, and the first "
@@ -265,7 +267,9 @@ class Cache:
                 )
             check_numbers(name, new, self.dtype)
         if k.shape[2] != v.shape[2]:
-            raise ShapeError(f"{k.shape[2]} keys but {v.shape[2]} values; append as many values as keys")
+            raise ShapeError(
+                f"{count_of(k.shape[2], 'keys')} but {count_of(v.shape[2], 'values')}; append as many values as keys"
+            )
         self._check_capacity(k.shape[2])
 
     def _checked_capacity(self, capacity: int | None) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import shown
+from regard.arguments import count_of, shown
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
@@ -206,7 +206,9 @@ def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tu
         raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
     entries = planes["k"].shape[2]
     if (first and kind != "ring") or (capacity is not None and (capacity < 1 or entries > capacity)):
-        raise CheckpointError(f"{path} holds {entries} entries from position {first}, which a {kind} cache never does")
+        raise CheckpointError(
+            f"{path} holds {count_of(entries, 'entries')} from position {first}, which a {kind} cache never does"
+        )
     planes = {name: plane.to(device) for name, plane in planes.items()}
     return capacity, Held(planes, 0, entries, first)
 

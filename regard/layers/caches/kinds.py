@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import shown, suggest
+from regard.arguments import count_of, shown, suggest
 from regard.errors import ArgumentError
 from regard.layers.caches.base import Cache, checked_path
 from regard.layers.caches.entries import Held, read_kind
@@ -38,7 +38,7 @@ class StaticCache(Cache):
     >>> keys, values = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
     >>> cache.append(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
     Traceback (most recent call last):
-    regard.errors.ArgumentError: 1 more entries do not fit: this cache holds 3 of 3; make it with a larger capacity
+    regard.errors.ArgumentError: 1 more entry would not fit: this cache holds 3 of 3; make it with a larger capacity
     """
 
     kind = "static"
@@ -52,7 +52,8 @@ class StaticCache(Cache):
         assert self.capacity is not None
         if self.length + added > self.capacity:
             raise ArgumentError(
-                f"{added} more entries do not fit: this cache holds {self.length} of {self.capacity}; make it with a "
+                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.length} "
+                f"of {self.capacity}; make it with a "
                 f"larger capacity"
             )
 

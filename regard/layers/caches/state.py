@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import count_of, shown, whole
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
@@ -313,7 +313,8 @@ class RecurrentState:
             raise UnsupportedError(f"a state is continued by causal or causal & key_span, not by {problem.pattern}")
         if problem.q_len != problem.k_len:
             raise ShapeError(
-                f"{problem.q_len} queries but {problem.k_len} keys; a state takes a query and a key for each position"
+                f"{count_of(problem.q_len, 'queries')} but {count_of(problem.k_len, 'keys')}; a "
+                f"state takes a query and a key for each position"
             )
         for name, size in self._sizes.items():
             if getattr(problem, name) != size:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.arguments import whole
+from regard.arguments import count_of, whole
 from regard.errors import ShapeError
 from regard.mechanisms.base import Projected, Sizes
 from regard.patterns.registry import Declared, Registry
@@ -94,7 +94,8 @@ def check_sizes(score: Score, sizes: tuple[int, int], declared: tuple[int, int])
     """Raise a ShapeError unless queries and keys have the sizes that were declared."""
     if sizes != declared:
         raise ShapeError(
-            f"queries have {sizes[0]} numbers and keys {sizes[1]}; {score} compares queries of {declared[0]} with keys "
+            f"queries have {count_of(sizes[0], 'numbers')} and keys {sizes[1]}; {score} compares "
+            f"queries of {declared[0]} with keys "
             f"of {declared[1]}: declare it with the sizes of q and k"
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from regard.arguments import a_string, of_kind
+from regard.arguments import a_string, count_of, of_kind
 from regard.core.combination import check_combination
 from regard.errors import ArgumentError
 from regard.layers.feed_forward import ACTIVATIONS, GATED
@@ -15,11 +15,13 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.models.base import Settings
 from regard.models.layers import NORMS
 from regard.patterns import Causal, Pattern, parse
+from regard.reprs import brief
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(Settings):
     """The config of a LanguageModel, a decoder-only Transformer.
@@ -129,7 +131,8 @@ class LanguageConfig(Settings):
             if isinstance(texts, list | tuple):
                 if not 1 <= len(texts) <= self.layers:
                     raise ArgumentError(
-                        f"{name} has {len(texts)} texts for {self.layers} layers; give 1 to {self.layers}"
+                        f"{name} has {count_of(len(texts), 'texts')} for "
+                        f"{count_of(self.layers, 'layers')}; give 1 to {self.layers}"
                     )
                 filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
             else:

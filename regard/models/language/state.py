@@ -7,12 +7,13 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention
 from regard.models.padding import align
 from regard.models.state import LayerCaches
 from regard.patterns import KeySpan
+from regard.reprs import brief
 from regard.text.vocabularies import PAD
 
 
@@ -115,6 +116,7 @@ class Texts:
         return replace(self, caches=caches, starts=self.starts if length else None)
 
 
+@brief
 @dataclass
 class LanguageState:
     """The state of texts that a language model continues.
@@ -158,7 +160,8 @@ class LanguageState:
         shortest = min(texts.shortest for texts in self.groups)
         if length and not 0 <= lost <= shortest:
             raise ArgumentError(
-                f"crop({length}): the longest text has {self.length} ids and the shortest {shortest}, and each loses "
+                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the "
+                f"shortest {shortest}, and each loses "
                 f"as many; give {self.length - shortest} to {self.length}, or 0"
             )
         self.groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]

@@ -11,6 +11,7 @@ from regard.arguments import of_kind, whole
 from regard.errors import ShapeError
 from regard.models.recurrent.memory import Memory, MemoryAttention, OneVector
 from regard.models.recurrent.wrapped import Recurrent, check_recurrent, check_returned, checked_cell
+from regard.reprs import brief
 
 BEGUN = "the CellState that `begin` or an earlier step returned"
 
@@ -28,6 +29,7 @@ def top(state: Recurrent) -> torch.Tensor:
     return hidden[-1] if hidden.dim() == 3 else hidden
 
 
+@brief
 @dataclass(frozen=True)
 class CellState:
     """The state of an attention cell: the wrapped cell's state, the input to its next step, and the number of steps."""

@@ -12,8 +12,10 @@ from regard.core.tensors import check_tensor
 from regard.errors import ShapeError
 from regard.mechanisms.scores import Additive
 from regard.models.recurrent.memory import Memory, MemoryAttention
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True)
 class Tapes:
     """The hidden states and memories of a text so far, and the last summary h~, (batch, hidden)."""

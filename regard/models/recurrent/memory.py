@@ -16,8 +16,10 @@ from regard.mechanisms import Softmax
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.scores import Score
 from regard.patterns import Full, KeySpan, SlidingWindow
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True)
 class Memory:
     """States to attend to, with their projected keys.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.errors import ArgumentError
 from regard.layers import Projection
 from regard.layers.caches.base import check_rows
@@ -19,12 +19,14 @@ from regard.models.padding import align
 from regard.models.recurrent.cells import AttentionCell, BahdanauCell, CellState, FixedVectorCell, LuongCell, Recurrent
 from regard.models.recurrent.memory import Memory, MemoryAttention
 from regard.patterns import KeySpan
+from regard.reprs import brief
 
 CELLS = ("gru", "lstm")
 ATTENTIONS = ("bahdanau", "luong-dot", "luong-general", "luong-concat", "none")
 REACHES = ("global", "local-m", "local-p")
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(Settings):
     """The config of a RecurrentTranslator.
@@ -202,7 +204,9 @@ class RecurrentTranslator(TextModel):
         state = self.start(source, source_vectors)
         aligned = align(target)
         if len(target) != len(source):
-            raise ArgumentError(f"source has {len(source)} texts and target {len(target)}; give as many of both")
+            raise ArgumentError(
+                f"source has {count_of(len(source), 'texts')} and target {len(target)}; give as many of both"
+            )
         vectors = aligned.move(target_vectors)
         x = self._embed_words(aligned.ids, self.target_embedding, vectors)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
@@ -223,7 +227,9 @@ class RecurrentTranslator(TextModel):
         """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, RecurrentTranslationState)
         if len(ids) != len(state.memory.values):
-            raise ArgumentError(f"ids are {len(ids)} for {len(state.memory.values)} texts; give one for each text")
+            raise ArgumentError(
+                f"ids are {len(ids)} for {count_of(len(state.memory.values), 'texts')}; give one for each text"
+            )
         x = self._embed_words(ids, self.target_embedding)  # (batch, dim)
         output, state.cell = self.cell(x, state.cell, state.memory)
         return self._read_out(output, x)

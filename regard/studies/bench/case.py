@@ -11,6 +11,7 @@ import torch
 from regard.arguments import a_string, real
 from regard.core.plan import Plan
 from regard.errors import ArgumentError
+from regard.reprs import brief
 from regard.studies.bench.work import Tensors, Work
 
 KINDS = {
@@ -96,6 +97,7 @@ def unchanged(work: Work) -> Work:
     return work
 
 
+@brief
 @dataclass(frozen=True)
 class Contender:
     """One way to compute a work.
@@ -127,6 +129,7 @@ class Contender:
     plan: Callable[[Work, Tensors], Plan] | None = None
 
 
+@brief
 @dataclass(frozen=True)
 class Contest:
     """Several contenders that compute the same work; the first is regard.
@@ -153,6 +156,7 @@ def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
     return tuple(replace(contest, promises=()) for contest in contests)
 
 
+@brief
 @dataclass(frozen=True)
 class Case:
     """Contests on one subject; `quick` are those of a quick run."""

@@ -18,6 +18,7 @@ from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Causal, Full, Pattern
+from regard.reprs import brief
 from regard.studies.bench.case import Contender, Contest
 from regard.studies.bench.judging import judge
 from regard.studies.bench.results import PACKAGES, environment, package_version
@@ -136,6 +137,7 @@ class Findings:
         return "ok" if self.errors else "refused"
 
 
+@brief
 @dataclass(frozen=True)
 class Health:
     """The environment, the results of all backends, and the optional packages.

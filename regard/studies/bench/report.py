@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.storage.files import replace_file
 from regard.studies.bench.health import Findings, Health
 from regard.studies.bench.results import PACKAGES, Results
@@ -90,7 +90,8 @@ def write_report(results: Results, folder: Path) -> None:
     lines = [
         "# regard bench", "", f"`{results.command}`", "",
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}.",
-        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads.",
+        f"{here['system']}, {here['processor']}; {count_of(here['cores'], 'cores')}, "
+        f"{count_of(here['threads'], 'threads')}.",
         "",
         "Every contender was checked against the float64 oracle before it was timed. Times are medians of samples",
         "taken in turns, with their extremes: CPU time of the process on 1 thread, and wall time on all threads, which",
@@ -113,7 +114,8 @@ def describe_health(health: Health) -> list[str]:
     here = health.environment
     lines = [
         f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
-        f"{here['system']}, {here['processor']}; {here['cores']} cores, {here['threads']} threads",
+        f"{here['system']}, {here['processor']}; {count_of(here['cores'], 'cores')}, "
+        f"{count_of(here['threads'], 'threads')}",
         "",
         "backends, compared with the float64 oracle; errors relative to the rounding bound",
     ]

@@ -17,7 +17,8 @@ import torch
 
 from regard import __version__
 from regard.arguments import a_path, of_kind, yes_or_no
-from regard.errors import ArgumentError, CheckpointError, DataError
+from regard.errors import ArgumentError, CheckpointError, DataError, NotFoundError
+from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older, render_sealed
 
@@ -75,6 +76,7 @@ def processor() -> str:
 KEYS = ("environment", "quick", "command", "cases", "our_mistakes")  # of the file
 
 
+@brief
 @dataclass
 class Results:
     """Results of a benchmark: records of cases by name, and the environment in which they were measured."""
@@ -128,7 +130,7 @@ class Results:
         """
         path = a_path("folder", folder) / cls.file
         if not os.path.lexists(path):
-            raise DataError(f"{path} does not exist; measure without --resume first")
+            raise NotFoundError(f"{path} does not exist; measure without --resume first")
         try:
             content, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
         except CheckpointError as error:

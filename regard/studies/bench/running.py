@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.arguments import suggest
+from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, DataError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
@@ -44,7 +44,7 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
             tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
             _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
     if calls:
-        tell(f"{case.name}, {contest.label}: wall time on {torch.get_num_threads()} threads")
+        tell(f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}")
         _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
     calls.clear()
     for name in contest.memory:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.arguments import of_kind, real, whole
+from regard.arguments import count_of, of_kind, real, whole
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.reprs import brief
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
@@ -76,6 +77,7 @@ SIZES = {
 }  # the minimum of each
 
 
+@brief
 @dataclass(frozen=True)
 class Work:
     """One attention call to be measured.
@@ -156,7 +158,7 @@ class Work:
     @property
     def family(self) -> str:
         """A description without the lengths; works of one family are points of one curve."""
-        heads = f"{self.heads} heads" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
         dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
         words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
         words += [] if self.mechanism is None else [str(self.mechanism)]
@@ -167,9 +169,10 @@ class Work:
         return ", ".join([*words, "forward + backward" if self.backward else "forward"])
 
     def __str__(self) -> str:
-        return f"{self.q_len:,} queries by {self.k_len:,} keys, {self.family}"
+        return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
 
 
+@brief
 @dataclass(frozen=True)
 class Tensors:
     """The tensors of a work, the same for every contender.

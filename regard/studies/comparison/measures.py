@@ -14,6 +14,7 @@ from regard.decoding import Translator, evaluate
 from regard.errors import ArgumentError
 from regard.models import LanguageModel
 from regard.models.state import Writer
+from regard.reprs import brief
 from regard.text import Pair, score
 
 LENGTH = 64  # ids of a text, where nothing else is named
@@ -81,6 +82,7 @@ class Spent:
     peak_bytes: int | None
 
 
+@brief
 @dataclass(frozen=True)
 class Measures:
     """One row of a comparison.

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.errors import MissingPackageError
 from regard.inspection.quality.report import COLOURS, MARKS
 from regard.storage.files import replace_file
@@ -60,7 +61,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
                   f"{row.decoding['ids a second']:,.0f}"] for row in rows]),
         "", "## What is kept to go on", "",
         *_table(["", "KiB an id read", "KiB an id written", "KiB once",
-                 f"texts of {asked['length']} ids in {asked['cache_mib']} MiB"],
+                 f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
                 [[row.name, *(f"{row.memory[name] / KIB:.2f}" for name in
                               ("bytes an id read", "bytes an id written", "bytes once")),
                   f"{row.memory['texts that fit']:,.0f}"] for row in rows]),

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
+from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.studies.lenses.routes import SWAPS
 
@@ -36,6 +38,7 @@ COLUMNS = {
 }
 
 
+@brief
 @dataclass
 class LensReport:
     """The figures of one run.
@@ -117,7 +120,8 @@ class LensReport:
     def summary(self) -> Iterator[str]:
         """What was measured, in sentences."""
         yield (
-            f"{self.right} of {self.sentences} test sentences have the right pronoun. Swaps verify the cause of "
+            f"{self.right} of {count_of(self.sentences, 'test sentences')} have the right pronoun. "
+            f"Swaps verify the cause of "
             f"{self.count}: the pronoun depends on the referent and on the adjective, and not on the other noun."
         )
         if self.agreement is not None:
@@ -136,7 +140,8 @@ class LensReport:
     def legend(self) -> str:
         """What the columns of the lens table mean."""
         return (
-            f"Shares of {self.count} sentences, with a standard error of at most {0.5 / math.sqrt(self.count):.3f}. "
+            f"Shares of {count_of(self.count, 'sentences')}, with a standard error of at most "
+            f"{0.5 / math.sqrt(self.count):.3f}. "
             "*It* itself does not count as the top word. Deletion: the mean fall of the pronoun's probability without "
             "the 1, 2, 3 and 4 words of the largest scores. Passes: rows through the model + back. ms: CPU time for "
             "each sentence in batches, on this machine."
@@ -170,7 +175,9 @@ def begin_report(folder: Path | None, *, name: str, weights: str, sentences: int
         ArgumentError: the folder has a report of other weights or sentences.
     """
     versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    new = LensReport(name, weights, sentences, seed, machine=f"{versions}, {torch.get_num_threads()} threads")
+    new = LensReport(
+        name, weights, sentences, seed, machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}"
+    )
     if folder is None or not os.path.lexists(folder / JSON):
         return new
     kept = LensReport.load(folder)

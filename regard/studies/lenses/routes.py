@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from regard.arguments import each
+from regard.arguments import count_of, each
 from regard.decoding import Translator
 from regard.errors import DataError
 from regard.inspection.lenses import Contrast, log_odds
+from regard.reprs import brief
 from regard.studies.lenses.known import KnownSentence, written_before
 from regard.text import BEGIN, END, Tokeniser
 from regard.text.pronouns import PronounSentence, swap_adjective, swap_other, swap_referent
@@ -26,6 +27,7 @@ SWAPS = {
 }
 
 
+@brief
 @dataclass(frozen=True)
 class Routes:
     """Mean probability of the written pronoun, among the three, after each swap.
@@ -102,7 +104,9 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
     versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
     flat = [(index, name, contrast) for index, one in enumerate(versions) for name, contrast in one.items()]
     if not flat:
-        raise DataError(f"of {len(known)} sentences none is translated as by the grammar, so no word can be swapped")
+        raise DataError(
+            f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
+        )
     odds = log_odds(translator.model, [contrast for _, _, contrast in flat])
     values = torch.tensor(odds, dtype=torch.float64).sigmoid().tolist()
     shares: list[dict[str, float]] = [{} for _ in known]

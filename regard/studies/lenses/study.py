@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import of_kind, whole
+from regard.arguments import count_of, of_kind, whole
 from regard.decoding import Translator
 from regard.errors import ArgumentError
 from regard.inspection import it_weights
@@ -63,7 +63,8 @@ def study_lenses(
     chosen = [] if routes is None else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
     if routes is None or not chosen:
         raise ArgumentError(
-            f"of {len(test)} test sentences, {len(known)} have the right pronoun and 0 a cause that swaps verify; "
+            f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 "
+            f"a cause that swaps verify; "
             f"lenses are measured on a translator that has learned the embedded corpus, such as that of `regard demo`"
         )
     report = begin_report(out, name=name, weights=weights_hash(translator), sentences=len(test), seed=seed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.functional import attention, attention_detail
 from regard.patterns import Causal
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
@@ -127,7 +128,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Replacing later words changes no earlier output.",
             numbers["past_unmoved"],
-            f"the first {edited} words, to {EXACT:g}",
+            f"the first {count_of(edited, 'words')}, to {EXACT:g}",
         ),
         Claim(
             "Without the mask it changes every earlier output.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention, record_attention
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
@@ -73,7 +74,8 @@ def teach(settings: Settings) -> Taught:
             "may differ in length and in vector size, since the projections map both to head_dim. In text-to-image "
             "models, for example, every cell of an image attends to the words of a prompt.",
             f"An image of {CHANNELS} channels on a grid of {HEIGHT} by {WIDTH} is a sequence of {HEIGHT * WIDTH} "
-            f"queries, (batch, height * width, channels); the sentence has {len(SENTENCE)} words of {CONTEXT_DIM} "
+            f"queries, (batch, height * width, channels); the sentence has "
+            f"{count_of(len(SENTENCE), 'words')} of {CONTEXT_DIM} "
             f"numbers, so context_dim differs from dim.",
             "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
             "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Positions of "

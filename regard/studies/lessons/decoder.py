@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.models import LanguageConfig, LanguageModel
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
@@ -149,7 +150,11 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         for early, late, at in [(numbers["before"][place], numbers["after"][place], numbers["vocabulary"].index(word))]
     )
     return (
-        Table(f"The first layer, for {len(words)} words", ("", "passes, one after the other", "positions"), rows),
+        Table(
+            f"The first layer, for {count_of(len(words), 'words')}",
+            ("", "passes, one after the other", "positions"),
+            rows,
+        ),
         Table(
             f"Probability of the next word, before and after {PASSES} passes",
             ("after (the last three words)", "next word", "before", "after"),
@@ -165,7 +170,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "One pass gives at every position the scores that a pass over the words up to there gives.",
             numbers["prefixes"],
-            f"{count} positions, to {EXACT:g}",
+            f"{count_of(count, 'positions')}, to {EXACT:g}",
         ),
         Claim("Word by word with a cache, the scores are the same.", numbers["cached"], f"to {EXACT:g}"),
         Claim(
@@ -178,7 +183,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             passes["training"] == {"passes": 1, "positions": count}
             and passes["writing"] == {"passes": count, "positions": count}
             and without == count * (count + 1) // 2,
-            f"1 pass against {count}; without a cache {without} positions instead of {count}",
+            f"1 pass against {count}; without a cache {count_of(without, 'positions')} instead of {count}",
         ),
         Claim(
             "Another last word moves no earlier scores.",
@@ -188,7 +193,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "All positions learn at once: after the training each predicts its next word.",
             right[-1] == count,
-            f"{right[0]} of {count} before, {right[-1]} after {PASSES} passes",
+            f"{right[0]} of {count} before, {right[-1]} after {count_of(PASSES, 'passes')}",
         ),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard.models import LanguageConfig, LanguageModel
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
@@ -199,7 +200,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     return (
         Table(
             f"Bytes of keys and values, {LAYERS} layers, dim {DIM}, float32",
-            ("kv_heads", "", "for each word", *(f"{count} words" for count in numbers["held"])),
+            ("kv_heads", "", "for each word", *(f"{count_of(count, 'words')}" for count in numbers["held"])),
             tuple(
                 (str(heads), name, f"{sizes[-1] // HELD:,}", *(f"{size:,}" for size in sizes))
                 for (heads, name), sizes in zip(KINDS.items(), numbers["bytes"].values(), strict=True)
@@ -215,7 +216,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         ),
         Table(
             f"CPU time of one layer (dim {TIMED_DIM}) for the next word, milliseconds",
-            ("", *(f"after {length:,} words" for length in LENGTHS)),
+            ("", *(f"after {count_of(length, 'words', ',')}" for length in LENGTHS)),
             tuple((labels[way], *(f"{one:.2f}" for one in row)) for way, row in times.items()),
             measured=True,
         ),
@@ -263,7 +264,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             "Each word takes 2 · layers · kv_heads · head_dim numbers.",
             all(sizes[str(heads)][at] == count * each[heads]
                 for heads in KINDS for at, count in enumerate(numbers["held"])),
-            ", ".join(f"{heads} kv_heads: {count:,} bytes" for heads, count in each.items()),
+            ", ".join(f"{heads} kv_heads: {count_of(count, 'bytes', ',')}" for heads, count in each.items()),
         ),
         Claim(
             "Fewer key/value heads cost quality: the fewer, the more bits per character after further training.",

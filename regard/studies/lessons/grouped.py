@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.functional import attention
 from regard.layers import MultiHeadAttention
 from regard.studies.lessons.figures import begin, draw_line, label_axes, legend_below
@@ -144,7 +145,8 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             measured=True,
         ),
         Table(
-            f"Relative distance from the output with {HEADS} key/value heads, on {numbers['words']} words",
+            f"Relative distance from the output with {count_of(HEADS, 'key/value heads')}, on "
+            f"{count_of(numbers['words'], 'words')}",
             ("kv_heads", "", *WAYS.values()),
             tuple((*label, *(f"{error:.3f}" for error in row)) for label, row in zip(labels, errors, strict=True)),
         ),

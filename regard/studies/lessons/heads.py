@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import DataError
 from regard.inspection import look_batch
 from regard.models import TranslationTransformer
@@ -162,7 +163,8 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
         "The score is the share of such pairs whose first word looks more at the second than at any other word of the "
         "sentence except itself. Two baselines use no grammar: a random choice, and always looking the same number of "
         "words ahead or back (the number that is right most often).",
-        f"The head of each relation is chosen on {count} validation sentences and evaluated on {count} test sentences "
+        f"The head of each relation is chosen on {count_of(count, 'validation sentences')} and "
+        f"evaluated on {count_of(count, 'test sentences')} "
         f"with other pairs of nouns. Attention alone is not an explanation: the lesson referent adds a check that "
         f"changes a word.",
     )

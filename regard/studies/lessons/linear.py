@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.arguments import count_of
 from regard.functional import attention
 from regard.layers.caches import RecurrentState
 from regard.mechanisms import LinearTransformer
@@ -166,7 +167,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "These sums do not grow with the text.",
             few == many,
-            f"{few:,} bytes after {numbers['words']} words and after 1,000",
+            f"{count_of(few, 'bytes', ',')} after {count_of(numbers['words'], 'words')} and after 1,000",
         ),
         Claim(
             "The result differs from softmax attention.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from regard.arguments import count_of
 from regard.decoding import greedy_search
 from regard.decoding.search import SpecialIds
 from regard.layers import MultiHeadAttention
@@ -175,7 +176,12 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             "Steps for a target of n words",
             ("words", "Transformer in training", "Transformer writing", "recurrent translator writing"),
             tuple(
-                (str(length), f"{trained} layers", f"{one} calls", f"{two} calls")
+                (
+                    str(length),
+                    f"{count_of(trained, 'layers')}",
+                    f"{count_of(one, 'calls')}",
+                    f"{count_of(two, 'calls')}",
+                )
                 for length, trained, one, two in zip(
                     WRITTEN, numbers["trained"], writing["transformer"], writing["recurrent"], strict=True
                 )
@@ -203,17 +209,17 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     counted, gradients = numbers["steps"], numbers["gradients"]
-    ends = f"{{}} steps for {LENGTHS[0]} words, {{}} for {LENGTHS[-1]}"
+    ends = f"{{}} for {LENGTHS[0]} words, {{}} for {LENGTHS[-1]}"
     return (
         Claim(
             "A recurrent network takes one step after the other for each word.",
             counted["recurrent"] == list(LENGTHS),
-            ends.format(counted["recurrent"][0], counted["recurrent"][-1]),
+            ends.format(count_of(counted["recurrent"][0], "steps"), counted["recurrent"][-1]),
         ),
         Claim(
             f"Convolutions of width {WIDTH} connect n words after (n - 1) / {WIDTH - 1} layers, rounded up.",
             counted["convolution"] == [-(-(length - 1) // (WIDTH - 1)) for length in LENGTHS],
-            ends.format(counted["convolution"][0], counted["convolution"][-1]),
+            ends.format(count_of(counted["convolution"][0], "steps"), counted["convolution"][-1]),
         ),
         Claim(
             f"Dilated convolutions do so after the least number of layers L with {WIDTH}^L ≥ n.",
@@ -221,12 +227,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
                 WIDTH ** (layers - 1) < length <= WIDTH**layers
                 for length, layers in zip(LENGTHS, counted["dilated"], strict=True)
             ),
-            ends.format(counted["dilated"][0], counted["dilated"][-1]),
+            ends.format(count_of(counted["dilated"][0], "steps"), counted["dilated"][-1]),
         ),
         Claim(
             "An attention layer takes one step for any length.",
             set(counted["attention"]) == {1},
-            ends.format(counted["attention"][0], counted["attention"][-1]),
+            ends.format(count_of(counted["attention"][0], "steps"), counted["attention"][-1]),
         ),
         Claim(
             "A signal from the first word to the last passes through all of these steps.",
@@ -242,7 +248,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The steps of this call do not grow with the length.",
             len(set(numbers["trained"])) == 1,
-            f"{numbers['trained'][0]} attention layers for {WRITTEN[0]} words, {numbers['trained'][-1]} for "
+            f"{count_of(numbers['trained'][0], 'attention layers')} for "
+            f"{count_of(WRITTEN[0], 'words')}, {numbers['trained'][-1]} for "
             f"{WRITTEN[-1]}",
         ),
         Claim(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.inspection.relations import ERRORS
 from regard.studies.lessons.built_heads import CERTAIN, SURE, built_heads
 from regard.studies.lessons.figures import INK, LINES, MARKS, begin, draw_map, legend_below, scale_beside
@@ -64,7 +65,8 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
     train, test = (numbers["corpus"][part] for part in ("train", "test"))
     models = numbers["models"]
     sizes = "; ".join(
-        f"the {name} has {model['layers']} layers of {model['heads']} heads and learned in {model['steps']:,} steps "
+        f"the {name} has {count_of(model['layers'], 'layers')} of "
+        f"{count_of(model['heads'], 'heads')} and learned in {count_of(model['steps'], 'steps', ',')} "
         f"({model['cpu_seconds']:,} CPU seconds)"
         for name, model in models.items()
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
 
 REPORTS = Path(__file__).parent / "reports"
@@ -58,7 +59,10 @@ def read_report(name: str) -> Report:
 def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
     """Write a report with today's date and this machine, and return its path."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {versions}"
+    machine = (
+        f"{platform.machine()}, {count_of(os.cpu_count() or 1, 'cores')}, "
+        f"{count_of(torch.get_num_threads(), 'threads')}, {versions}"
+    )
     return store_report(name, Report(command=command, day=f"{date.today()}", machine=machine, figures=figures))
 
 

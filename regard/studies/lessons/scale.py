@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.functional import attention_detail
 from regard.studies.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
@@ -141,7 +142,8 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         legend_below(axes)
     left.axhline(numbers["largest_entropy"], color=FAINT, linestyle="--", linewidth=1)
     left.annotate(
-        f"equal weights for {len(numbers['words'])} words", (1, numbers["largest_entropy"]), (0, 3), color=FAINT,
+        f"equal weights for {count_of(len(numbers['words']), 'words')}", (1, numbers["largest_entropy"]), (0, 3),
+        color=FAINT,
         fontsize=8, xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
     )  # fmt: skip
     left.set_ylim(top=1.12 * numbers["largest_entropy"])

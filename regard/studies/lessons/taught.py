@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.arguments import of_kind, suggest
 from regard.errors import ArgumentError
+from regard.reprs import brief
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,6 +79,7 @@ class Lesson:
         return import_module(f"regard.studies.lessons.{self.name}").teach(settings)
 
 
+@brief
 @dataclass(frozen=True)
 class Table:
     """A table of text cells; `measured` is True if they depend on the machine, as times do."""
@@ -97,6 +99,7 @@ class Claim:
     figures: str
 
 
+@brief
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Taught:
     """The record of a lesson, from which text, JSON, picture and page are made.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.models import TextEncoder
 from regard.models.encoder import EncoderConfig
 from regard.studies.lessons.figures import FAINT, INK, LINES, begin, label_axes, legend_below
@@ -120,7 +121,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     head = numbers["parts"]["head"]
 
     def spread(values: list[float]) -> str:
-        return f"{fmean(values):+.3f} ± {stdev(values):.3f} over {len(values)} seeds"
+        return f"{fmean(values):+.3f} ± {stdev(values):.3f} over {count_of(len(values), 'seeds')}"
 
     return (
         Claim(
@@ -165,7 +166,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
                            arrowprops={"arrowstyle": "-|>", "color": FAINT, "shrinkA": 5, "shrinkB": 4})  # fmt: skip
             gains.plot(one["scratch"], row, marker="o", markersize=8, color=LINES[1])
             gains.plot(one["transfer"], row, marker="D", markersize=7, color=LINES[0])
-            labels.append((row, f"{count} labels, seed {one['seed']}"))
+            labels.append((row, f"{count_of(count, 'labels')}, seed {one['seed']}"))
             row -= 1.0
         row -= 0.6
     commonest = max(one["commonest"] for records in numbers["records"].values() for one in records)

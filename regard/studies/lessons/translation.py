@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from regard.arguments import count_of
 from regard.models import TranslationTransformer
 from regard.models.translation_transformer import TranslationConfig
 from regard.studies.lessons.figures import LINES, begin, draw_map, scale_beside
@@ -151,7 +152,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     runs = tuple((says, str(counts[name])) for name, says in names.items())
     origins = tuple((f"a {what} word", *(f"{x:.3f}" for x in moved[what])) for what in ("source", "written"))
     return (
-        Table(f"How often the first layer computes while {len(numbers['written'])} words are written",
+        Table(f"How often the first layer computes while {count_of(len(numbers['written']), 'words')} are written",
               ("part", "times"), runs),
         Table("How far parts of the first cross-attention move", ("replaced", "queries", "keys", "values"), origins),
     )  # fmt: skip
@@ -172,7 +173,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The encoder, and the keys and values of its output, are computed once for all written words.",
             once == [1, 1, 1] and each == [written, written],
-            f"once each, and {written} times the decoder with its queries",
+            f"once each, and {count_of(written, 'times')} the decoder with its queries",
         ),
         Claim(
             "Written one by one, the scores are those of one pass.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard.patterns import Pattern, parse
 from regard.patterns.drawing import learned
@@ -112,7 +113,7 @@ def _table(numbers: dict[str, Any]) -> Table:
             seen = f"{len(stack['middle_sees'])} of {len(numbers['words'])}"
             rows.append((field["pattern"], str(layers), f"{back}, {ahead}", f"{far}, {on}", seen))
     columns = ("pattern", "layers", "reach: back, ahead", "gradient: back, ahead", "words that one word depends on")
-    return Table(f"How far words look in a text of {len(numbers['words'])} words", columns, tuple(rows))
+    return Table(f"How far words look in a text of {count_of(len(numbers['words']), 'words')}", columns, tuple(rows))
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.arguments import count_of
 from regard.decoding import Translator
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.inspection.terminal import visible
 from regard.models import TranslationTransformer
 from regard.studies.bench.measuring import Pace, take_turns, threads
@@ -30,7 +31,7 @@ def words_of(text: str | None, own: str, least: int = 2) -> tuple[str, ...]:
     """
     words = tuple(map(visible, (own if text is None else text).split()))
     if not least <= len(words) <= MOST_WORDS:
-        raise ArgumentError(f"the text has {len(words)} words; this lesson takes {least} to {MOST_WORDS}")
+        raise ArgumentError(f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}")
     return words
 
 
@@ -93,11 +94,11 @@ def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, Transla
     if run is None:
         raise ArgumentError(f"lesson {lesson} needs a trained translator: --run RUN; {WAY_OUT}")
     if not run.is_dir():
-        raise CheckpointError(f"{run} is not the folder of a training run; {WAY_OUT}")
+        raise NotFoundError(f"{run} is not the folder of a training run; {WAY_OUT}")
     try:
         translator = Translator.load(run)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {WAY_OUT}") from error
+        raise type(error)(f"{error}; {WAY_OUT}") from error
     if not isinstance(translator.model, TranslationTransformer):
         raise ArgumentError(
             f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from regard.arguments import a_path, of_kind, shown, whole
-from regard.errors import ArgumentError, CheckpointError
+from regard.arguments import a_path, count_of, of_kind, shown, whole
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
@@ -58,7 +58,8 @@ class Sizes:
         divides = (self.query_dim or self.key_dim) is not None and self.value_dim is not None
         if min(self.dim, self.heads) < 1 or (self.dim % self.heads and not divides):
             raise ArgumentError(
-                f"dim {self.dim} is not divisible by {self.heads} heads; choose another dim or another number of heads"
+                f"dim {self.dim} is not divisible by {count_of(self.heads, 'heads')}; choose "
+                f"another dim or another number of heads"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {self.dim}")
@@ -147,6 +148,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
     try:
         return load_file(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{path} cannot be read as safetensors: {reason}") from error

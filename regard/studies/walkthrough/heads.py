@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.arguments import count_of
 from regard.studies.walkthrough.layer import Scene, give_layer
 from regard.studies.walkthrough.one_head import filled, follow_word, look_around, project, take_all
 from regard.studies.walkthrough.steps import Axis, Walker, numbered
@@ -25,7 +26,7 @@ def join_heads(walker: Walker, scene: Scene) -> None:
             axes=output,
         )
         return
-    walker.section = f"All {layer.heads} heads"
+    walker.section = f"All {count_of(layer.heads, 'heads')}"
     _attend(walker, scene, *_project(walker, scene))
     width = numbered("numbers", layer.heads * layer.value_dim)
     walker.step(
@@ -146,7 +147,7 @@ def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
 
 
 def _names(count: int, what: str) -> tuple[str, ...]:
-    return tuple(f"{what} {number + 1}" for number in range(count))
+    return tuple(f"{what} {number}" for number in range(count))
 
 
 def walk_layer(walker: Walker, scene: Scene) -> None:

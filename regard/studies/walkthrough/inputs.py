@@ -156,8 +156,8 @@ def through_stack(walker: Walker, model: Stack, words: Axis, h: str, layer: int)
     """Add the steps up to a layer of a language model or text encoder; return the name of its input and the layer."""
     axes = words, numbered("numbers", model.config.dim)
     h = _before(walker, h, layer, "blocks", "layer(h)", axes)
-    x = _normed(walker, h, f"model.blocks[{layer - 1}].attention_norm", axes)
-    block = model.blocks[layer - 1]
+    x = _normed(walker, h, f"model.blocks[{layer}].attention_norm", axes)
+    block = model.blocks[layer]
     assert isinstance(block, Block)
     return x, block
 
@@ -166,10 +166,10 @@ def through_encoder(
     walker: Walker, model: TranslationTransformer, words: Axis, h: str, layer: int
 ) -> tuple[str, MultiHeadAttention]:
     """The same for the encoder of a translator."""
-    axes, own = (words, numbered("numbers", model.config.dim)), model.encoder[layer - 1]
+    axes, own = (words, numbered("numbers", model.config.dim)), model.encoder[layer]
     assert isinstance(own, EncoderLayer)
     h = _before(walker, h, layer, "encoder", "layer(h, None)", axes)
-    norm = f"model.encoder[{layer - 1}].around_attention.norm"
+    norm = f"model.encoder[{layer}].around_attention.norm"
     return _normed(walker, h, norm, axes) if own.around_attention.norm_first else h, own.attention
 
 
@@ -177,8 +177,8 @@ def through_decoder(
     walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, h: str, layer: int
 ) -> tuple[str, MultiHeadAttention]:
     """The same for the cross-attention of a translator's decoder; the output of the encoder becomes `c`."""
-    size, own = numbered("numbers", model.config.dim), model.decoder[layer - 1]
-    axes, name = (words, size), f"model.decoder[{layer - 1}]"
+    size, own = numbered("numbers", model.config.dim), model.decoder[layer]
+    axes, name = (words, size), f"model.decoder[{layer}]"
     assert isinstance(own, DecoderLayer)
     says = "The encoder reads the context; its output gives the keys and values."
     walker.step("c = model.encode(context_ids[None])[0][0]", "The encoder's vectors", says, axes=(seen, size))
@@ -196,10 +196,10 @@ def through_decoder(
 
 def _before(walker: Walker, h: str, layer: int, stack: str, call: str, axes: tuple[Axis, Axis]) -> str:
     """Add the step that applies the earlier layers."""
-    if layer == 1:
+    if layer == 0:
         return h
-    says = f"The output of layer{'s 1 to' if layer > 2 else ''} {layer - 1}."
-    line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer - 1}], {h}[None])[0]"
+    says = f"The output of layer{'s 0 to' if layer > 1 else ''} {layer - 1}."
+    line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer}], {h}[None])[0]"
     return walker.step(line, "After the earlier layers", says, axes=axes)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import Scene
@@ -44,13 +45,13 @@ PROJECTIONS = (
 def project(walker: Walker, scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
     layer, writing = scene.layer, scene.writing
-    walker.section = "Queries, keys and values" + (f" of head {scene.head + 1}" if layer.heads > 1 else "")
+    walker.section = "Queries, keys and values" + (f" of head {scene.head}" if layer.heads > 1 else "")
     for letter, title, says in PROJECTIONS:
         source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
         bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
         size = numbered("numbers", walker.values[f"W_{letter}"].shape[1])
         if letter != "q" and scene.group > 1:
-            says += f" Key/value head {head + 1} is shared by {scene.group} query heads."
+            says += f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
         place = "i" if letter == "q" else "j"
         formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
         line = f"{letter} = {writing.projected(source, f'W_{letter}', head=head, bias=bias)}"

@@ -14,10 +14,10 @@ from importlib.resources import files
 
 import torch
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.inspection.terminal import visible
 from regard.studies.walkthrough.formula import formula_mathml
-from regard.studies.walkthrough.steps import Axis, Step, Walk, counted
+from regard.studies.walkthrough.steps import Axis, Step, Walk
 from regard.studies.walkthrough.tables import (
     LEVELS,
     NEGATIVE,
@@ -140,7 +140,7 @@ def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
         for table in all_tables[:HEADS]:
             yield from _table(table, step, deepest, walk)
         if (more := len(all_tables) - HEADS) > 0:
-            yield f'<p class="faint">… {counted(more, "more heads")}</p>'
+            yield f'<p class="faint">… {count_of(more, "more heads")}</p>'
         yield from _legend(step, deepest)
     else:
         yield _word_list(step.title, step.axes[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from regard.arguments import count_of
 from regard.bias import series
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.models.encoder import ClassesHead, WordsHead
@@ -73,9 +74,9 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
         line = f"distances = (torch.arange({count}) - torch.arange({count})[:, None]).abs()"
         walker.step(line, "Distances", "The distance of each pair of words.", "|j - i|", axes=axes, scale="none")
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
-    for number, block in enumerate(model.blocks, start=1):
+    for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        walker.section = f"Layer {number} of {len(model.blocks)}"
+        walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
 
         def look(x: str, block: Block = block, tag: str = f"_{number}") -> str:
             return attend(stage, scene_of(stage, block.attention, x, bias=block.bias), tag, kind)
@@ -85,8 +86,10 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
 
         before = h
         h = around(stage, h, block.attention_norm, (f"x_{number}", f"h{number}a"), look, "attention", first=True)
-        h = around(stage, h, block.feed_forward_norm, (f"y_{number}", f"h{number}"), think, "feed-forward", first=True)
-        walker.check(f"model.blocks[{number - 1}]({before}[None])[0]", h)
+        h = around(
+            stage, h, block.feed_forward_norm, (f"y_{number}", f"h{number + 1}"), think, "feed-forward", first=True
+        )
+        walker.check(f"model.blocks[{number}]({before}[None])[0]", h)
     return h
 
 
@@ -96,9 +99,9 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.section = "From text to vectors"
     h = embed_run(walker, model, seen, written=False, prefix="context_", result="h0")
     g = embed_run(walker, model, words, written=True, result="g0")
-    for number, layer in enumerate(model.encoder, start=1):
+    for number, layer in enumerate(model.encoder):
         assert isinstance(layer, EncoderLayer)
-        walker.section = f"Encoder, layer {number} of {len(model.encoder)}"
+        walker.section = f"Encoder, layer {number} of {count_of(len(model.encoder), 'layers')}"
         h = _encode(encoder, layer, h, number)
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
@@ -108,9 +111,9 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.check("model.encode(context_ids[None])[0][0]", "c")
     start = 0 if model.cross_pattern.compares_positions else None
     decoder.explained = encoder.explained
-    for number, layer in enumerate(model.decoder, start=1):
+    for number, layer in enumerate(model.decoder):
         assert isinstance(layer, DecoderLayer)
-        walker.section = f"Decoder, layer {number} of {len(model.decoder)}"
+        walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
         g = _decode(decoder, layer, g, number, seen, start)
     walker.section = "The output"
     final = normed(decoder, model.decoder_norm, g, "final")
@@ -127,10 +130,10 @@ def _encode(stage: Stage, layer: EncoderLayer, h: str, number: int) -> str:
         lambda x: attend(stage, scene_of(stage, layer.attention, x), tag, "Self-attention"), "attention", first,
     )  # fmt: skip
     h = around(
-        stage, h, layer.around_feed_forward.norm, (f"y{tag}", f"h{number}"),
+        stage, h, layer.around_feed_forward.norm, (f"y{tag}", f"h{number + 1}"),
         lambda x: feed(stage, layer.feed_forward, x, tag), "feed-forward", first,
     )  # fmt: skip
-    stage.walker.check(f"model.encoder[{number - 1}]({before}[None], None)[0]", h)
+    stage.walker.check(f"model.encoder[{number}]({before}[None], None)[0]", h)
     return h
 
 
@@ -148,12 +151,10 @@ def _decode(stage: Stage, layer: DecoderLayer, g: str, number: int, seen: Axis, 
         "cross-attention", first,
     )  # fmt: skip
     g = around(
-        stage, g, layer.around_feed_forward.norm, (f"y{own}", f"g{number}"),
+        stage, g, layer.around_feed_forward.norm, (f"y{own}", f"g{number + 1}"),
         lambda x: feed(stage, layer.feed_forward, x, own), "feed-forward", first,
     )  # fmt: skip
-    call = (
-        f"model.decoder[{number - 1}]({before}[None], c[None], live=None, context_live=None, context_q_start={start})"
-    )
+    call = f"model.decoder[{number}]({before}[None], c[None], live=None, context_live=None, context_q_start={start})"
     stage.walker.check(f"{call}[0]", g)
     return g
 

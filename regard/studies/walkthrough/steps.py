@@ -15,10 +15,11 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
+from regard.reprs import brief
 from regard.studies.walkthrough.formula import formula_text
 from regard.studies.walkthrough.words import split_words
 from regard.text.vocabularies import BEGIN, END
@@ -46,6 +47,7 @@ class Axis:
         return len(self.labels)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Step:
     """One step of a walkthrough: a line of PyTorch, an explanation, and the result.
@@ -74,7 +76,7 @@ class Step:
     @property
     def shape(self) -> str:
         """The sizes with their units, such as "6 words × 8 numbers"."""
-        return " × ".join(counted(len(axis), axis.unit) for axis in self.axes)
+        return " × ".join(count_of(len(axis), axis.unit) for axis in self.axes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,7 @@ class Check:
     difference: float
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Walk:
     """All steps of attention for one text, from which text, JSON and page are written.
@@ -131,15 +134,6 @@ class Walk:
         if name not in values:
             raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
         return values[name]
-
-
-def counted(count: int, unit: str) -> str:
-    """A count with its unit in the singular or plural.
-
-    >>> counted(1, "words"), counted(6, "words")
-    ('1 word', '6 words')
-    """
-    return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 def numbered(unit: str, count: int) -> Axis:

@@ -1,7 +1,7 @@
 """The parts of a Transformer layer as steps: norm, attention with all heads joined, feed-forward, residual.
 
-Names of variables end in a tag that says where they belong: `Q_1` in layer 1, `Q_e1` in the encoder's, `Q_d1` in the
-decoder's self-attention, `Q_c1` in its cross-attention.
+Names of variables end in a tag that says where they belong: `Q_0` in layer 0, `Q_e0` in the encoder's, `Q_d0` in the
+decoder's self-attention, `Q_c0` in its cross-attention.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
         UnsupportedError: a mechanism that a walkthrough cannot show.
     """
     _give_attention(stage, scene, tag)
-    many = Axis("heads", tuple(f"head {number + 1}" for number in range(scene.layer.heads)))
+    many = Axis("heads", tuple(f"head {number}" for number in range(scene.layer.heads)))
     q, k, v = _project(stage, scene, tag, kind, many)
     weights = _weigh(stage, scene, tag, kind, many, q, k)
     walker, layer, words = stage.walker, scene.layer, scene.readers
@@ -174,7 +174,7 @@ def _give_attention(stage: Stage, scene: Scene, tag: str) -> None:
 def _project(stage: Stage, scene: Scene, tag: str, kind: str, many: Axis) -> tuple[str, str, str]:
     """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
     walker, layer, names = stage.walker, scene.layer, {}
-    few = many if scene.group == 1 else Axis("heads", tuple(f"key/value head {n + 1}" for n in range(layer.kv_heads)))
+    few = many if scene.group == 1 else Axis("heads", tuple(f"key/value head {n}" for n in range(layer.kv_heads)))
     if layer.positions is not None and f"angles{stage.scope}" not in walker.values:
         measure_angles(walker, layer.positions, scene.read, layer.head_dim, ROWS, f"angles{stage.scope}")
     for letter, what, heads, words, source in (

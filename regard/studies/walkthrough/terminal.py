@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import of_kind, whole
+from regard.arguments import count_of, of_kind, whole
 from regard.inspection.terminal import visible
 from regard.studies.walkthrough.formula import formula_text
-from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk, counted
+from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk
 from regard.studies.walkthrough.tables import (
     DARK,
     WHITE,
@@ -51,7 +51,7 @@ def to_text(walk: Walk, width: int = 100) -> str:
     >>> print("\\n".join(to_text(walk("Life is short")).splitlines()[:3]))
     Life is short
     3 words; shown in detail: “is”, word 2
-    heads 2, kv_heads 2, head 1, dim 8, score scaled_dot, positions none, causal False, seed 0
+    heads 2, kv_heads 2, head 0, dim 8, score scaled_dot, positions none, causal False, seed 0
     """
     return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
 
@@ -86,14 +86,17 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
     yield from _wrapped(" ".join(map(visible, walk.words)), width, "bold")
     if walk.context:
         yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width, "bold")
-    said = f"{counted(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
+    said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width, "")
     yield from _wrapped(", ".join(f"{name} {value}" for name, value in walk.settings.items()), width, "dim")
     yield []
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
-        said = f"{len(tensors)} tensors of weights with {numbers:,} numbers. The numbers of “{visible(walk.chosen)}” "
+        said = (
+            f"{count_of(len(tensors), 'tensors')} of weights with "
+            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}” "
+        )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
     for one in tensors:
         if not walk.brief:
@@ -124,7 +127,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
     for table in shown_heads[:HEADS]:
         yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:
-        yield [(f"{INDENT}… {counted(more, 'more heads')}", "dim")]
+        yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
 
 
 def _table(table: Table, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
@@ -144,7 +147,7 @@ def _table(table: Table, scale: Scale, deepest: float, width: int, decimals: int
     yield [(" " * margin, ""), *_header(table.columns, columns, cell)]
     for row in kept(table.rows, ROWS):
         if isinstance(row, Gap):
-            yield [(f"{'':{margin}} … {counted(row.count, f'more {table.rows.unit}')}", "dim")]
+            yield [(f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}", "dim")]
             continue
         style = "bold" if row == table.rows.chosen else ""
         yield [(padded(names[row], margin), style), *_cells(values[row], columns, cell, decimals, deepest, scale)]

@@ -44,7 +44,7 @@ def walk(
     causal: bool = False,
     heads: int = 2,
     kv_heads: int | None = None,
-    head: int = 1,
+    head: int = 0,
     dim: int = 8,
     query_dim: int | None = None,
     key_dim: int | None = None,
@@ -67,7 +67,7 @@ def walk(
         context: another sentence, which the words attend to instead of their own (cross-attention).
         causal: if True, a word may look only at itself and earlier words.
         heads, kv_heads: of the layer.
-        head: the head that is shown in detail, from 1.
+        head: the head that is shown in detail, from 0.
         dim: size of the vectors.
         query_dim, key_dim: sizes of the queries and keys of a head, dim / heads by default; a dot product needs them
             equal.
@@ -106,8 +106,8 @@ def walk(
         raise ArgumentError(f"decimals is {decimals}; numbers are shown with 0 to 8")
     weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
     _check_choices(score, positions, draw, causal, crosses=read is not None)
-    if not 1 <= head <= heads:
-        raise ArgumentError(f"head {head} does not exist; there are heads 1 to {heads}")
+    if not 0 <= head < heads:
+        raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
     sizes = Sizes(
         dim=dim, heads=heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
         score=score, positions=positions, causal=causal, draw=draw, seed=seed, weights_seed=weights_seed,
@@ -121,7 +121,7 @@ def walk(
     x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
     if seen is not None:
         c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
-    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head - 1, drawn.origin, writing=writing)
+    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
     walk_layer(walker, scene)
     return walker.walk(readers, seen, _settings(drawn, head, words, columns), decimals)
 
@@ -173,8 +173,8 @@ def walk_run(
     *,
     word: int | str | None = None,
     context: str | None = None,
-    layer: int = 1,
-    head: int = 1,
+    layer: int = 0,
+    head: int = 0,
 ) -> Walk:
     """Compute one attention layer of a trained model for a text step by step, in float64.
 
@@ -186,7 +186,7 @@ def walk_run(
         text: the text to read; its words are the sub-words of the model's tokeniser.
         word: the word that is shown in detail: its number, from 1, or its text; the second by default.
         context: the source sentence, for a translator.
-        layer, head: which to show, from 1.
+        layer, head: which to show, from 0.
 
     Returns:
         The steps with all intermediate results.
@@ -217,14 +217,14 @@ def walk_run(
     if isinstance(model, Stack):
         x, block = through_stack(walker, model, readers, h, layer)
         attention = block.attention
-        scene = Scene(attention, readers, readers, x, x, place, head - 1, _learned, block.bias)
+        scene = Scene(attention, readers, readers, x, x, place, head, _learned, block.bias)
     elif context is None:
         x, attention = through_encoder(walker, model, readers, h, layer)
-        scene = Scene(attention, readers, readers, x, x, place, head - 1, _learned)
+        scene = Scene(attention, readers, readers, x, x, place, head, _learned)
     else:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
         x, attention = through_decoder(walker, model, readers, seen, h, layer)
-        scene = Scene(attention, readers, seen, x, "c", place, head - 1, _learned)
+        scene = Scene(attention, readers, seen, x, "c", place, head, _learned)
     walk_layer(walker, scene)
     settings = {"run": str(run), "model": saved.kind, "layer": layer, "head": head, "heads": attention.heads}
     settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
@@ -246,5 +246,5 @@ def _depth(model: Model, crosses: bool) -> int:
 
 
 def _check_number(what: str, number: int, count: int) -> None:
-    if not 1 <= whole(what, number) <= count:
-        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 1 to {count}")
+    if not 0 <= whole(what, number) < count:
+        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {count - 1}")

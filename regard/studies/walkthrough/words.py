@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-from regard.arguments import a_string, shown, whole
+from regard.arguments import a_string, count_of, shown, whole
 from regard.errors import ArgumentError
 
 LIMIT = 100  # the most words of a walkthrough
@@ -49,7 +49,8 @@ def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> Non
         raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
     if len(words) > LIMIT:
         raise ArgumentError(
-            f"the {what} has {len(words)} words; a walkthrough shows every number and takes at most {LIMIT} words: "
+            f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and "
+            f"takes at most {count_of(LIMIT, 'words')}: "
             f"give a sentence"
         )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
+from regard.reprs import brief
 from regard.text.pronouns.frames import BECAUSE, FRAMES, Case, Frame, Link, Time
 from regard.text.pronouns.lexicon import DRAWBACK_BY_ENGLISH, NOUN_BY_ENGLISH, Attribute, Drawback, Gender, Noun
 
@@ -67,6 +68,7 @@ def no_noun_phrase(noun: Noun, attribute: Attribute | None = None) -> str:
 Degree = Literal["", "too", "very", "still"]
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
     """All choices of one sentence; `write` turns them into text, `dataclasses.replace` varies them.
@@ -105,6 +107,7 @@ class Derivation:
         return PRONOUN_OF_GENDER[self.referent.gender]
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class PronounSentence:
     """An English sentence with *it*, its German translation, and the referent of the pronoun.

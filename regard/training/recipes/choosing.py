@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from regard.arguments import count_of
 from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
 
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
@@ -48,7 +49,7 @@ class Budget(NamedTuple):
 
     def __str__(self) -> str:
         if self.steps is not None:
-            return f"{self.steps:,} steps"
+            return count_of(self.steps, "steps", ",")
         if self.minutes is not None:
             return f"{self.minutes:g} minutes"
         return "as long as validation improves"
@@ -92,7 +93,8 @@ def choose(
     chosen = {key: value for key, value in chosen.items() if key not in given}
     said_size = f"size {name}" if size is None else f"size {name}, as asked"
     reason = (
-        f"chosen for {amount.texts:,} {amount.what} ({amount.characters:,} characters) and {budget}: {said_size} "
+        f"chosen for {count_of(amount.texts, amount.what, ',')} ({count_of(amount.characters, 'characters', ',')}) and "
+        f"{budget}: {said_size} "
         f"({_listed(chosen, SHOWN)}); what is given as an option stays"
     )
     return Choice(chosen, reason)

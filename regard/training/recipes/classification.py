@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_labelled
@@ -48,6 +50,7 @@ class ClassifierTraining(Recipe):
     COMMAND = "classifier"
     DATA = "a .tsv of label TAB text"
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of a classifier.
@@ -101,7 +104,9 @@ class ClassifierTraining(Recipe):
             longest=config.longest, **share_of_work(),
         )  # fmt: skip
         if task.cut:
-            self.tell(f"of {task.cut:,} texts only the first {config.longest} ids are read")
+            self.tell(
+                f"of {count_of(task.cut, 'texts', ',')} only the first {count_of(config.longest, 'ids')} are read"
+            )
 
         def judge(folder: Path, result: TrainingResult) -> str | None:
             if result.valid_loss is None:
@@ -115,11 +120,15 @@ class ClassifierTraining(Recipe):
             files={CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n"},
             samples=_samples(tokeniser, valid, classes, config.longest),
         )  # fmt: skip
-        self.tell(self.describe("a classifier", training, task.batches.steps_per_epoch, f", {len(classes)} classes"))
+        self.tell(
+            self.describe(
+                "a classifier", training, task.batches.steps_per_epoch, f", {count_of(len(classes), 'classes')}"
+            )
+        )
         return training
 
 
-class Classifier:
+class Classifier(Described):
     """A trained classifier with its tokeniser and the labels in the order of its scores.
 
     Args:
@@ -141,14 +150,15 @@ class Classifier:
 
         >>> Classifier.load("nowhere")
         Traceback (most recent call last):
-        regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+        regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
         """
         saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
         model = TextEncoder.from_saved(saved, str(run))
         classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
         if model.config.head != "classes" or len(classes) != model.config.classes:
             raise CheckpointError(
-                f"{run} holds an encoder whose head is {model.config.head!r} and {len(classes)} labels, so it sorts "
+                f"{run} holds an encoder whose head is {model.config.head!r} and "
+                f"{count_of(len(classes), 'labels')}, so it sorts "
                 f"nothing; train one with: regard train classifier --from {run}"
             )
         longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
@@ -221,7 +231,7 @@ class LabelledTexts(NamedTuple):
     labels: torch.Tensor
 
 
-class ClassificationTask:
+class ClassificationTask(Described):
     """What `train` asks of texts with labels: which class is each of?
 
     Its losses are sums over texts; a text counts as one target.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.decoding import Evaluation, Translator, evaluate
 from regard.inspection import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
 from regard.inspection.maps import has_encoder_weights
@@ -107,7 +108,7 @@ class RunScores:
         }
         search = ", ".join(f"{key} {value}" for key, value in self.evaluation.settings.items())
         return [
-            f"{scores.count} sentences of {self.name}, {search}",
+            f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
             *(f"  {key:<12} {value}" for key, value in values.items()),
             *(self.pronouns.lines() if self.pronouns else []),
         ]
@@ -141,7 +142,7 @@ def evaluate_run(
 
     >>> evaluate_run("nowhere")
     Traceback (most recent call last):
-    regard.errors.CheckpointError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
     """
     translator = Translator.load(run)
     if test:

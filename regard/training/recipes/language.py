@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from regard.decoding.generator import Generator
 from regard.errors import ArgumentError
 from regard.models import LanguageConfig, LanguageModel
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import TokenBatches
 from regard.text.documents import read_documents
@@ -54,6 +55,7 @@ class LanguageModelTraining(Recipe):
     COMMAND = "language-model"
     DATA = f"a file of text, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(StackConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of a language model.
@@ -148,7 +150,7 @@ class Blocks:
         return LanguageBatch(*batch)
 
 
-class LanguageTask:
+class LanguageTask(Described):
     """What `train` asks of running text.
 
     A block is read as a text of its own, so that a model learns to begin anywhere: BEGIN and the ids before each are

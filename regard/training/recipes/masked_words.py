@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.models.encoder import EncoderConfig, TextEncoder
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_texts
@@ -47,6 +49,7 @@ SAMPLES = 4  # validation texts that are shown
 MASK = UNKNOWN  # what stands where a word is hidden; no text is encoded as it
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class EncoderRunConfig(StackConfig):
     """Everything that decides the training of an encoder.
@@ -76,6 +79,7 @@ class MaskedWordsTraining(Recipe):
         f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
     )
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of an encoder on hidden words.
@@ -158,7 +162,7 @@ def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, s
     return HiddenWords(torch.where(places, seen, ids), places, ids[places])
 
 
-class MaskedWordTask:
+class MaskedWordTask(Described):
     """What `train` asks of texts whose words are hidden: which words were they?
 
     Each text is read as BEGIN, its ids, END; a longer one is cut into pieces. What is hidden in a batch is a function
@@ -195,7 +199,7 @@ class MaskedWordTask:
             [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)
         )
         if not self._train:
-            raise ArgumentError(f"{len(train)} texts hold no words: there is nothing to learn from")
+            raise ArgumentError(f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from")
         self._vocab_size, self._seed, self._rank = tokeniser.vocab_size, seed, rank
         self._batch_tokens = batch_tokens
         self.batches = TokenBatches(list(map(len, self._train)), batch_tokens, seed, world, rank)

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
+from regard.reprs import Described, brief
 from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
@@ -46,6 +47,7 @@ def silent(remark: str) -> None:
     """The default of `tell`: ignore the remark."""
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A training that is ready to begin: model, data, settings, and the files that its folder stores.
@@ -122,7 +124,7 @@ class Wish:
         return Budget(**ends, accelerated=not self.cpu and torch.accelerator.is_available())
 
 
-class Recipe(ABC):
+class Recipe(Described, ABC):
     """How one kind of model is trained from files: reading, tokeniser, model, task, run.
 
     A recipe that is made from a `Config` trains with exactly these settings. One that `of` makes for a new run chooses
@@ -242,10 +244,10 @@ class Recipe(ABC):
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
         config = self.config
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
-        steps = "steps" if config.steps is None else f"{config.steps:,} steps"
+        steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
-            f"{name} of {parameters:,} numbers, {training.tokeniser.vocab_size:,} {pieces}{more}; "
-            f"{steps} of up to {ids:,} ids, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+            f"{name} of {count_of(parameters, 'numbers', ',')}, {training.tokeniser.vocab_size:,} {pieces}{more}; "
+            f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 
 
@@ -315,7 +317,10 @@ def read_parts(
         tell(held_out.report())
         return list(texts.texts), list(held_out.texts)
     train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
-    tell(f"{sum(map(len, train_texts)):,} characters to learn from; the last {sum(map(len, valid)):,} validate")
+    tell(
+        f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
+        f"{sum(map(len, valid)):,} validate"
+    )
     return train_texts, valid
 
 
@@ -325,7 +330,7 @@ def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[st
         [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
         for split in ("train", "valid")
     ]
-    tell(f"{sum(map(len, parts[0])):,} characters of the embedded corpus")
+    tell(f"{count_of(sum(map(len, parts[0])), 'characters', ',')} of the embedded corpus")
     return parts[0], parts[1]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, NotFoundError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
@@ -64,12 +64,13 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
     The run's settings hold its SHA-256. Runs of versions before that are read as they are, and this is said.
 
     Raises:
-        CheckpointError: the run has none, because it was given its validation pairs; or it is damaged.
+        NotFoundError: the run has none, because it was given its validation pairs.
+        CheckpointError: it is damaged.
     """
     path = run / TEST_FILE
     if (expected := _sealed_hash(run)) is None:
         if not path.exists() or path.stat().st_size == 0:
-            raise CheckpointError(NO_TEST.format(run))
+            raise NotFoundError(NO_TEST.format(run))
         read = read_pairs(path)
         return read.pairs, [f"{path} was written before test splits were sealed, so damage cannot be noticed",
                             *([read.report()] if read.dropped else [])]  # fmt: skip
@@ -81,7 +82,7 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
             f"put it back, name a file of pairs, or begin the training anew"
         )
     if not data:
-        raise CheckpointError(NO_TEST.format(run))
+        raise NotFoundError(NO_TEST.format(run))
     return read_pairs(path).pairs, []
 
 

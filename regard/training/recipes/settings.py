@@ -7,9 +7,11 @@ from typing import Any
 
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
+from regard.reprs import brief
 from regard.training.config import CHOSEN, TrainingConfig, setting
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(TrainingConfig):
     """Everything that decides a training run, whatever is trained; beside it stand the settings of `TrainingConfig`.
@@ -59,6 +61,7 @@ class RunConfig(TrainingConfig):
         return TrainingConfig(**own, save_every=self.save_every or self.validate_every)
 
 
+@brief
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(RunConfig):
     """Those of a model that is one stack of layers: a language model or an encoder.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.decoding import Translation, Translator
 from regard.decoding.translator import WORDS_FILE
 from regard.errors import ArgumentError, RegardError, UnsupportedError
@@ -23,6 +24,7 @@ from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
+from regard.reprs import Described, brief
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard.text.batches import (
     EncodedPair,
@@ -88,6 +90,7 @@ class TranslationTraining(Recipe):
     COMMAND = "translation"
     DATA = f"a file of sentence pairs, or '{PRONOUNS}' for the embedded corpus"
 
+    @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
         """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
@@ -233,7 +236,8 @@ class TranslationTraining(Recipe):
         )  # fmt: skip
         if task.left_out:
             self.tell(
-                f"{task.left_out:,} pairs with more sub-words than a batch or {LONGEST_PAIR} hold were left out of "
+                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or "
+                f"{LONGEST_PAIR} hold were left out of "
                 f"training"
             )
         training = Training(
@@ -268,7 +272,7 @@ def _judge(folder: Path, result: TrainingResult) -> str | None:
 NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch.tensor([[PAD]]))
 
 
-class TranslationTask:
+class TranslationTask(Described):
     """What `train` asks of pairs of sentences.
 
     Args:
@@ -313,7 +317,8 @@ class TranslationTask:
         self.left_out = len(pairs) - len(self._train)
         if not self._train:
             raise ArgumentError(
-                f"none of {len(pairs)} pairs has fewer than {longest} ids on both sides: there is nothing to learn from"
+                f"none of {count_of(len(pairs), 'pairs')} has fewer than {count_of(longest, 'ids')} "
+                f"on both sides: there is nothing to learn from"
             )
         self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
         self.label_smoothing = label_smoothing
@@ -363,7 +368,9 @@ class TranslationTask:
 def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int) -> list[list[EncodedPair]]:
     """The pairs that share a batch, `together` of them in a row; without those that are too long for a batch."""
     if together and sum(together) != len(pairs):
-        raise ArgumentError(f"together counts {sum(together)} pairs, and there are {len(pairs)} to learn from")
+        raise ArgumentError(
+            f"together counts {count_of(sum(together), 'pairs')}, and there are {len(pairs)} to learn from"
+        )
     groups, rest = [], iter(pairs)
     for count in together or [1] * len(pairs):
         group = [pair for pair in islice(rest, count) if max(map(len, pair)) < longest]

@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 import torch
 
 from regard.errors import RegardError, UnsupportedError
+from regard.reprs import brief
 from regard.studies.bench.complexity.rows import Row
 from regard.studies.bench.measuring import Pace, peak_of, take_turns, threads
 from regard.studies.bench.results import Results
 
 
+@brief
 @dataclass
 class Table(Results):
     """Results of all rows by name: times and memory by length, and the error against another backend."""

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.studies.bench.complexity.measuring import EFFORTS, Table
 from regard.studies.bench.complexity.rows import ROWS, Growth, Row, slope
@@ -47,6 +48,7 @@ class Fit:
         return cls(slope(lengths, values), growth.exponent(lengths), tuple(lengths))
 
 
+@brief
 @dataclass(frozen=True)
 class Reading:
     """The evaluation of a row: fits of time and memory, remarks, and the length from which it is cheaper than exact."""

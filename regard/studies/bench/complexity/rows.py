@@ -13,10 +13,12 @@ from torch import nn
 from regard.functional import attention, plan_attention
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.reprs import brief
 from regard.studies.bench.work import BIG_BIRD
 from regard.testing import make_qkv
 
 
+@brief
 @dataclass(frozen=True)
 class Growth:
     """How a cost grows with the length n: `text` for reports, and the function."""
@@ -51,6 +53,7 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
     return round(rise / sum((a - middle_x) ** 2 for a in x), 12)
 
 
+@brief
 @dataclass(frozen=True)
 class Call:
     """A forward pass at one length, ready to run.
@@ -66,6 +69,7 @@ class Call:
     expected: Callable[[], torch.Tensor] | None = None
 
 
+@brief
 @dataclass(frozen=True)
 class Row:
     """A layer or mechanism, its promised cost, and how it is computed.
