@@ -82,6 +82,15 @@ class SeenWords:
         words = _words(normalise(a_string("text", text)))
         return tuple(dict.fromkeys(word for word, begins in words if not self._has(word, begins)))
 
+    def counts(self, text: str) -> tuple[int, int]:
+        """How many words of a text are not stored, and how many it has; repeated words count each time.
+
+        >>> SeenWords.of(["The animal sang."]).counts("The zebra sang. A zebra!")
+        (3, 5)
+        """
+        words = list(_words(normalise(a_string("text", text))))
+        return sum(not self._has(word, begins) for word, begins in words), len(words)
+
     def _has(self, word: str, begins: bool) -> bool:
         return word in self.words or (begins and word[0].swapcase() + word[1:] in self.words)
 

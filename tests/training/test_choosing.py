@@ -15,7 +15,7 @@ from regard.training.recipes import (
 )
 from regard.training.recipes.choosing import Amount, Budget, choose, fitting_heads, fitting_vocabulary
 from regard.training.recipes.recipe import Wish
-from regard.training.recipes.sizes import NAMES, RECURRENT, STACK, TRANSFORMER, fitting_size
+from regard.training.recipes.sizes import NAMES, RECURRENT_TRANSLATOR, STACK, TRANSFORMER, fitting_size
 
 PAIRS = Amount(18_000, 1_400_000, "pairs")
 TEN_MINUTES = Budget(minutes=10.0)
@@ -51,7 +51,7 @@ def test_the_same_counts_give_the_same_settings_and_the_sentence_names_them():
     assert f"vocabulary {found['vocab_size']:,}" in said
 
 
-@pytest.mark.parametrize("sizes", [TRANSFORMER, RECURRENT, STACK])
+@pytest.mark.parametrize("sizes", [TRANSFORMER, RECURRENT_TRANSLATOR, STACK])
 def test_a_named_size_gives_its_row_whatever_the_data(sizes):
     for name, row in sizes.items():
         choice = choose(sizes, Amount(9, 500), Budget(steps=10), {}, size=name)
@@ -112,7 +112,7 @@ def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tex
     given = {"data": (str(text),), "steps": 2, "dim": 16, "schedule": "constant"}
     recipe = LanguageModelTraining.of(tmp_path / "run", given, cpu=True, tell=said.append)
     recipe.train(tmp_path / "run", cpu=True)
-    [line] = [line for line in said if line.startswith("chosen for 1 texts")]
+    [line] = [line for line in said if line.startswith("chosen for 1 text (")]
     assert "\n" not in line
     kept = read_settings(tmp_path / "run")
     assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (16, 4, 500, 1_000)

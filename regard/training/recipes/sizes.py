@@ -36,7 +36,7 @@ TRANSFORMER = {
     "small": Size(dim=128, layers=2, heads=4, learning_rate=3e-3),
     "base": Size(dim=256, layers=4, heads=8, learning_rate=1e-3),
 }
-RECURRENT = {
+RECURRENT_TRANSLATOR = {
     "tiny": Size(dim=64, layers=1, learning_rate=3e-3),
     "small": Size(dim=128, layers=1, learning_rate=2e-3),
     "base": Size(dim=256, layers=2, learning_rate=1e-3),

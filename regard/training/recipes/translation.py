@@ -41,8 +41,7 @@ from regard.training.fingerprint import hash_of
 from regard.training.recipes.choosing import Amount, Choice, choose, fitting_dropout
 from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
-from regard.training.recipes.sizes import RECURRENT as RECURRENT_SIZES
-from regard.training.recipes.sizes import TRANSFORMER
+from regard.training.recipes.sizes import RECURRENT_TRANSLATOR, TRANSFORMER
 from regard.training.run import TrainingResult
 
 RECURRENT: dict[str, Any] = {
@@ -54,8 +53,7 @@ RECURRENT: dict[str, Any] = {
 # A dot product has no matrix that could learn to compare, so the state must see what was attended to.
 FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
 
-# The models by name, with the defaults that differ from the Transformer's, which are those of the Config. A new run of
-# the command has them only where nothing is chosen by the data and the budget.
+# The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "bahdanau": RECURRENT,
@@ -194,16 +192,9 @@ class TranslationTraining(Recipe):
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         is_transformer = self.config.model == "transformer"
-        more: dict[str, Any] = {"dropout": fitting_dropout(amount.characters)}
-        more |= {"positions": "rotary"} if is_transformer else {}
-        return choose(
-            TRANSFORMER if is_transformer else RECURRENT_SIZES,
-            amount,
-            wish.budget,
-            wish.given,
-            size=wish.size,
-            more=more,
-        )
+        sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
+        more = {"dropout": fitting_dropout(amount.characters), **({"positions": "rotary"} if is_transformer else {})}
+        return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     @cached_property
     def data(self) -> TranslationData:
@@ -236,9 +227,8 @@ class TranslationTraining(Recipe):
         )  # fmt: skip
         if task.left_out:
             self.tell(
-                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or "
-                f"{LONGEST_PAIR} hold were left out of "
-                f"training"
+                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
+                f"left out of training"
             )
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
