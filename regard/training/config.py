@@ -50,7 +50,7 @@ class TrainingConfig:
 
     Args:
         steps: optimiser steps. None: as many as the minutes allow, or until validation stops improving (patience).
-        minutes: a cap on the wall-clock time, with the last validation and resumed time; no cap by default.
+        minutes: a cap on the wall-clock time, with the last validation and resumed time.
         learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
         schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.
@@ -87,7 +87,7 @@ class TrainingConfig:
     """
 
     steps: int | None = setting(1_000, least=1, shown=CHOSEN)
-    minutes: float | None = setting(None)
+    minutes: float | None = setting(None, shown=CHOSEN)
     learning_rate: float = setting(1e-3, shown=CHOSEN)
     warmup_steps: int = setting(400, least=0, shown=CHOSEN)
     schedule: str = setting("inverse_square_root", shown=CHOSEN)
@@ -98,7 +98,7 @@ class TrainingConfig:
     gradient_clip: float | None = 1.0
     accumulate: int = setting(1, least=1)
     validate_every: int | None = setting(200, least=1, shown=CHOSEN)
-    patience: int | None = setting(None, least=1, shown=CHOSEN)
+    patience: int | None = setting(None, least=1)
     save_every: int | None = 200
     keep: int = setting(1, least=1)
     log_every: int = 10

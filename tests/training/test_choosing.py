@@ -38,7 +38,7 @@ def test_the_help_says_chosen_of_every_setting_that_is_chosen_and_of_no_other(re
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_what_is_given_wins(recipe):
     for name, value in chosen_by(recipe, {"minutes": 10.0}).settings.items():
-        if name not in ("steps", "patience"):  # None among them, which is not given
+        if value is not None:
             assert name not in chosen_by(recipe, {"minutes": 10.0, name: value}).settings
 
 
@@ -79,10 +79,13 @@ def test_each_budget_has_its_end():
     assert (by_steps["warmup_steps"], by_steps["cooldown"]) == (90, pytest.approx(0.6))
     by_minutes = choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"minutes": 10.0}).settings
     assert by_minutes["steps"] is None
-    assert "patience" not in by_minutes
-    by_itself = choose(TRANSFORMER, PAIRS, Budget(), {})
+    assert "validate_every" in by_minutes
+    unasked = choose(TRANSFORMER, PAIRS, Budget(), {})
+    assert (unasked.settings["steps"], unasked.settings["minutes"]) == (None, 10.0)
+    assert "10 minutes (no budget was given: --minutes, --steps or --patience)" in unasked.reason
+    by_itself = choose(TRANSFORMER, PAIRS, Budget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
-    assert by_itself.settings["patience"] == 5
+    assert "minutes" not in by_itself.settings
     assert by_itself.settings["validate_every"] == 467  # an epoch: 1,400,000 characters, 3 an id, 1,000 ids a batch
     assert "as long as validation improves" in by_itself.reason
 

@@ -16,7 +16,6 @@ from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
 COOLDOWN = 0.6  # share of the training over which the rate falls to zero
 BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; small batches learn more from the same time on a CPU
-PATIENCE = 5  # validations without improvement, where nothing else ends the training
 CHARACTERS_OF_AN_ID = 3.0  # about, in most languages and vocabularies of this size
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
 
@@ -40,7 +39,7 @@ class Amount(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What ends a training: steps, minutes, or with neither validation that stops improving."""
+    """What ends a training: steps, minutes, or with neither validation that stops improving (patience)."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -80,35 +79,38 @@ def choose(
     Returns:
         The settings that were chosen, without those that were given, and why.
     """
+    unasked = budget.steps is None and budget.minutes is None and budget.patience is None
+    if unasked:
+        budget = budget._replace(minutes=fitting_minutes(amount.characters))
     name = size or _size_of(sizes, amount, budget, given)
-    chosen = {
+    chosen: dict[str, Any] = {
         **sizes[name].settings(),
         "vocab_size": fitting_vocabulary(amount.characters),
+        "batch_tokens": ACCELERATED_BATCH if budget.accelerated else BATCH_TOKENS,
         **_ending(amount, budget, given),
+        **({"minutes": budget.minutes} if unasked else {}),
         **(more or {}),
     }
-    chosen["batch_tokens"] = ACCELERATED_BATCH if budget.accelerated else BATCH_TOKENS
     if "dim" in given and "heads" in chosen:
         chosen["heads"] = fitting_heads(given["dim"], chosen["heads"])
     chosen = {key: value for key, value in chosen.items() if key not in given}
-    said_size = f"size {name}" if size is None else f"size {name}, as asked"
-    reason = (
-        f"chosen for {count_of(amount.texts, amount.what, ',')} ({count_of(amount.characters, 'characters', ',')}) and "
-        f"{budget}: {said_size} "
-        f"({_listed(chosen, SHOWN)}); what is given as an option stays"
-    )
-    return Choice(chosen, reason)
+    return Choice(chosen, _reason(amount, budget, chosen, name, is_named=size is not None, unasked=unasked))
+
+
+def _reason(
+    amount: Amount, budget: Budget, chosen: Mapping[str, Any], size: str, *, is_named: bool, unasked: bool
+) -> str:
+    """The sentence about a choice: for what it was made, and its values."""
+    data = f"{count_of(amount.texts, amount.what, ',')} ({count_of(amount.characters, 'characters', ',')})"
+    until = f"{budget}{' (no budget was given: --minutes, --steps or --patience)' if unasked else ''}"
+    values = ", ".join(text.format(chosen[name]) for name, text in SHOWN.items() if name in chosen)
+    return f"chosen for {data} and {until}: size {size}{', as asked' if is_named else ''} ({values}); each is an option"
 
 
 SHOWN = {
     "dim": "dim {}", "layers": "layers {}", "vocab_size": "vocabulary {:,}", "batch_tokens": "batches of {:,} ids",
     "learning_rate": "rate {:g}", "warmup_steps": "warm-up {}", "cooldown": "cooldown {:g}", "dropout": "dropout {:g}",
-    "label_smoothing": "label smoothing {:g}",
 }  # fmt: skip
-
-
-def _listed(chosen: Mapping[str, Any], shown: Mapping[str, str]) -> str:
-    return ", ".join(text.format(chosen[name]) for name, text in shown.items() if name in chosen)
 
 
 def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any]) -> str:
@@ -120,6 +122,16 @@ def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: M
     if minutes is not None and budget.accelerated:
         minutes *= ACCELERATED
     return fitting_size(amount.characters, minutes, budget.steps)
+
+
+def fitting_minutes(characters: int) -> float:
+    """Minutes of training where no budget was given: enough for a first result, on a CPU.
+
+    >>> [fitting_minutes(count) for count in (5_000, 100_000, 400_000, 1_400_000)]
+    [1.0, 3.0, 5.0, 10.0]
+    """
+    steps = ((50_000, 1.0), (200_000, 3.0), (800_000, 5.0))
+    return next((minutes for most, minutes in steps if characters < most), 10.0)
 
 
 def fitting_vocabulary(characters: int) -> int:
@@ -164,7 +176,6 @@ def _ending(amount: Amount, budget: Budget, given: Mapping[str, Any]) -> dict[st
         ending["warmup_steps"] = min(WARMUP_STEPS, max(1, budget.steps // 10))
         return ending
     if budget.minutes is None:
-        ending["patience"] = budget.patience or PATIENCE
         epoch = amount.characters / CHARACTERS_OF_AN_ID / given.get("batch_tokens", BATCH_TOKENS)
         least, most = VALIDATE_BETWEEN
         ending["validate_every"] = max(least, min(most, round(epoch)))
