@@ -58,4 +58,7 @@ def validation_is_due(step: int, validated: int, every: int | None, last: int | 
     """
     if every is not None:
         return step % every == 0
-    return last is not None and step - validated >= max(1, last // VALIDATIONS)
+    if last is None:
+        return False
+    every = max(1, last // VALIDATIONS)
+    return step - validated >= every and 2 * (last - step) >= every  # the last step is validated anyway

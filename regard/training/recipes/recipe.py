@@ -212,7 +212,7 @@ class Recipe(Described, ABC):
         return cls.Config(**given)
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
-        """The settings that were not given, and the sentence about them; this one chooses none."""
+        """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
         return Choice({}, "")
 
     def settle(self, amount: Amount) -> None:
@@ -220,7 +220,8 @@ class Recipe(Described, ABC):
         if self._wish is not None:
             choice = self.choose(amount, self._wish)
             self.config, self._wish = replace(self.config, **choice.settings), None
-            self.tell(choice.reason)
+            if choice.reason:
+                self.tell(choice.reason)
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
