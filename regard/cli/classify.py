@@ -12,8 +12,8 @@ import typer
 
 from regard.cli.console import out_data, out_json, say
 from regard.cli.options import Json, Run
-from regard.cli.unknown_words import UnknownWords
 from regard.text import read_lines, tidy
+from regard.text.seen_words import UnknownWords
 from regard.training.recipes import Classifier
 
 LINES_AT_ONCE = 32

@@ -14,13 +14,13 @@ import typer
 
 from regard.cli.console import check_picture_name, out_data, out_json, out_lines, say
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
-from regard.cli.unknown_words import UnknownWords
 from regard.cli.why import asked_why, draw_why
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
 from regard.inspection import LENSES, draw_maps, look, relevance
 from regard.inspection.maps import check_attends
 from regard.text import read_lines, tidy
+from regard.text.seen_words import UnknownWords
 
 LINES_AT_ONCE = 256
 
