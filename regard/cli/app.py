@@ -77,7 +77,7 @@ class Convert(Commands):
 
 
 app = typer.Typer(
-    cls=TopLevel, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    cls=TopLevel, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 app.add_typer(typer.Typer(cls=Train, help="Train a model.", no_args_is_help=True), name="train")

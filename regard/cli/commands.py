@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -31,6 +32,14 @@ class Source(NamedTuple):
     def place(self) -> str:
         """The key of the command in `help.json`, such as `train.translation`."""
         return f"{self.module}.{self.function}"
+
+
+class Completion(NamedTuple):
+    """A word that Tab offers, with the sentence that some shells show beside it, as Typer reads them."""
+
+    value: str
+    help: str
+    type: str = "plain"
 
 
 class Checked(TyperCommand):
@@ -63,7 +72,8 @@ class Unloaded(TyperCommand):
     """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
 
     def __init__(self, name: str, source: Source) -> None:
-        super().__init__(name, help=source.sentence, rich_markup_mode=None)
+        loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself knows its options
+        super().__init__(name, help=source.sentence, rich_markup_mode=None, context_settings=loose)
         self.source = source
 
     def load(self) -> Any:
@@ -77,6 +87,16 @@ class Unloaded(TyperCommand):
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
         options = [word for word in args if word.startswith("-")]
         return len(options) == 1 and options[0] in ctx.help_option_names and self.source.place in kept_help()
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The options that begin so, from `help.json`, so that Tab answers at once; files are left to the shell."""
+        rows = kept_help()[self.source.place]["Options"] if incomplete.startswith("-") else {}
+        return [
+            Completion(name, sentence)
+            for names, sentence in rows.items()
+            for name in re.findall(r"(?<!\S)--[a-z][a-z-]*", names)
+            if name.startswith(incomplete)
+        ]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return kept_help()[self.source.place]["usage"]
@@ -100,6 +120,6 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, Unloaded) and not command.can_help(ctx, rest):
+        if isinstance(command, Unloaded) and not (ctx.resilient_parsing or command.can_help(ctx, rest)):
             command = command.load()
         return name, command, rest
