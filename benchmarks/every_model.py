@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from real_pairs import trained
+from benchmarks.real_pairs import trained
 
 RESULTS = Path(__file__).parent / "results"
 GOAL, BUDGET = 0.9, 600  # exact match, CPU seconds
