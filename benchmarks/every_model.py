@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from benchmarks.real_pairs import trained
 
 RESULTS = Path(__file__).parent / "results"

@@ -118,7 +118,7 @@ def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tex
     [line] = [line for line in said if line.startswith("chosen for 1 text (")]
     assert "\n" not in line
     kept = read_settings(tmp_path / "run")
-    assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (16, 4, 500, 1_000)
+    assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (16, 4, 500, 1_024)
     said.clear()
     again = LanguageModelTraining.of(tmp_path / "run", {"steps": 3}, resume=True, cpu=True, tell=said.append)
     again.prepare(tmp_path / "run")
@@ -126,6 +126,16 @@ def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tex
     assert again.config.dim == 16
     with pytest.raises(ArgumentError, match=r"the sizes of the run in .* are decided; leave --size out"):
         LanguageModelTraining.of(tmp_path / "run", {}, size="tiny", resume=True)
+
+
+def test_a_batch_holds_four_of_the_longest_rows():
+    for recipe, name in (
+        (LanguageModelTraining, "block"),
+        (MaskedWordsTraining, "longest"),
+        (ClassifierTraining, "longest"),
+    ):
+        assert chosen_by(recipe, {name: 3_000}).settings["batch_tokens"] == 12_000
+        assert chosen_by(recipe, {name: 16}).settings["batch_tokens"] == 1_000
 
 
 def test_a_config_of_its_own_is_trained_as_it_stands(text):

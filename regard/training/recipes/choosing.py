@@ -50,7 +50,7 @@ class Budget(NamedTuple):
         if self.steps is not None:
             return count_of(self.steps, "steps", ",")
         if self.minutes is not None:
-            return f"{self.minutes:g} minutes"
+            return "1 minute" if self.minutes == 1 else f"{self.minutes:g} minutes"
         return "as long as validation improves"
 
 
@@ -153,9 +153,15 @@ def fitting_dropout(characters: int) -> float:
     return 0.3 if characters < 400_000 else 0.1
 
 
-def stack_settings(amount: Amount) -> dict[str, Any]:
-    """The settings of a language model or an encoder that the sizes do not decide."""
-    return {"dropout": fitting_dropout(amount.characters)}
+def stack_settings(amount: Amount, budget: Budget, longest: int) -> dict[str, Any]:
+    """The settings of a language model or an encoder that the sizes do not decide.
+
+    Args:
+        amount, budget: as for `choose`.
+        longest: ids in a row; a batch holds four such rows or more.
+    """
+    batch = ACCELERATED_BATCH if budget.accelerated else BATCH_TOKENS
+    return {"dropout": fitting_dropout(amount.characters), "batch_tokens": max(batch, 4 * longest)}
 
 
 def fitting_heads(dim: int, most: int) -> int:

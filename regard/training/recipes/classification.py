@@ -39,6 +39,7 @@ LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
 OF_THE_RUN = (
     "tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers",
 )  # fmt: skip
+NEW_RATE = 1e-3  # of a classifier with new weights
 LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
 SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
 
@@ -85,7 +86,7 @@ class ClassifierTraining(Recipe):
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
-        more = stack_settings(amount)
+        more = stack_settings(amount, wish.budget, self.config.longest) | {"learning_rate": NEW_RATE}
         if self.config.from_run is None:
             return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
         if wish.size is not None:

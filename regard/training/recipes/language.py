@@ -78,7 +78,9 @@ class LanguageModelTraining(Recipe):
             )
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
-        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=stack_settings(amount))
+        assert isinstance(self.config, self.Config)
+        more = stack_settings(amount, wish.budget, self.config.block)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_running_text(self.config, self.tell)

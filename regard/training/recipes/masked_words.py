@@ -90,7 +90,9 @@ class MaskedWordsTraining(Recipe):
         """
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
-        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=stack_settings(amount))
+        assert isinstance(self.config, EncoderRunConfig)
+        more = stack_settings(amount, wish.budget, self.config.longest)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_lines_of_text(self.config, self.tell)
