@@ -17,7 +17,7 @@ from regard.training.recipes.choosing import Amount, Budget, choose, fitting_hea
 from regard.training.recipes.recipe import Wish
 from regard.training.recipes.sizes import NAMES, RECURRENT_TRANSLATOR, STACK, TRANSFORMER, fitting_size
 
-PAIRS = Amount(18_000, 1_400_000, "pairs")
+PAIRS = Amount(18_000, 1_400_000, "pairs", sides=2)
 TEN_MINUTES = Budget(minutes=10.0)
 RECIPES = (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining)
 
@@ -86,8 +86,21 @@ def test_each_budget_has_its_end():
     by_itself = choose(TRANSFORMER, PAIRS, Budget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
     assert "minutes" not in by_itself.settings
-    assert by_itself.settings["validate_every"] == 467  # an epoch: 1,400,000 characters, 3 an id, 1,000 ids a batch
+    assert (
+        by_itself.settings["validate_every"] == 233
+    )  # an epoch: 700,000 characters a side, 3 an id, 1,000 ids a batch
     assert "as long as validation improves" in by_itself.reason
+
+
+def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
+    many = Amount(60_000, 8_400_000, "pairs", sides=2)
+    for given, amount, expected in (
+        ({"minutes": 10.0}, many, (0.0, 0.0)), ({"minutes": 60.0}, many, (0.1, 0.1)),
+        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)), ({"steps": 300}, PAIRS, (0.0, 0.0)), ({}, many, (0.0, 0.0)), ({"patience": 3}, many, (0.1, 0.1)),
+    ):  # fmt: skip
+        found = chosen_by(TranslationTraining, given, amount).settings
+        assert (found["dropout"], found["label_smoothing"]) == expected
+    assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
 
 
 def test_a_given_schedule_gets_no_cooldown_of_ours():

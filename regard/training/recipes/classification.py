@@ -86,7 +86,7 @@ class ClassifierTraining(Recipe):
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
-        more = stack_settings(amount, wish.budget, self.config.longest) | {"learning_rate": NEW_RATE}
+        more = stack_settings(wish.budget, self.config.longest) | {"learning_rate": NEW_RATE}
         if self.config.from_run is None:
             return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
         if wish.size is not None:

@@ -79,7 +79,7 @@ class LanguageModelTraining(Recipe):
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         assert isinstance(self.config, self.Config)
-        more = stack_settings(amount, wish.budget, self.config.block)
+        more = stack_settings(wish.budget, self.config.block)
         return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:

@@ -91,7 +91,7 @@ class MaskedWordsTraining(Recipe):
 
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         assert isinstance(self.config, EncoderRunConfig)
-        more = stack_settings(amount, wish.budget, self.config.longest)
+        more = stack_settings(wish.budget, self.config.longest)
         return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:

@@ -120,8 +120,8 @@ class Wish:
     @property
     def budget(self) -> Budget:
         """What ends the training, as far as it was given."""
-        ends = {name: self.given.get(name) for name in ("steps", "minutes", "patience")}
-        return Budget(**ends, accelerated=not self.cpu and torch.accelerator.is_available())
+        steps, minutes, patience = (self.given.get(name) for name in ("steps", "minutes", "patience"))
+        return Budget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
 
 
 class Recipe(Described, ABC):

@@ -38,7 +38,7 @@ from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
-from regard.training.recipes.choosing import Amount, Choice, choose, fitting_dropout
+from regard.training.recipes.choosing import FEW, Amount, Choice, choose, passes
 from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.sizes import RECURRENT_TRANSLATOR, TRANSFORMER
@@ -131,7 +131,7 @@ class TranslationTraining(Recipe):
         warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0, shown=CHOSEN)
         schedule: str = setting(TrainingConfig.schedule, shown=CHOSEN)
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
-        label_smoothing: float = setting(0.1)
+        label_smoothing: float = setting(0.1, shown=CHOSEN)
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
@@ -193,7 +193,9 @@ class TranslationTraining(Recipe):
     def choose(self, amount: Amount, wish: Wish) -> Choice:
         is_transformer = self.config.model == "transformer"
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
-        more = {"dropout": fitting_dropout(amount.characters), **({"positions": "rotary"} if is_transformer else {})}
+        often = passes(amount, wish.budget.completed(amount)) >= FEW
+        more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
+        more |= {"positions": "rotary"} if is_transformer else {}
         return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
 
     @cached_property
