@@ -30,7 +30,8 @@ RESULTS = Path(__file__).parent / "results" / "real_pairs_cpu"
 # What the defaults are compared with: settings that were found by hand for 20,000 pairs, before there was a choice.
 FIXED = {
     "dim": 128, "layers": 2, "heads": 4, "vocab_size": 4_000, "batch_tokens": 1_500, "learning_rate": 2e-3,
-    "warmup_steps": 200, "schedule": "cosine", "positions": "sinusoidal", "dropout": 0.1, "label_smoothing": 0.1, "steps": 1_500,
+    "warmup_steps": 200, "schedule": "cosine", "positions": "sinusoidal", "dropout": 0.1, "label_smoothing": 0.1,
+    "steps": 1_500,
 }  # fmt: skip
 DEFAULTS = {"steps": 2_400}  # about the time of the fixed settings, in smaller batches
 RUNS = {

@@ -96,7 +96,8 @@ def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
     many = Amount(60_000, 8_400_000, "pairs", sides=2)
     for given, amount, expected in (
         ({"minutes": 10.0}, many, (0.0, 0.0)), ({"minutes": 60.0}, many, (0.1, 0.1)),
-        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)), ({"steps": 300}, PAIRS, (0.0, 0.0)), ({}, many, (0.0, 0.0)), ({"patience": 3}, many, (0.1, 0.1)),
+        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)), ({"steps": 300}, PAIRS, (0.0, 0.0)),
+        ({}, many, (0.0, 0.0)), ({"patience": 3}, many, (0.1, 0.1)),
     ):  # fmt: skip
         found = chosen_by(TranslationTraining, given, amount).settings
         assert (found["dropout"], found["label_smoothing"]) == expected
