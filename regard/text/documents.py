@@ -11,6 +11,7 @@ from regard.arguments import count_of
 from regard.errors import DataError
 from regard.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
 from regard.text.pairs import Pair, read_pairs
+from regard.text.tables import DELIMITERS, LABEL_AND_TEXT, table_of
 
 MANY = 20  # documents
 MOST_CLASSES = 1000
@@ -87,7 +88,9 @@ class LabelledFile:
 
 
 def read_labelled(path: PathLike) -> LabelledFile:
-    """Read texts with labels from a `.tsv` file: label TAB text, one a line.
+    """Read texts with labels from a `.tsv` file: label TAB text, one a line; or from a `.csv` with a header.
+
+    A header names the columns label and text, or the path does, as in "reviews.csv:stars,review".
 
     Raises:
         DataError: a file that cannot be read, or that has fewer than 2 or more than 1000 labels.
@@ -99,9 +102,12 @@ def read_labelled(path: PathLike) -> LabelledFile:
     ...     read_labelled(path).labels
     ('bad', 'good')
     """
-    if Path(path).suffix.lower() != ".tsv":
-        raise DataError(f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text)")
-    read = read_pairs(path, max_words=LONGEST_TEXT)
+    if table_of(Path(path)).suffix not in DELIMITERS:
+        raise DataError(
+            f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text) or a .csv with a header "
+            f"(label,text)"
+        )
+    read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
     labelled = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
     if not 2 <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(

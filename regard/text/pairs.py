@@ -12,6 +12,17 @@ from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError
 from regard.reprs import brief
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
+from regard.text.tables import (
+    DELIMITERS,
+    SOURCE_AND_TARGET,
+    Columns,
+    Header,
+    Table,
+    find_header,
+    first_line,
+    table_of,
+    table_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,10 @@ BROKEN_JSON = "broken JSON"
 WRONG_KEYS = "without source and target strings"
 NOT_UNICODE = "not valid Unicode"
 
-FORMATS = 'a .tsv (source TAB target), a .jsonl (objects with "source" and "target"), or two parallel plain files'
+FORMATS = (
+    'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
+    "or two parallel plain files"
+)
 
 
 class Row(NamedTuple):
@@ -52,14 +66,14 @@ class Fault(NamedTuple):
     number: int
 
 
-def rows(paths: tuple[PathLike, ...]) -> Iterator[Row | Fault]:
-    """The rows of a table or of two parallel files, by the suffixes of the paths.
+def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> Iterator[Row | Fault]:
+    """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
 
     Raises:
         ArgumentError: neither one path nor two.
         DataError: an unknown suffix, or a file that cannot be read.
     """
-    tables = [path for path in paths if Path(path).suffix.lower() in PARSERS]
+    tables = [path for path in paths if table_of(Path(path)).suffix in (".csv", *PARSERS)]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
@@ -70,7 +84,20 @@ def rows(paths: tuple[PathLike, ...]) -> Iterator[Row | Fault]:
         raise DataError(f"{paths[0]} is a folder; name a file inside it")
     if not tables:
         raise DataError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
-    return _table_rows(paths[0])
+    table = table_of(Path(paths[0]))
+    header = find_header(table, first_line(table.path), columns) if table.suffix in DELIMITERS else None
+    return _table_rows(table.path) if header is None else _named_rows(table, header)
+
+
+def _named_rows(table: Table, header: Header) -> Iterator[Row | Fault]:
+    file = str(table.path)
+    for number, found in table_rows(table, header):
+        if not found:
+            yield Fault(NOT_UTF8 if found is None else EMPTY_LINE, file, number)
+        elif isinstance(found, str):
+            yield Fault(found, file, number)
+        else:
+            yield Row(number, (file, file), found)
 
 
 def _table_rows(path: PathLike) -> Iterator[Row | Fault]:
@@ -175,24 +202,29 @@ class PairFile:
         return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
 
 
-def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
+def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE_AND_TARGET) -> PairFile:
     """Read translation pairs from one table or two parallel files.
 
-    Formats, by suffix: `.tsv` (source TAB target), `.jsonl` (objects with the strings "source" and "target"), or two
-    plain files of any other suffix with equally many lines. Each side is cleaned by `tidy`. Lines are dropped, and
+    Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
+    or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
+    `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
+    "pairs.csv:english,german". Each side is cleaned by `tidy`. Lines are dropped, and
     counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
     than `max_words` words or 40 * `max_words` characters, or repeat a pair.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.
         max_words: the most words of a side, separated by white space.
+        columns: how a header may name the two columns; `regard.text.tables` has those of pairs and of labels.
 
     Returns:
         The pairs in file order, and what was dropped; print its `report()`.
 
     Raises:
         ArgumentError: neither one path nor two, or max_words below 1.
-        DataError: a file that is missing, empty, binary, in another encoding or of an unknown format; parallel files
+        NotFoundError: a file that is missing.
+        DataError: a file that is empty, binary, in another encoding or of an unknown format; a table whose columns are
+            not certain; parallel files
             of different lengths; or no pair in any line.
 
     >>> import pathlib, tempfile
@@ -209,7 +241,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250) -> PairFile:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
     kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
     read = PairFile(tuple(str(path) for path in paths), [])
-    for row in rows(paths):
+    for row in rows(paths, columns):
         result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
         if isinstance(result, Pair):
             kept[result] = None

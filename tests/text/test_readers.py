@@ -170,7 +170,7 @@ def test_parallel_files_of_different_length_are_refused_with_both_counts(write, 
         ("image.tsv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", r"image\.tsv, line 3 contains a NUL byte"),
         ("wide.tsv", "a\tb\n".encode("utf-16"), r"wide\.tsv, line 1 starts as UTF-16"),
         ("latin.tsv", "né\tja\nné\tja\nok\tja\n".encode("latin-1"), r"latin\.tsv: 2 of 3 lines.*the first is line 1"),
-        ("notes.csv", b"a,b\n", r"notes\.csv has an unknown suffix"),
+        ("notes.xlsx", b"a,b\n", r"notes\.xlsx has an unknown suffix"),
         ("alone.txt", b"a\n", r"two parallel plain files"),
     ],
 )

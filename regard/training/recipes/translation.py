@@ -94,7 +94,7 @@ class TranslationTraining(Recipe):
         """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
 
         Args:
-            data: a .tsv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
+            data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
             valid: validation pairs; without them they are split off by a hash of the source.
             model: what is trained: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.

@@ -1,0 +1,196 @@
+"""Tables of two columns: CSV and TSV whose header names them, or whose path does, as in `pairs.csv:english,german`.
+
+A column that nobody names is never guessed: a file whose first line may be a header or a pair is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import DataError
+from regard.text.lines import numbered_lines
+
+DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
+NAMED = re.compile(r"(?P<path>.+\.(?:csv|tsv)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL)
+# Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
+LANGUAGES = frozenset((
+    "en", "de", "fr", "es", "pt", "nl", "ru", "zh", "ja", "ko", "ar", "pl", "sv", "cs", "uk", "tr", "vi", "th",
+    "english", "german", "french", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese",
+    "korean", "arabic", "hindi", "polish", "swedish", "czech", "ukrainian", "turkish", "vietnamese", "thai",
+))  # fmt: skip
+
+WRONG_COLUMNS = "not as many columns as the header"
+
+
+class Columns(NamedTuple):
+    """What two columns hold, and the names by which a header may call each."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+
+SOURCE_AND_TARGET = Columns(("source", "src"), ("target", "tgt", "translation"))
+LABEL_AND_TEXT = Columns(("label", "class", "category"), ("text", "sentence"))
+
+
+class Table(NamedTuple):
+    """A table as its path names it: the file, and the two columns that the path names, if it names any."""
+
+    path: Path
+    names: tuple[str, str] | None
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+
+def table_of(path: Path) -> Table:
+    """The table that a path names; the path of a file that exists is never taken apart.
+
+    >>> table_of(Path("pairs.csv:english,german"))
+    Table(path=PosixPath('pairs.csv'), names=('english', 'german'))
+    """
+    found = None if os.path.lexists(path) else NAMED.fullmatch(str(path))
+    return Table(path, None) if found is None else Table(Path(found["path"]), (found["left"], found["right"]))
+
+
+class Header(NamedTuple):
+    """A header line: the delimiter of the table, its number of columns, and the places of the two that are read."""
+
+    delimiter: str
+    count: int
+    left: int
+    right: int
+
+
+def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
+    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
+
+    Raises:
+        DataError: a column that was named is not there or there twice, or it is not certain which columns to read.
+    """
+    if table.suffix == ".csv" and not first.strip():
+        raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
+    headers = []
+    for delimiter in DELIMITERS[table.suffix]:
+        names = [name.strip().lower() for name in _cells(first, delimiter)]
+        wanted = kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
+        places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
+        if any(len(found) > 1 for found in places):
+            raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names)}")
+        if all(places):
+            headers.append(Header(delimiter, len(names), places[0][0], places[1][0]))
+    if headers:
+        return headers[0]
+    _refuse_unclear(table, first, kinds)
+    return None
+
+
+def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
+    """Raise unless the first line can only be a row of a `.tsv` without a header."""
+    names = max((_cells(first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
+    if table.names is not None:
+        raise DataError(
+            f"{table.path} has no columns {_quoted(table.names)}: its first line is {_quoted(names)}; "
+            f"{_way_out(table, names)}"
+        )
+    if table.suffix == ".csv":
+        raise DataError(
+            f"{table.path} begins with {_quoted(names)}; a .csv begins with a header. Put the line {_header(kinds)} "
+            f"before it, or if it is the header, {_way_out(table, names)}"
+        )
+    if len(names) > 1 and all(name.strip().lower() in LANGUAGES for name in names):
+        raise DataError(
+            f"{table.path}: the first line {_quoted(names)} may be a header or a row; remove it if it is a header, or "
+            f"{_way_out(table, names)}"
+        )
+
+
+def table_rows(table: Table, header: Header) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
+    """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
+
+    None stands for a line that is not valid UTF-8. A quoted field of a `.csv` may hold line ends.
+
+    Raises:
+        DataError: a quoted field that does not end as one.
+    """
+    damaged: list[int] = []
+    lines = _below_header(table.path, damaged)
+    if table.suffix == ".tsv":
+        rows = ((number, text.split("\t")) for number, text in lines)
+    else:
+        rows = _quoted_rows(table.path, lines, header.delimiter)
+    for number, cells in rows:
+        yield from ((number, None) for number in damaged)
+        damaged.clear()
+        if not any(cell.strip() for cell in cells):
+            yield number, ""
+        elif len(cells) != header.count:
+            yield number, WRONG_COLUMNS
+        else:
+            yield number, (cells[header.left], cells[header.right])
+    yield from ((number, None) for number in damaged)
+
+
+def first_line(path: Path) -> str:
+    """The first line of a file; nothing for an empty one, or one that is not UTF-8."""
+    return next((text or "" for _, text in numbered_lines(path)), "")
+
+
+def _below_header(path: Path, damaged: list[int]) -> Iterator[tuple[int, str]]:
+    for number, text in numbered_lines(path):
+        if text is None:
+            damaged.append(number)
+        elif number > 1:
+            yield number, text
+
+
+def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV, each with the number of its first line."""
+    started = [1]
+
+    def texts() -> Iterator[str]:
+        for number, text in lines:
+            started.append(number)
+            yield f"{text}\n"
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            yield (started[1] if len(started) > 1 else started[0]), row
+            del started[1:]
+    except csv.Error as error:
+        at = started[1] if len(started) > 1 else started[0]
+        raise DataError(
+            f"{path}, line {at}: the quotes do not close ({error}); a quote inside a quoted field is written twice"
+        ) from None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == "\t":
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [""])
+    except csv.Error:
+        return [line]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    shown = [repr(name.strip()[:40]) for name in names[:8]]
+    return ", ".join(chain(shown, ["..."] if len(names) > 8 else []))
+
+
+def _header(kinds: Columns) -> str:
+    return f"{kinds.left[0]},{kinds.right[0]}"
+
+
+def _way_out(table: Table, names: Sequence[str]) -> str:
+    usable = [name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())]
+    left, right = usable[:2] if len(set(usable)) >= 2 else ("english", "german")
+    return f"name the columns after the file, as in {table.path}:{left},{right}"
