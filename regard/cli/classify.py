@@ -13,6 +13,7 @@ import typer
 from regard.cli.console import out_data, out_json, say
 from regard.cli.options import Json, Run
 from regard.text import read_lines, tidy
+from regard.text.seen_words import UnknownWords
 from regard.training.recipes import Classifier
 
 LINES_AT_ONCE = 32
@@ -31,11 +32,14 @@ def classify(
     by_hand = not texts and sys.stdin.isatty()
     if by_hand:
         say("one text per line; end with Ctrl-D")
+    unknown = UnknownWords(classifier.words, "label")
     lines = iter(texts or read_lines(sys.stdin.buffer))
     while chunk := list(islice(lines, 1 if by_hand else LINES_AT_ONCE)):
         rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
         for text in chunk:
             row = next(rows) if tidy(text) else None
+            if remark := unknown.remark_on_whole(text):
+                say(remark)
             if as_json:
                 out_json(_record(text, classifier.classes, row))
             else:

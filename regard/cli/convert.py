@@ -14,7 +14,7 @@ from regard.cli.console import StoppedError, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
 from regard.conversion.folders import is_hugging_face
-from regard.conversion.uptraining import Uptraining
+from regard.conversion.uptraining import Uptrained, Uptraining
 
 METHODS_DONE = {"mean": "neighbours pooled by their mean", "first": "the first of each group kept"}
 
@@ -40,11 +40,22 @@ def kv_heads(
         out_json(json.dumps({**done.to_dict(), "out": str(out)}))
     else:
         out_lines(str(done))
-        difference = done.report.difference
-        checked = "" if difference is None else f"; with its heads repeated it says the same (off by {difference:.0e})"
-        say(f"{pooled or 'heads repeated'}{checked}; the model is in {out}")
+        say(f"{pooled or 'heads repeated'}; the model is in {out}")
+        if done.report.difference is not None:
+            unsaid = "; this says nothing about the quality of the model" if pooled else ""
+            say(
+                f"checked: the converted attention computes what the reference does with these heads (largest "
+                f"difference {done.report.difference:.0e}){unsaid}"
+            )
     if pooled and done.training is None:
-        say(f"pooled heads give other outputs than the heads they were made of: {_way_to_train(model)}")
+        say(f"pooled heads give other outputs than the heads they were made of{_rise(done)}: {_way_to_train(model)}")
+
+
+def _rise(done: Uptrained) -> str:
+    """What the pooling did to the loss, where a text was given to measure it on."""
+    if done.losses is None:
+        return ""
+    return f", and the loss went from {done.losses.before:.4f} to {done.losses.converted:.4f} nats an id"
 
 
 def _way_to_train(model: Path) -> str:

@@ -36,20 +36,23 @@ def _live(event: Event, bar: Any, task: Any) -> None:
 
 
 def _plain(event: Event, quiet_steps: int) -> None:
-    if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step < event.steps:
-        say(f"  step {event.step} of {event.steps}: {_speed(event)}")
+    if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step != event.steps:
+        of = "" if event.steps is None else f" of {event.steps}"
+        say(f"  step {event.step}{of}: {_speed(event)}")
     for line in _remarks(event):
         say(line)
 
 
 def _speed(event: StepDone) -> str:
-    left = f", {duration(event.seconds_left)} left" if event.step < event.steps else ""
+    has_end = event.seconds_left is not None and event.step != event.steps
+    left = f", {duration(event.seconds_left)} left" if has_end else ""
     return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids per second{left}"
 
 
 def _remarks(event: Event) -> list[str]:
     if isinstance(event, Started):
-        begun = [f"  going on after step {event.step} of {event.steps}"] if event.step else []
+        of = "" if event.steps is None else f" of {event.steps}"
+        begun = [f"  going on after step {event.step}{of}"] if event.step else []
         return [*begun, *(f"  {note}" for note in event.notes)]
     if isinstance(event, Validated):
         return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]

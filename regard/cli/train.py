@@ -24,54 +24,66 @@ from regard.training.recipes import (
     TranslationTraining,
 )
 from regard.training.recipes.recipe import share_of_work
+from regard.training.recipes.sizes import NAMES
 
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run with its own settings.")]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
+SizeName = Annotated[
+    str | None,
+    typer.Option("--size", metavar="NAME", help=f"Size of the model: {', '.join(NAMES)}. [default: from the data]"),
+]
 Given = Mapping[str, Any]
 
 
 @with_settings(TranslationTraining.Config, TranslationTraining.VARIANTS)
 def translation(
-    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
-) -> None:
+    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
+    cpu: Cpu = False,
+) -> None:  # fmt: skip
     """Train a translator into the folder."""
-    train_recipe(TranslationTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
+    train_recipe(TranslationTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
 @with_settings(LanguageModelTraining.Config)
 def language_model(
-    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
-) -> None:
+    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
+    cpu: Cpu = False,
+) -> None:  # fmt: skip
     """Train a language model into the folder."""
-    train_recipe(LanguageModelTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
+    train_recipe(LanguageModelTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
 @with_settings(MaskedWordsTraining.Config)
 def masked_words(
-    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
-) -> None:
+    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
+    cpu: Cpu = False,
+) -> None:  # fmt: skip
     """Train an encoder on hidden words into the folder."""
-    train_recipe(MaskedWordsTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
+    train_recipe(MaskedWordsTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
 @with_settings(ClassifierTraining.Config)
 def classifier(
-    out: Out, given: Given, resume: Resume = False, tensorboard: Tensorboard = False, cpu: Cpu = False
-) -> None:
+    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
+    cpu: Cpu = False,
+) -> None:  # fmt: skip
     """Train a classifier into the folder."""
-    train_recipe(ClassifierTraining, out, given, resume=resume, tensorboard=tensorboard, cpu=cpu)
+    train_recipe(ClassifierTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
 
 
-def train_recipe(recipe: type[Recipe], out: Path, given: Given, *, resume: bool, tensorboard: bool, cpu: bool) -> None:
+def train_recipe(
+    recipe: type[Recipe], out: Path, given: Given, *, size: str | None, resume: bool, tensorboard: bool, cpu: bool
+) -> None:
     """Train by a recipe, show it, and say how it ended.
 
     Raises:
         RegardError: as for the recipe; or it was interrupted, and the sentence says how to go on.
     """
     with _one_voice():
-        training = recipe.of(out, given, resume=resume, tell=say).prepare(out if resume else None)
+        made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=say)
+        training = made.prepare(out if resume else None)
         with training_progress() as progress:
             result = training.run(out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress)
         conclude(recipe.COMMAND, out, result, training.judge(out, result))

@@ -20,10 +20,9 @@ from regard.errors import ArgumentError
 from regard.inspection import LENSES, draw_maps, look, relevance
 from regard.inspection.maps import check_attends
 from regard.text import read_lines, tidy
-from regard.text.seen_words import SeenWords
+from regard.text.seen_words import UnknownWords
 
 LINES_AT_ONCE = 256
-MOST_NAMED = 12  # words in one remark
 
 
 def translate(
@@ -69,10 +68,11 @@ def translate(
     if by_hand:
         say("one sentence per line; end with Ctrl-D")
     lines = sentences or read_lines(sys.stdin.buffer)
-    named: set[str] = set()
+    unknown = UnknownWords(translator.words, "translation")
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
-            _warn(translation.unknown_words, translator.words, named)
+            if remark := unknown.remark(translation.source):
+                say(remark)
             explained = None if reason is None else reason.answer(translator, translation)
             if as_json:
                 more = {} if explained is None else {"why": explained.to_dict()}
@@ -85,21 +85,6 @@ def translate(
                 draw_why(explained, translation, picture)
             elif picture is not None:
                 _draw(translator, translation, picture)
-
-
-def _warn(words: tuple[str, ...] | None, seen: SeenWords | None, named: set[str]) -> None:
-    """Name the words of a sentence that the training never had; each is named once."""
-    new = [word for word in words or () if word not in named]
-    if not new or seen is None:
-        return
-    named.update(new)
-    more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
-    where = (
-        "in the training of this model"
-        if seen.complete
-        else f"among the {len(seen.words):,} most frequent words of its training"
-    )
-    say(f"not {where}: {', '.join(new[:MOST_NAMED])}{more}; the translation of such words is a guess")
 
 
 def _record(translation: Translation) -> dict[str, Any]:

@@ -52,6 +52,12 @@ class RunState:
     skipped_in_a_row: int = 0
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
+    last_step: int | None = None  # as planned now, where the config does not say
+    cooling_from: int | None = None  # the step at which patience was used up, where a cooldown follows
+
+
+LATER = ("look_seconds", "last_step", "cooling_from")  # what checkpoints of earlier versions do not have
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ def read_training(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
     state, names = content["state"], {field.name for field in fields(RunState)}
     numbers = [value for value in state.values() if value is not None]
-    if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
+    if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
     return content
 

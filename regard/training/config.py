@@ -14,6 +14,7 @@ from regard.reprs import brief
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
 PARALLEL = ("ddp", "fsdp")
+CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
 
 
 def setting(
@@ -48,19 +49,21 @@ class TrainingConfig:
     """Settings of one training; each is checked here, and `to_dict` gives it back as JSON values.
 
     Args:
-        steps: optimiser steps.
-        minutes: a cap on the wall-clock time, resumed time included; no cap by default.
+        steps: optimiser steps. None: as many as the minutes allow, or until validation stops improving (patience).
+        minutes: a cap on the wall-clock time, with the last validation and resumed time.
         learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
         schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.
-        cooldown: share of the steps, the last ones, over which the rate falls in a line to zero.
+        cooldown: share of the steps, the last ones, over which the rate falls in a line to zero; with minutes alone,
+            share of the minutes.
         betas: Adam's two decay rates.
         epsilon: Adam's guard against division by zero.
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
         gradient_clip: the largest allowed norm of all gradients together; None for no limit.
         accumulate: micro-batches that make one step.
-        validate_every: steps between validations.
-        patience: validations in a row without improvement before training stops; no limit by default.
+        validate_every: steps between validations; None for a tenth of the steps.
+        patience: validations in a row without improvement before training stops, or if `steps` is None before its
+            cooldown begins; no limit by default.
         save_every: steps between checkpoints; every new best model is saved as well. None: after each validation.
         keep: how many of the last checkpoints stay beside the best one, for `regard average` or for a look back.
         log_every: steps between lines of the log.
@@ -72,7 +75,7 @@ class TrainingConfig:
         parallel: what several processes share: ddp, the batch; fsdp, weights, gradients and optimiser as well.
 
     Raises:
-        ArgumentError: a value outside its range.
+        ArgumentError: a value outside its range, or nothing that ends the training.
 
     >>> TrainingConfig(steps=100).warmup_steps
     400
@@ -83,18 +86,18 @@ class TrainingConfig:
     regard.errors.ArgumentError: steps is 0; it must be a whole number of at least 1
     """
 
-    steps: int = setting(1_000, least=1)
-    minutes: float | None = setting(None)
-    learning_rate: float = setting(1e-3)
-    warmup_steps: int = setting(400, least=0)
-    schedule: str = setting("inverse_square_root")
-    cooldown: float = setting(0.0)
+    steps: int | None = setting(1_000, least=1, shown=CHOSEN)
+    minutes: float | None = setting(None, shown=CHOSEN)
+    learning_rate: float = setting(1e-3, shown=CHOSEN)
+    warmup_steps: int = setting(400, least=0, shown=CHOSEN)
+    schedule: str = setting("inverse_square_root", shown=CHOSEN)
+    cooldown: float = setting(0.0, shown=CHOSEN)
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-9
     weight_decay: float = setting(0.0, least=0)
     gradient_clip: float | None = 1.0
     accumulate: int = setting(1, least=1)
-    validate_every: int = setting(200, least=1)
+    validate_every: int | None = setting(200, least=1, shown=CHOSEN)
     patience: int | None = setting(None, least=1)
     save_every: int | None = 200
     keep: int = setting(1, least=1)
@@ -105,11 +108,11 @@ class TrainingConfig:
     parallel: str = setting("ddp")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "validate_every", "keep", "log_every"):
+        for name in ("accumulate", "keep", "log_every"):
             _check_whole(name, getattr(self, name), at_least=1)
         for name in ("warmup_steps", "seed", "skip_non_finite"):
             _check_whole(name, getattr(self, name), at_least=0)
-        for name in ("patience", "save_every"):
+        for name in ("steps", "validate_every", "patience", "save_every"):
             if getattr(self, name) is not None:
                 _check_whole(name, getattr(self, name), at_least=1)
         for name in ("learning_rate", "epsilon"):
@@ -128,6 +131,17 @@ class TrainingConfig:
         for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("parallel", PARALLEL)):
             if getattr(self, name) not in choices:
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Refuse settings that never end the training, or whose rate needs an end that is not known."""
+        if self.steps is None and self.minutes is None and self.patience is None:
+            raise ArgumentError("nothing ends this training; give steps, minutes, or patience")
+        if self.steps is None and self.minutes is None and self.schedule == "cosine":
+            raise ArgumentError(
+                "the cosine falls to the last step, which patience does not name; give steps or minutes, or another "
+                "schedule with a cooldown"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values, in the order of this class."""
@@ -152,20 +166,22 @@ class TrainingConfig:
         return cls(**settings)
 
 
-def learning_rate_at(config: TrainingConfig, step: int) -> float:
+def learning_rate_at(config: TrainingConfig, step: int, last: int | None = None) -> float:
     """The learning rate of a step, counted from 1.
 
         warm-up (step <= w)    peak * step / w
         inverse_square_root    peak * sqrt(w / step)
-        cosine                 peak * (1 + cos(pi * (step - w) / (steps - w))) / 2
+        cosine                 peak * (1 + cos(pi * (step - w) / (last - w))) / 2
         constant               peak
-        cooldown c             any of these * min(1, (steps - step) / (c * steps))
+        cooldown c             any of these * min(1, (last - step) / (c * last))
 
     With peak = dim ** -0.5 * w ** -0.5 the first is the paper's dim ** -0.5 * min(step ** -0.5, step * w ** -1.5).
 
     Args:
-        config: the peak is its `learning_rate`, w its `warmup_steps`.
+        config: the peak is its `learning_rate`, w its `warmup_steps`; if its `steps` is None, w is at most a tenth of
+            `last`.
         step: from 1.
+        last: the last step; by default `config.steps`. While neither is known, there is no cooldown and no cosine.
 
     Raises:
         ArgumentError: a step below 1.
@@ -180,21 +196,30 @@ def learning_rate_at(config: TrainingConfig, step: int) -> float:
     of_kind("config", config, TrainingConfig, "a TrainingConfig")
     if whole("step", step) < 1:
         raise ArgumentError(f"step is {step}; steps are counted from 1")
-    left = max(config.steps - step, 0) / (config.cooldown * config.steps) if config.cooldown else 1.0
-    return config.learning_rate * _course(config, step) * min(1.0, left)
+    last = config.steps if last is None else whole("last", last, 1)
+    return config.learning_rate * _course(config, step, last) * _cooled(config, step, last)
 
 
-def _course(config: TrainingConfig, step: int) -> float:
+def _course(config: TrainingConfig, step: int, last: int | None) -> float:
     """The learning rate of a step without cooldown, as a share of the peak."""
     warmup = config.warmup_steps
+    if config.steps is None and last is not None:
+        warmup = min(warmup, max(1, last // 10))
     if step <= warmup:
         return step / warmup
     if config.schedule == "inverse_square_root":
         return math.sqrt(max(warmup, 1) / step)
-    if config.schedule == "cosine":
-        done = (step - warmup) / max(config.steps - warmup, 1)
+    if config.schedule == "cosine" and last is not None:
+        done = (step - warmup) / max(last - warmup, 1)
         return (1 + math.cos(math.pi * min(done, 1.0))) / 2
     return 1.0
+
+
+def _cooled(config: TrainingConfig, step: int, last: int | None) -> float:
+    """The share that the cooldown leaves of the learning rate."""
+    if last is None or not config.cooldown:
+        return 1.0
+    return min(1.0, max(last - step, 0) / (config.cooldown * last))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -43,8 +43,8 @@ class Engine:
         self._pieces: list[float] = []  # this process's loss of each micro-batch of the last step
         self.optimiser = _make_optimiser(self._parameters, config)
 
-    def step(self, index: int) -> StepSums:
-        """Do the step number `index`, counted from 0.
+    def step(self, index: int, last: int | None = None) -> StepSums:
+        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config does not say.
 
         Raises:
             DataError: the batch has no target token.
@@ -55,7 +55,7 @@ class Engine:
         loss, tokens = self._gather_gradients(index)
         total_norm = self._finish_gradients(tokens)
         norm = float(whole(total_norm))
-        rate = learning_rate_at(self._config, index + 1)
+        rate = learning_rate_at(self._config, index + 1, last)
         fault = None if math.isfinite(norm) and math.isfinite(loss) else self._find_fault(index)
         if fault is None:
             if self._config.gradient_clip is not None:

@@ -17,10 +17,13 @@ from regard.training.log import Log
 @brief
 @dataclass(frozen=True)
 class Started:
-    """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before."""
+    """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before.
+
+    `steps`, here and in the other events, is the number of the last step, as planned now; None while it is not known.
+    """
 
     step: int
-    steps: int
+    steps: int | None
     notes: tuple[str, ...] = ()
 
 
@@ -29,12 +32,12 @@ class StepDone:
     """One optimiser step: loss in nats per target token, and the gradients' norm before clipping."""
 
     step: int
-    steps: int
+    steps: int | None
     loss: float
     learning_rate: float
     gradient_norm: float
     tokens_per_second: float
-    seconds_left: float
+    seconds_left: float | None
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class StepSkipped:
     """A loss or gradient was not finite, so the weights were left as they were; `in_a_row` such steps so far."""
 
     step: int
-    steps: int
+    steps: int | None
     in_a_row: int
 
 
@@ -116,10 +119,15 @@ class Clock:
         """Over the last twenty steps or so."""
         return self._tokens / max(self._seconds, 1e-9)
 
-    def seconds_left(self, steps_left: int, minutes: float | None) -> float:
-        """Until the steps or the minutes are used up, whichever comes first."""
-        by_steps = steps_left * self._seconds / max(self._weight, 1.0)
-        return by_steps if minutes is None else max(0.0, min(by_steps, 60 * minutes - self.wall()))
+    def seconds_left(self, steps_left: int | None, minutes: float | None) -> float | None:
+        """Until the steps or the minutes are used up, whichever comes first; None if neither is known."""
+        ends = [] if steps_left is None else [steps_left * self._seconds / max(self._weight, 1.0)]
+        ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
+        return min(ends, default=None)
+
+    def step_seconds(self) -> float:
+        """The seconds of a step, averaged over the last twenty or so."""
+        return self._seconds / max(self._weight, 1.0)
 
 
 class Board:

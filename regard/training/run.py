@@ -23,11 +23,13 @@ from regard.training.config import TrainingConfig
 from regard.training.engine import Engine, StepSums
 from regard.training.explanation import describe_session, explain_files
 from regard.training.fingerprint import MAY_CHANGE, completed, differences
+from regard.training.pace import PLAN_EVERY, step_when_cooled, step_when_time_ends, validation_is_due
 from regard.training.record import Clock, Record, Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.session import Interruption
 from regard.training.task import Task
 from regard.training.workers import Workers
 
+LEAST_IMPROVEMENT = 0.01
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
@@ -102,21 +104,34 @@ class Run:
                 on_begin()
             explain_files(self.folder)
         notes += self.record.open(self.state.step)
-        self.record.tell(Started(self.state.step, self.config.steps, tuple(notes)))
+        if self.state.last_step is not None and self.state.step >= self.state.last_step:
+            self._plan()  # the run ended, and may have been given more minutes
+        self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
         if found is None:
             self._save()
 
+    @property
+    def last_step(self) -> int | None:
+        """The number of the last step, as far as it is known."""
+        return self.state.last_step if self.config.steps is None else self.config.steps
+
     def go(self) -> TrainingResult:
         """Step until there is a reason to stop."""
+        config, state = self.config, self.state
         while (stopped := self._reason_to_stop()) is None:
             self._step()
-            if self.state.step % self.config.validate_every == 0:
-                self._validate()
-            if self.is_best or self.state.step % (self.config.save_every or self.config.validate_every) == 0:
+            before = self.clock.wall()
+            if is_due := validation_is_due(
+                state.step, state.validated_step or 0, config.validate_every, self.last_step
+            ):
+                self._validate(in_turn=True)
+            if self.is_best or (is_due if config.save_every is None else state.step % config.save_every == 0):
                 self._save()
+            if is_due:
+                state.look_seconds = self.clock.wall() - before
         if stopped == "steps":
             self._check_last()
-        if stopped != "interrupted" and self.state.validated_step != self.state.step:
+        if stopped != "interrupted" and state.validated_step != state.step:
             self._validate()
         if self.unsaved:
             self._save()
@@ -124,20 +139,39 @@ class Run:
 
     def _reason_to_stop(self) -> Stopped | None:
         config, state = self.config, self.state
-        out_of_time = config.minutes is not None and self.clock.wall() >= 60 * config.minutes
+        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(config.minutes)
         interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
         if interrupted:
             return "interrupted"
-        if state.step >= config.steps:
+        if config.steps is not None and state.step >= config.steps:
             return "steps"
-        if config.patience is not None and state.without_improvement >= config.patience:
+        out_of_patience = config.patience is not None and state.without_improvement >= config.patience
+        if out_of_patience and config.steps is not None:
             return "patience"
-        return "minutes" if out_of_time else None
+        if out_of_patience and state.cooling_from is None:
+            state.cooling_from, state.last_step = state.step, step_when_cooled(state.step, config.cooldown)
+        planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
+        if planned_end and state.cooling_from is not None:
+            return "patience"
+        return "minutes" if out_of_time or planned_end else None
+
+    def _budget(self, minutes: float) -> float:
+        """The seconds for steps: those of the last validation are left over, as many as the one before took."""
+        return max(60 * minutes - self.state.look_seconds, 0.0)
+
+    def _plan(self) -> None:
+        """Plan the last step from the time used so far, on all processes the same."""
+        config, state = self.config, self.state
+        if config.steps is not None or config.minutes is None or state.cooling_from is not None:
+            return
+        last = step_when_time_ends(state.step, self.clock.wall(), self._budget(config.minutes))
+        [planned] = self.workers.sum(last if self.workers.is_main else 0)
+        state.last_step = int(planned)
 
     def _step(self) -> None:
         state = self.state
         self.clock.restart_step()
-        sums = self.engine.step(state.step)
+        sums = self.engine.step(state.step, self.last_step)
         self.clock.step_done(sums.tokens)
         if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
             self._give_up(sums.fault)
@@ -149,11 +183,13 @@ class Run:
             self._account(sums)
         else:
             self._skip()
+        if state.step % PLAN_EVERY == 0:
+            self._plan()
         if state.step % self.config.log_every == 0:
             self._log_step(sums)
 
     def _account(self, sums: StepSums) -> None:
-        state, config = self.state, self.config
+        state, last = self.state, self.last_step
         state.skipped_in_a_row = 0
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
@@ -161,12 +197,12 @@ class Run:
         self.record.tell(
             StepDone(
                 step=state.step,
-                steps=config.steps,
+                steps=last,
                 loss=sums.loss,
                 learning_rate=sums.learning_rate,
                 gradient_norm=sums.gradient_norm,
                 tokens_per_second=self.clock.tokens_per_second(),
-                seconds_left=self.clock.seconds_left(config.steps - state.step, config.minutes),
+                seconds_left=self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes),
             )
         )
 
@@ -174,7 +210,7 @@ class Run:
         state = self.state
         state.skipped += 1
         state.skipped_in_a_row += 1
-        self.record.tell(StepSkipped(state.step, self.config.steps, state.skipped_in_a_row))
+        self.record.tell(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
 
     def _give_up(self, fault: str) -> NoReturn:
         """Stop before a step that is not finite, with everything saved as it was."""
@@ -203,16 +239,18 @@ class Run:
         state = self.state
         if state.interval_tokens:
             state.train_loss = state.interval_loss / state.interval_tokens
+        planned = {} if self.config.steps is not None else {"last_step": state.last_step}
         self._log(
             "training",
             loss=state.train_loss if state.interval_tokens else None,  # no step of the interval counted
             learning_rate=sums.learning_rate,
             gradient_norm=sums.gradient_norm,
             tokens=state.tokens,
+            **planned,
         )
         state.interval_loss, state.interval_tokens = 0.0, 0
 
-    def _validate(self) -> None:
+    def _validate(self, *, in_turn: bool = False) -> None:
         state = self.state
         loss = self.engine.validate()
         if loss is not None and not math.isfinite(loss):
@@ -221,11 +259,14 @@ class Run:
         self.unsaved = True
         if loss is None:
             return
-        improved = loss < (math.inf if state.best_loss is None else state.best_loss)
+        best = math.inf if state.best_loss is None else state.best_loss
+        improved = loss < best
         if improved:
-            state.best_step, state.best_loss, state.without_improvement = state.step, loss, 0
+            state.best_step, state.best_loss = state.step, loss
             self.is_best = True
-        elif state.step % self.config.validate_every == 0:  # a last look out of turn costs no patience
+        if loss < best * (1 - self._least_improvement):
+            state.without_improvement = 0
+        elif in_turn:  # a last look out of turn costs no patience
             state.without_improvement += 1
         self._log("validation", loss=loss)
         self.record.tell(Validated(state.step, loss, improved))
@@ -233,6 +274,11 @@ class Run:
             with self.engine.whole_model() as model:
                 if model is not None:
                     self.on_validation(model, state.step, self.folder)
+
+    @property
+    def _least_improvement(self) -> float:
+        """By which share a loss has to fall to keep patience; without a last step, small gains would never end."""
+        return 0.0 if self.config.steps is not None else LEAST_IMPROVEMENT
 
     def _check_last(self) -> None:
         """Without validation batches nothing reads the model after the last step; so it reads that batch again."""

@@ -1,6 +1,7 @@
 """`regard convert kv-heads` as people run it."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -52,12 +53,21 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
     assert "1/4 of before" in next(line for line in said.splitlines() if line.startswith("KV bytes per token"))
     assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
-    assert b"its heads repeated it says the same" in answer.stderr
+    assert b"computes what the reference does with these heads" in answer.stderr
+    assert b"this says nothing about the quality of the model" in answer.stderr
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
     again = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", "--json")
     assert json.loads(again.stdout)["method"] == "repeat"
     assert b"train the model before you rely on its outputs, by the same command" in answer.stderr
     assert b"train" not in again.stderr  # repeated heads change no output
+    assert b"quality" not in again.stderr
+
+
+def test_a_loss_that_was_measured_is_said_beside_the_need_of_training(files, tmp_path):
+    out = tmp_path / "one"
+    answer = convert(files / "writer", "--kv-heads", 1, "--out", out, "--text", files / "text.txt", *SMALL)
+    said = answer.stderr.decode()
+    assert re.search(r"the loss went from \d+\.\d{4} to \d+\.\d{4} nats an id: train the model before", said), said
 
 
 def test_a_folder_of_another_library_is_sent_to_where_it_is_used(tmp_path, monkeypatch):

@@ -60,6 +60,35 @@ def test_a_sentence_of_known_words_and_lines_of_standard_input_say_nothing_more(
     assert "w11 and 8 more; the translation" in last_line(answer)
 
 
+def test_a_text_of_mostly_unknown_words_is_called_a_guess_as_a_whole(run):
+    answer = regard("translate", run, "Seven elephants crossed a wide river.")
+    assert last_line(answer).endswith("; the translation is a guess: 6 of 6 words are unknown")
+    answer = regard("translate", run, "The bird sang over the hills.")
+    assert last_line(answer).endswith("over, hills; the translation of such words is a guess")
+
+
+def test_a_classifier_says_it_of_texts_and_not_of_single_words(tmp_path):
+    data = tmp_path / "labels.tsv"
+    data.write_text("".join(f"{'odd' if n % 2 else 'even'}\tthe bird {n} sang\n" for n in range(80)))
+    options = ("--schedule", "constant", "--dim", 16, "--heads", 2, "--layers", 1, "--steps", 1, "--cpu")
+    assert regard("train", "classifier", "--data", data, "--out", tmp_path / "run", *options).returncode == 0
+    answer = regard("classify", tmp_path / "run", "the zebra sang", "Seven elephants crossed the river", "--json")
+    assert answer.stderr.decode().splitlines() == [
+        "not in the training of this model: Seven, elephants, crossed, river; the label is a guess: 4 of 5 words are "
+        "unknown"
+    ]
+    assert len(answer.stdout.splitlines()) == 2
+
+
+def test_as_many_labels_as_texts_are_remarked(tmp_path):
+    data = tmp_path / "swapped.tsv"
+    data.write_text("".join(f"the bird {n} sang\t{'odd' if n % 2 else 'even'}\n" for n in range(40)))
+    options = ("--schedule", "constant", "--dim", 16, "--heads", 2, "--layers", 1, "--steps", 1, "--cpu")
+    answer = regard("train", "classifier", "--data", data, "--out", tmp_path / "run", *options)
+    assert "there are 40 labels for 40 texts, so most labels cannot be learned" in answer.stderr.decode()
+    assert "look whether the columns are swapped" in answer.stderr.decode()
+
+
 def test_a_list_that_is_not_complete_says_so(run, tmp_path):
     saved = load_model(run)
     some = SeenWords(frozenset({"bird"}), 9).to_json()

@@ -10,7 +10,10 @@ from regard.training.recipes import evaluation as pronouns
 from regard.training.recipes.run_folder import read_settings
 from regard.training.recipes.translation import MODELS
 
-SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--cpu")
+SMALL = (
+    "--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--cpu",
+    "--schedule", "constant",
+)  # fmt: skip
 RECURRENT = [name for name in MODELS if name != "transformer"]
 
 

@@ -108,6 +108,16 @@ def test_what_a_resumed_run_was_given_is_kept_for_the_next(files, tmp_path):
     assert {"step-000002", "step-000003"} <= {folder.name for folder in run.glob("step-*")}
 
 
+def test_minutes_alone_end_a_training_and_no_number_of_steps_is_needed(files, tmp_path):
+    options = ("--data", files / "text.txt", "--out", tmp_path / "run", "--minutes", 0.03, "--vocab-size", 300, *SMALL)
+    answer = regard("train", "language-model", *options, "--heads", 2, "--cooldown", 0.5)
+    assert answer.returncode == 0, answer.stderr
+    assert "the minutes are over: " in last_line(answer)
+    said = answer.stderr.decode()
+    assert "and 0.03 minutes: size tiny (" in said
+    assert "; steps of up to " in said
+
+
 @pytest.mark.parametrize("wish", [("--learning-rate", -1), ("--parallel", "fsdp"), ("--precision", "float16")])
 def test_a_refused_training_leaves_no_settings(files, tmp_path, wish):
     data = (

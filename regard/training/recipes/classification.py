@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from regard.arguments import count_of
 from regard.decoding.loading import load_with_tokeniser
+from regard.decoding.translator import WORDS_FILE
 from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
@@ -24,10 +25,13 @@ from regard.reprs import Described, brief
 from regard.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard.text.batches import TokenBatches, pad
 from regard.text.documents import read_labelled
-from regard.training.config import TrainingConfig, setting
+from regard.text.seen_words import SeenWords
+from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
+from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
 from regard.training.recipes.masked_words import EncoderRunConfig
-from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, in_order, share_of_work, silent
+from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, in_order, share_of_work, silent
+from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 CLASSES_FILE = "classes.json"
@@ -35,6 +39,8 @@ LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
 OF_THE_RUN = (
     "tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers",
 )  # fmt: skip
+NEW_RATE = 1e-3  # of a classifier with new weights
+LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
 SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
 
 
@@ -64,9 +70,9 @@ class ClassifierTraining(Recipe):
         valid: tuple[str, ...] = setting(EncoderRunConfig.valid, metavar="FILE.tsv")
         from_run: str | None = setting(None, option="--from", metavar="RUN")
         pooling: str = setting(EncoderConfig.pooling)
-        steps: int = setting(TrainingConfig.steps, least=1)
-        warmup_steps: int = setting(100, least=0)
-        learning_rate: float = setting(3e-4)
+        steps: int | None = setting(TrainingConfig.steps, least=1, shown=CHOSEN)
+        warmup_steps: int = setting(100, least=0, shown=CHOSEN)
+        learning_rate: float = setting(3e-4, shown=CHOSEN)
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> Config:
@@ -78,9 +84,23 @@ class ClassifierTraining(Recipe):
             )
         return config
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
+        more = stack_settings(wish.budget, self.config.longest) | {"learning_rate": NEW_RATE}
+        if self.config.from_run is None:
+            return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+        if wish.size is not None:
+            raise ArgumentError(
+                f"--from {self.config.from_run} decides the sizes; leave --size out, or leave out --from"
+            )
+        fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
+        more["learning_rate"] = self.Config.learning_rate
+        return choose(STACK, amount, wish.budget, {**fixed, **wish.given}, size=wish.size, more=more)
+
     def prepare(self, begun: Path | None = None) -> Training:
+        train, valid, test, classes = read_classes(self.config, self.tell)
+        self.settle(Amount.of([pair.source for pair in train], "texts"))
         config = self.config
-        train, valid, test, classes = read_classes(config, self.tell)
         torch.manual_seed(config.seed)
         model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
         task = ClassificationTask(
@@ -101,7 +121,10 @@ class ClassifierTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(test), judge=judge, tell=self.tell,
-            files={CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n"},
+            files={
+                CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
+                WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
+            },
             samples=_samples(tokeniser, valid, classes, config.longest),
         )  # fmt: skip
         self.tell(
@@ -120,10 +143,15 @@ class Classifier(Described):
         tokeniser: what it was trained with.
         classes: the labels.
         longest: how many ids of a text it reads.
+        words: the words of its training texts, where they are stored.
     """
 
-    def __init__(self, model: TextEncoder, tokeniser: Tokeniser, classes: Sequence[str], longest: int) -> None:
+    def __init__(
+        self, model: TextEncoder, tokeniser: Tokeniser, classes: Sequence[str], longest: int,
+        words: SeenWords | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.tokeniser, self.classes, self.longest = model, tokeniser, list(classes), longest
+        self.words = words
 
     @classmethod
     def load(cls, run: str | Path) -> Self:
@@ -146,7 +174,8 @@ class Classifier(Described):
                 f"nothing; train one with: regard train classifier --from {run}"
             )
         longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
-        return cls(model, tokeniser, classes, longest)
+        stored = saved.extra_files.get(WORDS_FILE)  # classifiers of older versions have none
+        return cls(model, tokeniser, classes, longest, None if stored is None else SeenWords.from_json(stored))
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str]) -> list[list[float]]:
@@ -170,6 +199,8 @@ def read_classes(
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])
     tell(read.report)
+    if remark := _many_labels(len(read.labels), len(read.pairs)):
+        tell(remark)
     if config.valid:
         held_out = read_labelled(config.valid[0])
         tell(held_out.report)
@@ -180,6 +211,20 @@ def read_classes(
     tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
          f"{len(parts.test):,} to test")  # fmt: skip
     return parts.train, parts.valid, parts.test, list(read.labels)
+
+
+def _many_labels(labels: int, texts: int) -> str | None:
+    """A remark where a label has too few texts to learn from; None otherwise.
+
+    >>> _many_labels(40, 40)[:58], _many_labels(2, 40)
+    ('there are 40 labels for 40 texts, so most labels cannot be', None)
+    """
+    if texts >= LEAST_TEXTS * labels:
+        return None
+    return (
+        f"there are {labels:,} labels for {texts:,} texts, so most labels cannot be learned: a label needs some "
+        f"{LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns are swapped"
+    )
 
 
 def first_classifier(

@@ -24,17 +24,20 @@ from regard.text.batches import TokenBatches
 from regard.text.documents import read_documents
 from regard.text.translation_data import PRONOUNS
 from regard.training.config import setting
+from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
 from regard.training.recipes.recipe import (
     Recipe,
     Samples,
     Tell,
     Training,
+    Wish,
     pronoun_sentences,
     read_parts,
     share_of_work,
     silent,
 )
 from regard.training.recipes.settings import RunConfig, StackConfig
+from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 HELD_OUT = 0.05
@@ -74,9 +77,15 @@ class LanguageModelTraining(Recipe):
                 vocab_size=vocab_size, norm=self.norm, activation=self.activation, **self.model_settings()
             )
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        assert isinstance(self.config, self.Config)
+        more = stack_settings(wish.budget, self.config.block)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+
     def prepare(self, begun: Path | None = None) -> Training:
+        train, valid = read_running_text(self.config, self.tell)
+        self.settle(Amount.of(train, "texts"))
         config = self.config
-        train, valid = read_running_text(config, self.tell)
         torch.manual_seed(config.seed)
         tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
         model = LanguageModel(config.model_config(tokeniser.vocab_size))

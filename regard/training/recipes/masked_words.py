@@ -26,11 +26,13 @@ from regard.text.translation_data import PRONOUNS
 from regard.text.vocabularies import SPECIALS, UNKNOWN
 from regard.training.config import setting
 from regard.training.fingerprint import hash_of
+from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
 from regard.training.recipes.recipe import (
     Recipe,
     Samples,
     Tell,
     Training,
+    Wish,
     in_order,
     pronoun_sentences,
     read_parts,
@@ -38,6 +40,7 @@ from regard.training.recipes.recipe import (
     silent,
 )
 from regard.training.recipes.settings import RunConfig, StackConfig
+from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 HELD_OUT = 0.05
@@ -86,9 +89,15 @@ class MaskedWordsTraining(Recipe):
             valid: validation texts; without them the last of the others are held out.
         """
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        assert isinstance(self.config, EncoderRunConfig)
+        more = stack_settings(wish.budget, self.config.longest)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+
     def prepare(self, begun: Path | None = None) -> Training:
+        train, valid = read_lines_of_text(self.config, self.tell)
+        self.settle(Amount.of(train, "texts"))
         config = self.config
-        train, valid = read_lines_of_text(config, self.tell)
         torch.manual_seed(config.seed)
         tokeniser = config.new_tokeniser(train)
         model = TextEncoder(config.model_config(tokeniser.vocab_size))

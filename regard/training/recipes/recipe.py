@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,8 +26,10 @@ from regard.text.translation_data import PRONOUN_COUNTS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves
 from regard.training.loop import check_run_folder, train
+from regard.training.recipes.choosing import Amount, Budget, Choice
 from regard.training.recipes.run_folder import read_settings, write_run
 from regard.training.recipes.settings import RunConfig
+from regard.training.recipes.sizes import check_size
 from regard.training.record import Progress
 from regard.training.run import TrainingResult
 from regard.training.task import Task
@@ -107,8 +109,26 @@ class Training:
         draw_run(folder, self.tell)
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What is known of a new run before its data are read: the settings that were given, and the size, if any."""
+
+    given: Mapping[str, Any]
+    size: str | None = None
+    cpu: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """What ends the training, as far as it was given."""
+        steps, minutes, patience = (self.given.get(name) for name in ("steps", "minutes", "patience"))
+        return Budget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
+
+
 class Recipe(Described, ABC):
     """How one kind of model is trained from files: reading, tokeniser, model, task, run.
+
+    A recipe that is made from a `Config` trains with exactly these settings. One that `of` makes for a new run chooses
+    what was not given when the data are read, by their amount and the budget.
 
     Args:
         config: the settings, an instance of the class's `Config`.
@@ -122,26 +142,41 @@ class Recipe(Described, ABC):
     def __init__(self, config: Any, tell: Tell = silent) -> None:
         of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
         self.config, self.tell = config, tell
+        self._wish: Wish | None = None  # of a run whose settings are not all decided
 
     @classmethod
-    def of(cls, folder: Path, given: Mapping[str, Any], *, resume: bool = False, tell: Tell = silent) -> Self:
+    def of(
+        cls, folder: str | Path, given: Mapping[str, Any], *, size: str | None = None, resume: bool = False,
+        cpu: bool = False, tell: Tell = silent,
+    ) -> Self:  # fmt: skip
         """The recipe of a new run, or of the run in the folder with what may change changed.
 
         Args:
             folder: of the run.
-            given: the settings that were asked for; the others take their defaults or stay as they were.
+            given: the settings that were asked for; the others are chosen by the data and the budget, or stay as they
+                were in the run that is resumed.
+            size: of the model: tiny, small or base; by default it is chosen.
             resume: go on with the run in the folder, where there is one.
+            cpu: it will be trained on the CPU even where there is an accelerator.
             tell: receives remarks.
 
         Raises:
             ArgumentError: no data, or settings that the run in the folder was not begun with.
             CheckpointError: the folder holds something else.
         """
+        folder = Path(folder)
         check_run_folder(folder)
+        given = {name: value for name, value in given.items() if value is not None}
         config = cls.decide(folder, given, resume=resume)
-        if resume and read_settings(folder) is None:
+        recipe = cls(config, tell)
+        if resume and read_settings(folder) is not None:
+            if size is not None:
+                raise ArgumentError(f"the sizes of the run in {folder} are decided; leave --size out")
+            return recipe
+        if resume:
             tell(f"there is no training run in {folder} to resume; a new one begins")
-        return cls(config, tell)
+        recipe._wish = Wish(given, None if size is None else check_size(size), cpu)
+        return recipe
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
@@ -176,6 +211,18 @@ class Recipe(Described, ABC):
         """The settings of a new run, with defaults for what was not given."""
         return cls.Config(**given)
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
+        return Choice({}, "")
+
+    def settle(self, amount: Amount) -> None:
+        """Choose the settings that were not given, once the data are read; tell in one line what and why."""
+        if self._wish is not None:
+            choice = self.choose(amount, self._wish)
+            self.config, self._wish = replace(self.config, **choice.settings), None
+            if choice.reason:
+                self.tell(choice.reason)
+
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
         """Read the data, learn the tokeniser and make the model.
@@ -198,10 +245,10 @@ class Recipe(Described, ABC):
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
         config = self.config
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
+        steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
             f"{name} of {count_of(parameters, 'numbers', ',')}, {training.tokeniser.vocab_size:,} {pieces}{more}; "
-            f"{count_of(config.steps, 'steps', ',')} of up to {count_of(ids, 'ids', ',')}, "
-            f"{steps_per_epoch / config.accumulate:,.0f} an epoch"
+            f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 
 

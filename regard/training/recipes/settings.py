@@ -8,7 +8,7 @@ from typing import Any
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.reprs import brief
-from regard.training.config import TrainingConfig, setting
+from regard.training.config import CHOSEN, TrainingConfig, setting
 
 
 @brief
@@ -32,20 +32,20 @@ class RunConfig(TrainingConfig):
 
     data: tuple[str, ...] = setting(metavar="FILE")
     valid: tuple[str, ...] = setting((), metavar="FILE")
-    vocab_size: int = setting(8_000, least=260)
+    vocab_size: int = setting(8_000, least=260, shown=CHOSEN)
     positions: str = setting(LanguageConfig.positions)
-    dim: int = setting(256, least=2)
-    heads: int = setting(LanguageConfig.heads, least=1)
+    dim: int = setting(256, least=2, shown=CHOSEN)
+    heads: int = setting(LanguageConfig.heads, least=1, shown=CHOSEN)
     kv_heads: int | None = setting(None, least=1, shown="heads")
-    layers: int = setting(LanguageConfig.layers, least=1)
-    dropout: float = setting(EncoderConfig.dropout)
+    layers: int = setting(LanguageConfig.layers, least=1, shown=CHOSEN)
+    dropout: float = setting(EncoderConfig.dropout, shown=CHOSEN)
     gradient_checkpointing: bool = setting(False)
-    batch_tokens: int = setting(4_096, least=16)
-    steps: int = setting(5_000, least=1)
-    warmup_steps: int = setting(200, least=0)
-    schedule: str = setting("cosine")
+    batch_tokens: int = setting(4_096, least=16, shown=CHOSEN)
+    steps: int | None = setting(5_000, least=1, shown=CHOSEN)
+    warmup_steps: int = setting(200, least=0, shown=CHOSEN)
+    schedule: str = setting("cosine", shown=CHOSEN)
     weight_decay: float = setting(0.01, least=0)
-    validate_every: int = setting(250, least=1)
+    validate_every: int | None = setting(250, least=1, shown=CHOSEN)
     save_every: int | None = None
 
     def __post_init__(self) -> None:

@@ -36,10 +36,12 @@ from regard.text.batches import (
 )
 from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
-from regard.training.config import TrainingConfig, setting
+from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
-from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, share_of_work, silent
+from regard.training.recipes.choosing import FEW, Amount, Choice, choose, passes
+from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
+from regard.training.recipes.sizes import RECURRENT_TRANSLATOR, TRANSFORMER
 from regard.training.run import TrainingResult
 
 RECURRENT: dict[str, Any] = {
@@ -51,7 +53,7 @@ RECURRENT: dict[str, Any] = {
 # A dot product has no matrix that could learn to compare, so the state must see what was attended to.
 FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
 
-# The models by name, with the defaults that differ from the Transformer's, which are those of the Config.
+# The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "bahdanau": RECURRENT,
@@ -117,20 +119,20 @@ class TranslationTraining(Recipe):
         mechanism: str = setting(TranslationConfig.encoder_mechanism, metavar="NAME")
         decoder_attention: str = setting(TranslationConfig.decoder_pattern, metavar="PATTERN")
         cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
-        layers: int = setting(3, least=1)
+        layers: int = setting(3, least=1, shown=CHOSEN)
         norm: str = setting(TranslationConfig.norm)
-        positions: str = setting(TranslationConfig.positions)
+        positions: str = setting(TranslationConfig.positions, shown=CHOSEN)
         hidden: int | None = setting(None, least=2, shown="4, or 2, times dim")
         cell: str = setting(RecurrentConfig.cell)
         reach: str = setting(RecurrentConfig.reach)
         window: int = setting(RecurrentConfig.window, least=1)
         input_feeding: bool = setting(RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding")
-        batch_tokens: int = setting(2_048, least=16)
-        steps: int = setting(10_000, least=1)
-        warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0)
-        schedule: str = setting(TrainingConfig.schedule)
+        batch_tokens: int = setting(2_048, least=16, shown=CHOSEN)
+        steps: int | None = setting(10_000, least=1, shown=CHOSEN)
+        warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0, shown=CHOSEN)
+        schedule: str = setting(TrainingConfig.schedule, shown=CHOSEN)
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
-        label_smoothing: float = setting(0.1)
+        label_smoothing: float = setting(0.1, shown=CHOSEN)
         trim_vocabulary: bool = setting(False)
         twins: bool = setting(False)
 
@@ -165,8 +167,7 @@ class TranslationTraining(Recipe):
 
     # Defaults that differ from those of the Config, by the words that say for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
-        "if recurrent": RECURRENT,
-        "for luong-dot": {name: FED[name] for name in ("learning_rate", "input_feeding")},
+        "for luong-dot": {"input_feeding": FED["input_feeding"]},
     }
 
     def __init__(
@@ -191,6 +192,14 @@ class TranslationTraining(Recipe):
             raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
         return cls.Config(**{**MODELS[model], **given})
 
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        is_transformer = self.config.model == "transformer"
+        sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
+        often = passes(amount, wish.budget.completed(amount)) >= FEW
+        more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
+        more |= {"positions": "rotary"} if is_transformer else {}
+        return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
+
     @cached_property
     def data(self) -> TranslationData:
         """The pairs to learn from, to validate on and to test on."""
@@ -210,7 +219,9 @@ class TranslationTraining(Recipe):
         return Tokeniser.train(texts, self.config.vocab_size, trim=self.config.trim_vocabulary)
 
     def prepare(self, begun: Path | None = None) -> Training:
-        config, data, tokeniser = self.config, self.data, self.tokeniser
+        data = self.data
+        self.settle(Amount.of((text for pair in data.train for text in (pair.source, pair.target)), "pairs", sides=2))
+        config, tokeniser = self.config, self.tokeniser
         torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
@@ -220,9 +231,8 @@ class TranslationTraining(Recipe):
         )  # fmt: skip
         if task.left_out:
             self.tell(
-                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or "
-                f"{LONGEST_PAIR} hold were left out of "
-                f"training"
+                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
+                f"left out of training"
             )
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),

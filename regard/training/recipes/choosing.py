@@ -1,0 +1,227 @@
+"""Settings of a new training run from the amount of data and the budget: what was not given is chosen here.
+
+`choose` is a function of counts alone, so that the same data and budget give the same settings on every machine of a
+kind. It returns the settings and a sentence that says what was chosen and for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from regard.arguments import count_of
+from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
+
+WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
+FEW, MANY = 4.0, 40.0  # passes over the data: below the first none is dropped, from the second much
+COOLDOWN = 0.6  # share of the training over which the rate falls to zero
+BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; small batches learn more from the same time on a CPU
+CHARACTERS_OF_AN_ID = 3.0  # about, in most languages and vocabularies of this size
+IDS_A_MINUTE = 300_000  # about, of a small model on one thread of a CPU
+VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
+
+
+class Amount(NamedTuple):
+    """How much there is to learn from: texts of a kind (`what`), and the characters of all their sides."""
+
+    texts: int
+    characters: int
+    what: str = "texts"
+    sides: int = 1  # two of pairs
+
+    @property
+    def ids(self) -> float:
+        """About how many ids of batches read all texts once; the sides of a pair share the ids of a batch."""
+        return max(1.0, self.characters / self.sides / CHARACTERS_OF_AN_ID)
+
+    @classmethod
+    def of(cls, texts: Iterable[str], what: str = "texts", sides: int = 1) -> Self:
+        """The amount of texts; of pairs, both `sides` of each are given.
+
+        >>> Amount.of(["It is.", "Es ist."], "pairs", sides=2)
+        Amount(texts=1, characters=13, what='pairs', sides=2)
+        """
+        lengths = [len(text) for text in texts]
+        return cls(len(lengths) // sides, sum(lengths), what, sides)
+
+
+class Budget(NamedTuple):
+    """What ends a training: steps, minutes, or with neither validation that stops improving (patience).
+
+    `accelerated` says that there is an accelerator, and `unasked` that the minutes were not given but chosen.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    patience: int | None = None
+    accelerated: bool = False
+    unasked: bool = False
+
+    def completed(self, amount: Amount) -> Self:
+        """This budget, or minutes that fit the data if nothing was asked for."""
+        if self.steps is not None or self.minutes is not None or self.patience is not None:
+            return self
+        return self._replace(minutes=fitting_minutes(amount.characters), unasked=True)
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return count_of(self.steps, "steps", ",")
+        if self.minutes is not None:
+            return "1 minute" if self.minutes == 1 else f"{self.minutes:g} minutes"
+        return "as long as validation improves"
+
+    @property
+    def batch_tokens(self) -> int:
+        """Ids in a batch that suit the device."""
+        return ACCELERATED_BATCH if self.accelerated else BATCH_TOKENS
+
+    @property
+    def ids(self) -> float | None:
+        """About how many ids are read until the end; None if that depends on validation."""
+        if self.steps is not None:
+            return float(self.steps * self.batch_tokens)
+        if self.minutes is not None:
+            return self.minutes * IDS_A_MINUTE * (ACCELERATED if self.accelerated else 1.0)
+        return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of a run, and the sentence about them."""
+
+    settings: dict[str, Any]
+    reason: str
+
+
+def choose(
+    sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any], *, size: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Choice:  # fmt: skip
+    """Choose what was not given.
+
+    Args:
+        sizes: of the model, by name.
+        amount: of the data to learn from.
+        budget: of the training.
+        given: the settings that were given; they win.
+        size: the name of a size; by default it follows from the data and the budget.
+        more: settings of this kind of model, which the sizes do not decide.
+
+    Returns:
+        The settings that were chosen, without those that were given, and why.
+    """
+    budget = budget.completed(amount)
+    name = size or _size_of(sizes, amount, budget, given)
+    chosen: dict[str, Any] = {
+        **sizes[name].settings(),
+        "vocab_size": fitting_vocabulary(amount.characters),
+        "batch_tokens": budget.batch_tokens,
+        "dropout": fitting_dropout(amount, budget),
+        **_ending(amount, budget, given),
+        **({"minutes": budget.minutes} if budget.unasked else {}),
+        **(more or {}),
+    }
+    if "dim" in given and "heads" in chosen:
+        chosen["heads"] = fitting_heads(given["dim"], chosen["heads"])
+    chosen = {key: value for key, value in chosen.items() if key not in given}
+    return Choice(chosen, _reason(amount, budget, chosen, name, is_named=size is not None))
+
+
+def _reason(amount: Amount, budget: Budget, chosen: Mapping[str, Any], size: str, *, is_named: bool) -> str:
+    """The sentence about a choice: for what it was made, and its values."""
+    data = f"{count_of(amount.texts, amount.what, ',')} ({count_of(amount.characters, 'characters', ',')})"
+    until = f"{budget}{' (no budget was given: --minutes, --steps or --patience)' if budget.unasked else ''}"
+    values = ", ".join(text.format(chosen[name]) for name, text in SHOWN.items() if name in chosen)
+    return f"chosen for {data} and {until}: size {size}{', as asked' if is_named else ''} ({values}); each is an option"
+
+
+SHOWN = {
+    "dim": "dim {}", "layers": "layers {}", "vocab_size": "vocabulary {:,}", "batch_tokens": "batches of {:,} ids",
+    "learning_rate": "rate {:g}", "warmup_steps": "warm-up {}", "cooldown": "cooldown {:g}", "dropout": "dropout {:g}",
+    "label_smoothing": "label smoothing {:g}",
+}  # fmt: skip
+
+
+def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any]) -> str:
+    """The size that fits the data and the budget; with a given dim, the largest that is not larger than it."""
+    if "dim" in given:
+        fitting = [name for name, row in sizes.items() if row.dim <= given["dim"]]
+        return fitting[-1] if fitting else next(iter(sizes))
+    minutes = budget.minutes
+    if minutes is not None and budget.accelerated:
+        minutes *= ACCELERATED
+    return fitting_size(amount.characters, minutes, budget.steps)
+
+
+def fitting_minutes(characters: int) -> float:
+    """Minutes of training where no budget was given: enough for a first result, on a CPU.
+
+    >>> [fitting_minutes(count) for count in (5_000, 100_000, 400_000, 1_400_000)]
+    [1.0, 3.0, 5.0, 10.0]
+    """
+    steps = ((50_000, 1.0), (200_000, 3.0), (800_000, 5.0))
+    return next((minutes for most, minutes in steps if characters < most), 10.0)
+
+
+def fitting_vocabulary(characters: int) -> int:
+    """Pieces at most: few for a small text, in which rare pieces would be learned from a few places each.
+
+    >>> [fitting_vocabulary(count) for count in (20_000, 1_400_000, 100_000_000)]
+    [500, 2000, 8000]
+    """
+    steps = ((300_000, 500), (800_000, 1_000), (3_000_000, 2_000), (20_000_000, 4_000))
+    return next((size for most, size in steps if characters < most), 8_000)
+
+
+def passes(amount: Amount, budget: Budget) -> float:
+    """About how often each text is read until the end.
+
+    >>> round(passes(Amount(18_000, 1_400_000, "pairs", 2), Budget(steps=2_400)), 1)
+    10.3
+    """
+    return FEW if budget.ids is None else budget.ids / amount.ids
+
+
+def fitting_dropout(amount: Amount, budget: Budget) -> float:
+    """The share that is dropped: none of a text that is read a few times, which cannot be learned by heart.
+
+    >>> [fitting_dropout(Amount(1, count), Budget(minutes=10)) for count in (100_000, 1_400_000, 10_000_000)]
+    [0.3, 0.1, 0.0]
+    """
+    often = passes(amount, budget)
+    return 0.0 if often < FEW else 0.1 if often < MANY else 0.3
+
+
+def stack_settings(budget: Budget, longest: int) -> dict[str, Any]:
+    """The settings of a language model or an encoder that the sizes do not decide: a batch of four long rows or more.
+
+    Args:
+        budget: as for `choose`.
+        longest: ids in a row at most.
+    """
+    return {"batch_tokens": max(budget.batch_tokens, 4 * longest)}
+
+
+def fitting_heads(dim: int, most: int) -> int:
+    """The largest number of heads up to `most` that divides `dim` into even parts.
+
+    >>> fitting_heads(128, 4), fitting_heads(18, 4), fitting_heads(7, 4)
+    (4, 3, 1)
+    """
+    return next((heads for heads in range(most, 1, -1) if dim % (2 * heads) == 0), 1)
+
+
+def _ending(amount: Amount, budget: Budget, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Warm-up, schedule, and what ends the training; a schedule that was given has no cooldown of ours."""
+    ending: dict[str, Any] = {"warmup_steps": WARMUP_STEPS, "steps": None, "validate_every": None}
+    if "schedule" not in given:
+        ending |= {"schedule": "constant", "cooldown": COOLDOWN}
+    if budget.steps is not None:
+        ending["warmup_steps"] = min(WARMUP_STEPS, max(1, budget.steps // 10))
+        return ending
+    if budget.minutes is None:
+        epoch = amount.ids / given.get("batch_tokens", budget.batch_tokens)
+        least, most = VALIDATE_BETWEEN
+        ending["validate_every"] = max(least, min(most, round(epoch)))
+    return ending
