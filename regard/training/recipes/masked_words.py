@@ -90,6 +90,7 @@ class MaskedWordsTraining(Recipe):
         config = self.config
         train, valid = read_lines_of_text(config, self.tell)
         torch.manual_seed(config.seed)
+        self.remark_on_scripts(train, config.tokeniser)
         tokeniser = config.new_tokeniser(train)
         model = TextEncoder(config.model_config(tokeniser.vocab_size))
         task = MaskedWordTask(
