@@ -4,16 +4,15 @@ Nothing heavy is imported before a command runs, so that `regard --help` answers
 """
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
+
+from regard.cli.interrupts import INTERRUPTED, quiet_interrupts
 
 __all__ = ["main"]
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130  # 130 is what a shell reports for a program that Ctrl-C ended
+DONE, FAILED, MISUSED = 0, 1, 2
 
 
 def main() -> None:
@@ -31,35 +30,6 @@ def main() -> None:
             )
             sys.exit(FAILED)
         sys.exit(_run(app))
-
-
-@contextmanager
-def quiet_interrupts() -> Generator[None]:
-    """While modules are imported, Ctrl-C ends the program at once, with one word; `heed_interrupts` ends that.
-
-    An import that is interrupted elsewhere leaves half of a module, and a traceback. Programs that ignore Ctrl-C, such
-    as those in the background of a shell, go on ignoring it.
-    """
-    main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main_thread else None
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
-    try:
-        yield
-    finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
-
-
-def heed_interrupts() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, so that a command can save what it has done."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _leave(number: int, frame: object) -> None:
-    os.write(2, b"regard: interrupted\n")
-    os._exit(INTERRUPTED)
 
 
 def _limit_spinning() -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli import heed_interrupts
+from regard.cli.interrupts import heed_interrupts
 
 # The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
 # whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.

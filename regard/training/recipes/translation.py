@@ -215,8 +215,10 @@ class TranslationTraining(Recipe):
         """One vocabulary for both sides of the training pairs."""
         if self._tokeniser is not None:
             return self._tokeniser
-        texts = (text for pair in self.data.train for text in (pair.source, pair.target))
-        return Tokeniser.train(texts, self.config.vocab_size, trim=self.config.trim_vocabulary)
+        texts = [text for pair in self.data.train for text in (pair.source, pair.target)]
+        config = self.config
+        self.remark_on_scripts(texts, config.tokeniser)
+        return Tokeniser.train(texts, config.vocab_size, config.tokeniser, trim=config.trim_vocabulary)
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
