@@ -81,7 +81,7 @@ DUPLICATION = Experiment(
     recipe=(
         f"Texts `0 w 0 w`, w of {WORD} random symbols out of {SYMBOLS}; the second w is to be guessed, and each of its "
         f"symbols stands {WORD} positions before the guess. {LAYERS} layers, dim 64, 4 heads, learned positions; "
-        f"{HOW.updates} updates of {ROWS} texts, or as many as a contender's name says. `pattern.reach({LAYERS})` "
+        f"{HOW.updates} updates of {ROWS} texts, or as many as the name of a row says. `pattern.reach({LAYERS})` "
         f"predicts who can solve it.\n\n"
         "Source: Reformer, Kitaev et al. 2020, section 5 (the task); Transformers are RNNs, Katharopoulos et al. 2020, "
         "section 4.1 (linear attention copies)."

@@ -89,7 +89,7 @@ GRID_AND_TEXT = Experiment(
     title="Strided against fixed: a grid against a text",
     recipe=(
         f"Grids of {SIDE} x {SIDE} cells in {COLOURS} colours, read row by row: a cell has the colour of the one above "
-        f"it, except that one in ten is drawn anew. Texts are {LENGTH} letters of the documentation of Python's "
+        f"it, except that one in ten has a random colour. Texts are {LENGTH} letters of the documentation of Python's "
         f"standard library, in {SYMBOLS} symbols, every tenth module held out. 2 layers, dim 64, 4 heads, learned "
         f"positions; {HOW['grid'].updates} and {HOW['text'].updates} updates of {ROWS} texts. The patterns are "
         f"{', '.join(f'`{pattern}`' for pattern in PATTERNS.values())}; they keep nearly the same number of pairs. "

@@ -97,8 +97,8 @@ RECALL = Experiment(
         f"Texts of {LENGTH} tokens out of {VOCABULARY}: 4, 8 or 16 pairs of a key and its value, then each key once "
         f"more at a random place, where its value is to be guessed. 2 layers, {HEADS} heads, a causal convolution of "
         f"width 3 before each attention encodes which tokens are adjacent, and there are no other positions; "
-        f"{HOW.updates:,} updates of {ROWS} texts at the learning rate {HOW.rate:g}. One contender is trained at "
-        f"{SLOW.rate:g} as well, to tell what a state cannot hold from what was not learned yet.\n\n"
+        f"{HOW.updates:,} updates of {ROWS} texts at the learning rate {HOW.rate:g}. One model is trained at "
+        f"{SLOW.rate:g} as well, to separate what a state cannot hold from what was not learned yet.\n\n"
         "Source: Zoology, Arora et al. 2023, section 3 (multi-query associative recall); that a state's size decides: "
         "Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff, Arora et al. 2024."
     ),

@@ -12,6 +12,7 @@ from regard.studies.bench.complexity import Table
 from regard.studies.bench.complexity import report as complexity_report
 from regard.studies.comparison import report as comparison_report
 from regard.studies.comparison.measures import Measures
+from regard.studies.lenses import LensReport
 
 FROM_DOCS = PurePosixPath("../benchmarks/results")
 BENCHES = ("attention_cpu", "mechanisms_cpu")
@@ -22,6 +23,7 @@ def report_pages() -> dict[str, str]:
     """The text of every report whose numbers are stored, by its path from docs/."""
     pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
     pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(Table.load(RESULTS / "complexity_cpu"))
+    pages["lenses_cpu/lenses.md"] = "\n".join(LensReport.load(RESULTS / "lenses_cpu").markdown()) + "\n"
     pages |= {f"compare_cpu/{name}/compare.md": comparison(name) for name in COMPARISONS}
     return {(FROM_DOCS / name).as_posix(): text for name, text in pages.items()}
 

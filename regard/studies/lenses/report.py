@@ -25,10 +25,10 @@ LENS_ROWS = {
     "it": "raw attention of *it*, best encoder head",
     "cross": "raw cross-attention, mean of all heads",
     "cross_head": "raw cross-attention, best head",
-    "rollout": "rollout (weak)",
+    "rollout": "attention rollout",
     "erase": "erasure (default)",
     "gradients": "integrated gradients",
-    "swap": "the nouns swapped (knows the nouns: the truth)",
+    "swap": "swap of the nouns (a reference that knows them)",
 }
 COLUMNS = {
     "top": "top word is the referent",
@@ -98,16 +98,13 @@ class LensReport:
 
     def markdown(self) -> Iterator[str]:
         """The report in Markdown."""
-        yield "# Lenses on a translator whose pronouns are understood"
+        yield "# Lenses on a translator with known causes"
         yield ""
-        yield (
-            f"Measured by `regard lenses {self.name} --sentences {self.sentences} --seed {self.seed}`; weights "
-            f"{self.weights}; {self.machine}."
-        )
+        yield from (f"- {sentence}" for sentence in self.summary())
         yield ""
-        yield from self.summary()
+        yield "## Swaps"
         yield ""
-        yield "## Routes"
+        yield "Mean probability of the written pronoun among *es*, *er* and *sie*."
         yield ""
         yield from routes_table(self.routes)
         yield ""
@@ -116,6 +113,12 @@ class LensReport:
         yield from lens_table(self.rows)
         yield ""
         yield self.legend
+        yield ""
+        yield "## How it was measured"
+        yield ""
+        yield f"- Command: `regard lenses {self.name} --sentences {self.sentences} --seed {self.seed}`"
+        yield f"- Hash of the model's weights: {self.weights}"
+        yield f"- Versions: {self.machine}"
 
     def summary(self) -> Iterator[str]:
         """What was measured, in sentences."""
@@ -126,8 +129,8 @@ class LensReport:
         )
         if self.agreement is not None:
             yield (
-                f"lens_agreement, over all {self.right}: the default lens puts the referent above the "
-                f"other noun in {self.agreement:.3f}."
+                f"Over all {self.right}, the share in which the default lens puts the referent above the other noun "
+                f"is {self.agreement:.3f}."
             )
         if self.heads:
             named = {"it": "encoder (attention of *it*)", "cross": "cross-attention"}
@@ -143,8 +146,8 @@ class LensReport:
             f"Shares of {count_of(self.count, 'sentences')}, with a standard error of at most "
             f"{0.5 / math.sqrt(self.count):.3f}. "
             "*It* itself does not count as the top word. Deletion: the mean fall of the pronoun's probability without "
-            "the 1, 2, 3 and 4 words of the largest scores. Passes: rows through the model + back. ms: CPU time for "
-            "each sentence in batches, on this machine."
+            "the 1, 2, 3 and 4 words of largest relevance. Passes: forward + backward. ms: CPU time per sentence in "
+            "batches, on this machine."
         )
 
 
