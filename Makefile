@@ -65,6 +65,7 @@ bench: $(READY) $(NATIVE)               ## measurements that take minutes; resul
 	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
+	$(BIN)/python benchmarks/native_kernel.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt
