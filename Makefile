@@ -69,6 +69,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
+	$(BIN)/python benchmarks/native_kernel.py
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt

@@ -1,0 +1,311 @@
+"""Compares the native backend with PyTorch's own attention and other libraries.
+
+python benchmarks/native_kernel.py [--quick]
+
+Times are CPU seconds on one thread, measured in turns in one process; a row shows medians over the rounds. The kernel
+is compared with the reference backend in float64 before anything is timed. Rows against "plain native" compare options
+with the same call without them. `--quick` leaves out FlexAttention, which compiles for minutes. Writes a report into
+results/.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.native.library import load
+from regard.core.tensors import Stored
+
+RESULTS = Path(__file__).parent / "results"
+Run = Callable[[], object]
+WINDOW = "sliding_window({})"
+BIG_BIRD = "sliding_window(192) | global_tokens(0..63) | random_blocks(3, 64, 0)"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: how many times as long the other takes, or with `option` how many times as long ours takes."""
+
+    work: str
+    against: str
+    goal: float
+    ours: Run
+    other: Run
+    option: bool = False
+
+
+def attend(q, k, v, **options) -> torch.Tensor:
+    return rg.attention(q, k, v, backend="native", **options)
+
+
+def tensors(heads: int, length: int, dim: int = 64, batch: int = 1, grad: bool = False) -> list[torch.Tensor]:
+    return [torch.randn(batch, heads, length, dim).requires_grad_(grad) for _ in range(3)]
+
+
+def with_backward(call: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> Run:
+    grad = torch.randn(leaves[0].shape)
+    return lambda: torch.autograd.grad(call(*leaves), leaves, grad)
+
+
+def plain(grad: bool, *sizes: tuple[int, int, float, float]) -> list[Row]:
+    """Rows (length, heads, goal of full, goal of causal) against SDPA."""
+    rows = []
+    for length, heads, full, causal in sizes:
+        for name, goal in (("full", full), ("causal", causal)):
+            if not goal:
+                continue
+            qkv = tensors(heads, length, grad=grad)
+            ours = partial(attend, pattern=name)
+            other = partial(F.scaled_dot_product_attention, is_causal=name == "causal")
+            calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)]
+            rows.append(Row(f"{name} {length}{' with backward' if grad else ''}", "SDPA", goal, *calls))
+    return rows
+
+
+def small() -> list[Row]:
+    rows = []
+    for length in (64, 128, 256):
+        for grad in (False, True):
+            qkv = tensors(8, length, 32, batch=32, grad=grad)
+            ours = partial(attend, pattern="causal")
+            other = partial(F.scaled_dot_product_attention, is_causal=True)
+            calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)]
+            name = f"batch 32, 8 heads of 32, causal {length}{' with backward' if grad else ''}"
+            rows.append(Row(name, "SDPA", 1.5, *calls))
+    return rows
+
+
+def padded() -> Row:
+    qkv, lengths = tensors(8, 512, batch=8), torch.randint(64, 513, (8,))
+    pattern = p.Causal() & p.KeySpan(torch.zeros(8, dtype=torch.int64), lengths)
+    keys = torch.arange(512)
+    mask = (keys[None, :] <= keys[:, None]) & (keys < lengths[:, None, None, None])
+    return Row(
+        "padded batch of 8 (random lengths), causal 512, a new pattern in every call", "SDPA with a boolean mask", 2.5,
+        lambda: attend(*qkv, pattern=p.Causal() & p.KeySpan(pattern.parts[1].start, pattern.parts[1].stop)),
+        partial(F.scaled_dot_product_attention, *qkv, attn_mask=mask),
+    )  # fmt: skip
+
+
+def windows() -> list[Row]:
+    from local_attention import LocalAttention
+
+    rows = []
+    for length, window, goal in ((4096, 256, 2.5), (4096, 512, 2.5), (16384, 256, 4.5), (16384, 512, 4.5)):
+        qkv = tensors(2, length, grad=True)
+        module = LocalAttention(
+            window_size=window // 2, look_backward=1, look_forward=1, exact_windowsize=True, autopad=True,
+            use_rotary_pos_emb=False,
+        )  # fmt: skip
+        ours = with_backward(partial(attend, pattern=WINDOW.format(window)), qkv)
+        other = with_backward(module, qkv)
+        rows.append(Row(f"window {window} at {length} with backward", "local-attention", goal, ours, other))
+    return rows
+
+
+def flexible() -> list[Row]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    cases = [(WINDOW.format(256), 4096, 2, 2.5), (WINDOW.format(512), 4096, 2, 2.5), (BIG_BIRD, 4096, 2, 4.0)]
+    rows = []
+    for text, length, heads, goal in cases:
+        qkv, pattern = tensors(heads, length), p.parse(text)
+        if text == BIG_BIRD:
+            dense = pattern.dense(length, length)
+            rule = lambda b, h, i, j, dense=dense: dense[i, j]  # noqa: E731
+        else:
+            half = int(text.split("(")[1].rstrip(")")) // 2
+            rule = lambda b, h, i, j, half=half: (i - j).abs() <= half  # noqa: E731
+        torch.compiler.reset()
+        block_mask = create_block_mask(rule, None, None, length, length, device="cpu")
+        compiled = torch.compile(flex_attention, dynamic=False)
+        compiled(*qkv, block_mask=block_mask)
+        name = "BigBird" if text == BIG_BIRD else f"window {text.split('(')[1].rstrip(')')}"
+        ours, other = partial(attend, *qkv, pattern=text), partial(compiled, *qkv, block_mask=block_mask)
+        rows.append(Row(f"{name} at {length}", "FlexAttention compiled", goal, ours, other))
+    return rows
+
+
+def decoding() -> list[Row]:
+    """16k keys of 2 heads for 8 query heads; the caches take turns, so that none stays in the processor's cache."""
+    length, rows = 16384, []
+    q = torch.randn(1, 8, 1, 64)
+
+    def in_turns(caches: list, call: Callable[..., object]) -> Run:
+        at = [0]
+
+        def run() -> object:
+            at[0] = (at[0] + 1) % len(caches)
+            return call(*caches[at[0]])
+
+        return run
+
+    wide = [tuple(torch.randn(1, 2, length, 64) for _ in range(2)) for _ in range(12)]
+    half = [tuple(x.bfloat16() for x in one) for one in wide]
+    scale = torch.rand(1, 2, length, 1) / 100
+    whole = [tuple(Stored((x * 30).clamp(-127, 127).to(torch.int8), scale) for x in one) for one in wide]
+    sdpa = partial(F.scaled_dot_product_attention, enable_gqa=True)
+    ours = in_turns(wide, lambda k, v: attend(q, k, v))
+    name = "one query of 8 heads over 16k keys of 2 heads"
+    rows.append(Row(name, "SDPA enable_gqa", 3.0, ours, in_turns(wide, lambda k, v: sdpa(q, k, v))))
+    q16 = q.bfloat16()
+    calls = in_turns(half, lambda k, v: attend(q16, k, v)), in_turns(half, lambda k, v: sdpa(q16, k, v))
+    rows.append(Row(f"{name}, in bfloat16", "SDPA enable_gqa", 1.2, *calls))
+    calls = in_turns(whole, lambda k, v: attend(q, k, v)), ours
+    rows.append(Row(f"{name}, from an int8 cache", "native from float32", 1.3, *calls))
+    return rows
+
+
+def options() -> list[Row]:
+    q, k, v = tensors(4, 2048)
+    plain = partial(attend, q, k, v, pattern="causal")
+    rows = [
+        Row("softcap, causal 2048", "plain native", 1.25, partial(plain, softcap=30.0), plain, option=True),
+        Row("ALiBi, causal 2048", "plain native", 1.1, partial(plain, bias=rg.bias.ALiBi()), plain, option=True),
+        Row(
+            "dropout, causal 2048", "plain native", 1.4, partial(plain, dropout=0.1, dropout_seed=1), plain, option=True
+        ),
+    ]
+    leaves = tensors(4, 1024, grad=True)
+    bias = torch.randn(4, 1024, 1024, requires_grad=True)
+    grad = torch.randn(1, 4, 1024, 64)
+    learned = lambda: torch.autograd.grad(attend(*leaves, bias=bias), [*leaves, bias], grad)  # noqa: E731
+    rows.append(
+        Row("learned bias, full 1024 with backward", "plain native", 2.0, learned, with_backward(attend, leaves), True)
+    )
+    detail = lambda want: rg.attention_detail(q, k, v, pattern="causal", backend="native", want=want)  # noqa: E731
+    for name, want, goal in (
+        ("entropy", "entropy", 1.15),
+        ("received", "received", 1.6),
+        ("top 8", rg.top_keys(8), 1.5),
+    ):
+        rows.append(Row(f"{name}, causal 2048", "plain native", goal, partial(detail, want), plain, option=True))
+    return rows
+
+
+def overhead() -> Row:
+    qkv = tensors(4, 16)
+    return Row("16 queries, 4 heads: one call (microseconds more)", "SDPA", 8.0, partial(attend, *qkv),
+               partial(F.scaled_dot_product_attention, *qkv))  # fmt: skip
+
+
+def check() -> None:
+    """The kernel against the reference in float64, at the shapes that are timed."""
+    for length, text in ((512, "full"), (2048, "causal"), (4096, WINDOW.format(256))):
+        q, k, v = tensors(1, length)
+        rows = slice(length - 64, length)
+        found = attend(q, k, v, pattern=text)[:, :, rows]
+        options = {"pattern": text, "backend": "reference", "q_start": length - 64}
+        expected = rg.attention(q[:, :, rows].double(), k.double(), v.double(), **options)
+        assert (found.double() - expected).abs().max() < 1e-5, text
+
+
+def measured(row: Row, rounds: int = 9) -> tuple[float, float]:
+    """Median CPU seconds of both, in turns."""
+    repeats, times = {}, {True: [], False: []}
+    for ours, run in ((True, row.ours), (False, row.other)):
+        run()
+        began = time.process_time()
+        run()
+        repeats[ours] = max(1, min(2000, int(0.02 / max(1e-7, time.process_time() - began))))
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        for number in range(rounds):
+            for ours in (number % 2 == 0, number % 2 == 1):
+                run = row.ours if ours else row.other
+                began = time.process_time()
+                for _ in range(repeats[ours]):
+                    run()
+                times[ours].append((time.process_time() - began) / repeats[ours])
+    return statistics.median(times[True]), statistics.median(times[False])
+
+
+def threads_speedup() -> str:
+    """Wall time of one thread over that of two."""
+    qkv, found = tensors(4, 2048), []
+    for count in (1, 2) * 5:
+        torch.set_num_threads(count)
+        attend(*qkv, pattern="causal")
+        began = time.perf_counter()
+        for _ in range(5):
+            attend(*qkv, pattern="causal")
+        found.append((count, time.perf_counter() - began))
+    torch.set_num_threads(1)
+    one, two = (min(spent for count, spent in found if count == number) for number in (1, 2))
+    return f"{one / two:.2f}"
+
+
+def line(row: Row) -> str:
+    ours, other = measured(row)
+    if "microseconds" in row.work:
+        ratio, met = 1e6 * (ours - other), 1e6 * (ours - other) <= row.goal
+    elif row.option:
+        ratio, met = ours / other, ours / other <= row.goal
+    else:
+        ratio, met = other / ours, other / ours >= row.goal
+    goal = f"{'at most ' if row.option or 'microseconds' in row.work else ''}{row.goal:g}"
+    times = f"{ours * 1e3:.3f} | {other * 1e3:.3f}"
+    return f"| {row.work} | {row.against} | {times} | {ratio:.2f} | {goal} | {'yes' if met else 'no'} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="without contenders that compile")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    library = load()
+    assert not isinstance(library, str), library
+    check()
+    groups = [
+        lambda: plain(False, (512, 2, 1.1, 1.7), (2048, 2, 1.1, 1.2), (8192, 1, 1.1, 1.2)),
+        lambda: plain(True, (512, 2, 1.08, 1.7), (2048, 2, 1.08, 1.3)),
+        small, lambda: [padded()], windows, decoding, lambda: [overhead()], options, *([] if quick else [flexible]),
+    ]  # fmt: skip
+    began = os.getloadavg()[0]
+    lines = []
+    for group in groups:
+        for row in group():
+            lines.append(line(row))
+            print(lines[-1], flush=True)
+    text = "\n".join(
+        [
+            "# The native backend beside PyTorch and other libraries",
+            "",
+            f"`python benchmarks/native_kernel.py{' --quick' if quick else ''}`, {date.today():%Y-%m-%d}: "
+            f"{platform.processor() or platform.machine()} {_processor()}, kernel for {library.instructions}, PyTorch "
+            f"{torch.__version__}, float32 and head_dim 64 where a row says nothing else. CPU time on one thread in "
+            f"turns; load of the machine {began:.1f} at the beginning and {os.getloadavg()[0]:.1f} at the end. Against "
+            "other libraries the ratio is their time over ours; against plain native it is the time of the option over "
+            "that of the plain call.",
+            "",
+            "| work | against | ours, ms | other, ms | ratio | goal | met |",
+            "|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+            f"Two threads against one, causal 2048, 4 heads, wall time: {threads_speedup()} times as fast (goal 1.85).",
+            "",
+        ]
+    )
+    (RESULTS / "native_cpu.md").write_text(text)
+
+
+def _processor() -> str:
+    for entry in Path("/proc/cpuinfo").read_text().splitlines():
+        if entry.startswith("model name"):
+            return entry.split(":")[1].strip()
+    return ""
+
+
+if __name__ == "__main__":
+    main()
