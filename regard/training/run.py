@@ -19,11 +19,16 @@ from regard.training.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
-from regard.training.config import TrainingConfig
+from regard.training.config import (
+    PLAN_EVERY,
+    TrainingConfig,
+    step_when_cooled,
+    step_when_time_ends,
+    validation_is_due,
+)
 from regard.training.engine import Engine, StepSums
 from regard.training.explanation import describe_session, explain_files
 from regard.training.fingerprint import MAY_CHANGE, completed, differences
-from regard.training.pace import PLAN_EVERY, step_when_cooled, step_when_time_ends, validation_is_due
 from regard.training.record import Clock, Record, Saved, Started, StepDone, StepSkipped, Validated
 from regard.training.session import Interruption
 from regard.training.task import Task

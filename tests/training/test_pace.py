@@ -13,7 +13,7 @@ from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.training import StepDone, TrainingConfig, Validated, learning_rate_at, read_log
 from regard.training.checkpoint import LATER, read_training
-from regard.training.pace import step_when_time_ends
+from regard.training.config import step_when_time_ends
 
 TIMED = dataclasses.replace(
     CONFIG, steps=None, minutes=10.0, schedule="constant", cooldown=0.5, validate_every=None, save_every=None,

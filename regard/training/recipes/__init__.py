@@ -1,7 +1,7 @@
 """Whole trainings from files to a run: what `regard train` does, from Python.
 
 A recipe has its settings as a nested frozen `Config`, reads the data, learns a tokeniser, makes the model and trains
-it into a folder: `TranslationTraining(TranslationTraining.Config(data=("pairs.tsv",))).train("run")`.
+it into a folder: `TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train("run")`.
 """
 
 from regard.training.recipes.classification import ClassificationTask, Classifier, ClassifierTraining

@@ -1,6 +1,6 @@
 """`regard train classifier` and `regard classify` from Python: texts with labels, an encoder that sorts them.
 
-ClassifierTraining(ClassifierTraining.Config(data=("labels.tsv",))).train("run")
+ClassifierTraining.of("run", {"data": ("labels.tsv",)}).train("run")
 Classifier.load("run").probabilities(["a text"])
 """
 

@@ -1,6 +1,6 @@
 """`regard train language-model` from Python: settings, running text, a tokeniser, a LanguageModel, and its task.
 
-LanguageModelTraining(LanguageModelTraining.Config(data=("text.txt",), steps=500)).train("run")
+LanguageModelTraining.of("run", {"data": ("text.txt",)}).train("run")
 """
 
 from __future__ import annotations

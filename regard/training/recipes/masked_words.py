@@ -1,6 +1,6 @@
 """`regard train masked-words` from Python: settings, texts, a tokeniser, a TextEncoder, and its task.
 
-MaskedWordsTraining(MaskedWordsTraining.Config(data=("text.txt",), steps=500)).train("run")
+MaskedWordsTraining.of("run", {"data": ("text.txt",)}).train("run")
 """
 
 from __future__ import annotations

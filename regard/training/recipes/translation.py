@@ -1,6 +1,6 @@
 """`regard train translation` from Python: settings, data, one tokeniser, a translator, and its task.
 
-TranslationTraining(TranslationTraining.Config(data=("pairs.tsv",), steps=500)).train("run")
+TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train("run")
 """
 
 from __future__ import annotations
