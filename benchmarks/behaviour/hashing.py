@@ -101,8 +101,8 @@ HASHING = Experiment(
     recipe=(
         f"Texts `0 w 0 w`, w of {WORD} random symbols out of {SYMBOLS}; the second w is to be guessed. 1 layer, dim "
         f"64, 4 heads, learned positions, queries that are the keys; {HOW.updates} updates of {ROWS} texts with exact "
-        f"attention. The same weights are then evaluated with LSH: chunks of twice a bucket's mean size, as in the paper, "
-        f"and 1, 2, 4 and 8 rounds, the mean over {len(HASH_SEEDS)} seeds of the hashes.\n\n"
+        f"attention. The same weights are then evaluated with LSH: chunks of twice a bucket's mean size, as in the "
+        f"paper, and 1, 2, 4 and 8 rounds, the mean over {len(HASH_SEEDS)} seeds of the hashes.\n\n"
         "Source: Reformer, Kitaev et al. 2020, section 5, table 2 (trained with full attention, evaluated with hashes)."
     ),
     contenders=tuple(SIZES),

@@ -68,7 +68,7 @@ def _sentence(one: dict[str, Any]) -> str:
     """The source words, shaded by their share of the largest score."""
     largest = max(score for _, score in one["words"])
     shaded = [
-        f'<span style="--share: {max(score, 0) / largest:.2f}" title="{score:+.2f}">{html.escape(word)}</span>'
+        f'<span style="--share: {max(0, score) / largest:.2f}" title="{score:+.2f}">{html.escape(word)}</span>'
         for word, score in one["words"]
     ]
     return f'<p class="source">{" ".join(shaded)}</p>'
