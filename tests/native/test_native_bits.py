@@ -14,7 +14,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import lowering
+from regard.backends.native import kernel, lowering
 from regard.backends.native.library import load
 from regard.functional import kept
 
@@ -173,13 +173,12 @@ def test_a_split_by_the_number_of_threads_is_noticed():
 
 def test_sums_that_begin_at_the_first_key_of_a_call_are_noticed(monkeypatch):
     """A negative control: panels at keys that depend on the call break continuation and padding."""
-    lower = lowering._Lowering._schedule
 
-    def begin_at_the_keys(self, pattern, start):
-        flat, _ = lower(self, pattern, start)
-        return flat, self.keys.start
+    def begin_at_the_keys(problem, keys, starts):
+        found = lowering.lower(problem, keys, starts)
+        return lowering.Lowered([(flat, keys.start) for flat, _ in found.schedules], found.schedule_of)
 
-    monkeypatch.setattr(lowering._Lowering, "_schedule", begin_at_the_keys)
+    monkeypatch.setattr(kernel, "lower", begin_at_the_keys)
     kept._plans.clear()
     kept._calls.clear()
     try:

@@ -6,11 +6,12 @@ import torch
 
 from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, bounds_of_band
+from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
+from regard.patterns import Pattern
 from regard.patterns.band import Band
 from regard.patterns.row_blocks import RowBlock
 from regard.patterns.survey import Budget, SpentError
@@ -74,48 +75,54 @@ def _gradient_of_pairs(problem: Problem) -> int:
 
 def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     """Pairs in the tiles that the kernel computes, over all batch rows and heads, and whether that is an estimate."""
-    pattern, keys = problem.pattern, reachable_keys(problem)
+    pattern = problem.pattern
+    if (bands := bands_of(pattern, problem.k_len)) is not None:
+        pairs, rows, estimated = _pairs_of_bands(bands, problem, library)
+        return pairs * problem.batch * problem.heads // rows, estimated
+    if problem.q_start is PER_ROW:
+        return problem.pairs, True
+    total, estimated = 0, False
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1
-    total, estimated = 0, False
     for row in range(rows):
+        own = pattern.for_row(row) if rows > 1 else pattern
         for head in range(heads):
-            own = pattern.for_row(row) if rows > 1 else pattern
-            own = own.for_head(head) if heads > 1 else own
-            if (band := own.band()) is not None:
-                start = problem.k_len - problem.q_len if problem.q_start is PER_ROW else problem.q_start
-                count, guess = _pairs_of_band(band, start, problem, keys, library)
-                total, estimated = total + count, estimated or guess
-                continue
-            if problem.q_start is PER_ROW:
-                total, estimated = total + problem.q_len * len(keys), True
-                continue
-            schedule = Schedule(own, problem.q_len, problem.k_len, (problem.q_start, problem.q_start), keys, ROWS)
-            count, guess = _pairs_of_schedule(schedule, problem)
+            one = own.for_head(head) if heads > 1 else own
+            if (bands := bands_of(one, problem.k_len)) is not None:
+                count, _, guess = _pairs_of_bands(bands, problem, library)
+            else:
+                count, guess = _pairs_of_schedule(one, problem)
             total, estimated = total + count, estimated or guess
     return total * problem.batch * problem.heads // (rows * heads), estimated
 
 
-def _pairs_of_band(band: Band, start: int, problem: Problem, keys: range, library: Library) -> tuple[int, bool]:
-    """A tile is computed from the panel of its first key to the panel of its last; also whether this is an estimate."""
+def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[int, int, bool]:
+    """Pairs of the tiles of one head, over so many batch rows, and whether that is an estimate.
+
+    A tile is computed from the panel of its first key to the panel of its last.
+    """
     rows, width = library.tile
-    q_len = problem.q_len
-    if band.start is not None or band.stop is not None:
-        keys = range(max(keys.start, band.start or 0), max(keys.start, min(keys.stop, band.stop or keys.stop)))
+    q_len, keys = problem.q_len, reachable_keys(problem)
+    start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
     if problem.outlined and q_len > COUNTED:
-        open_ends = (band.left is None) + (band.right is None)
-        edges = q_len * (2 - open_ends) * (rows + width) // 2
-        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), True
-    lo, hi = bounds_of_band(band, start, q_len, keys)
+        band = Band(bands.left, bands.right, int(bands.start[0]), int(bands.stop[0]))
+        edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
+        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), 1, True
+    lo, hi = bands.bounds([start], q_len, keys)
     first = torch.arange(0, q_len, rows, device="cpu")
     last = (first + rows - 1).clamp(max=q_len - 1)
-    low, high = lo[first].long(), hi[last].long()
+    low, high = lo[:, first], hi[:, last]
     begin = (low // width * width).clamp(min=keys.start)
     end = ((high + width - 1) // width * width).clamp(max=keys.stop)
-    return int((torch.where(high > low, end - begin, 0) * (last - first + 1)).sum()), False
+    pairs = torch.where(high > low, end - begin, 0) * (last - first + 1)
+    return int(pairs.sum()), len(lo), False
 
 
-def _pairs_of_schedule(schedule: Schedule, problem: Problem) -> tuple[int, bool]:
+def _pairs_of_schedule(pattern: Pattern, problem: Problem) -> tuple[int, bool]:
+    assert problem.q_start is not PER_ROW
+    starts = problem.q_start, problem.q_start
+    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
+
     def measure(block: RowBlock) -> tuple[float, ...]:
         return (float(block.pairs),)
 

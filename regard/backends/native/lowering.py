@@ -8,7 +8,7 @@ could look at, wherever this call begins, so that a continued text and a padded 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from regard.backends.native.library import MOST_ROWS, CSchedule
 from regard.backends.schedule import Flat, Schedule
 from regard.core.problem import Problem
-from regard.patterns import Pattern
+from regard.patterns import KeySpan, Pattern
+from regard.patterns.algebra import Both
 from regard.patterns.band import Band
 from regard.patterns.row_blocks import Kind
 
@@ -59,27 +60,61 @@ def _struct(flat: Flat, origin: int) -> CSchedule:
     )  # fmt: skip
 
 
-@dataclass
-class _Lowering:
-    problem: Problem
-    keys: range
-    schedules: list[tuple[Flat, int]] = field(default_factory=list)
-    known: dict[tuple[Pattern, int], int] = field(default_factory=dict)
+@dataclass(frozen=True)
+class Bands:
+    """A band whose first and last keys may differ by batch row.
 
-    def number(self, pattern: Pattern, start: int) -> int:
-        """The number of the schedule of a pattern whose first query stands at `start`."""
-        name = pattern, start
-        if name not in self.known:
-            self.known[name] = len(self.schedules)
-            self.schedules.append(self._schedule(pattern, start))
-        return self.known[name]
+    left, right: as in Band. start, stop: int64 (1,) or (batch,), the keys start <= key < stop that a row may look at.
+    """
 
-    def _schedule(self, pattern: Pattern, start: int) -> tuple[Flat, int]:
-        q_len, k_len = self.problem.q_len, self.problem.k_len
-        origin = min(pattern.keys(0, k_len - 1, k_len).start, self.keys.start + k_len)
-        if (band := pattern.band()) is not None:
-            return flat_of_band(band, start, q_len, k_len, self.keys), origin
-        return Schedule(pattern, q_len, k_len, (start, start), self.keys, ROWS).flat(), origin
+    left: int | None
+    right: int | None
+    start: torch.Tensor
+    stop: torch.Tensor
+
+    def bounds(self, starts: list[int], q_len: int, keys: range) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first key and the end of the keys of each row, both int64 (1 or batch, q_len), within `keys`.
+
+        Both grow with the row, and are equal for an empty row.
+        """
+        low = self.start.clamp(keys.start, keys.stop)[:, None]
+        high = torch.maximum(self.stop.clamp(keys.start, keys.stop)[:, None], low)
+        position = torch.tensor(starts, device="cpu")[:, None] + torch.arange(q_len, device="cpu")
+        lo = low if self.left is None else (position - self.left).clamp(low, high)
+        hi = high if self.right is None else (position + (self.right + 1)).clamp(low, high)
+        lo, hi = torch.broadcast_tensors(lo, torch.maximum(lo, hi))
+        return lo.expand(-1, q_len), hi.expand(-1, q_len)
+
+    def flats(self, starts: list[int], q_len: int, keys: range) -> list[tuple[Flat, int]]:
+        """The schedule of each batch row, in blocks of the most rows, each with one run and the bounds of its rows."""
+        lo, hi = (x.int().contiguous() for x in self.bounds(starts, q_len, keys))
+        first = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
+        end = (first + MOST_ROWS).clamp(max=q_len)
+        low, high = lo[:, first], hi[:, end - 1]  # (batch rows, blocks)
+        number = torch.arange(len(first), dtype=torch.int32, device="cpu").expand(low.shape)
+        whole = (low == lo[:, end - 1]) & (hi[:, first] == high)
+        kind = torch.where(whole, int(Kind.WHOLE), int(Kind.BOUNDED)).int()
+        blocks = torch.stack([first.expand(low.shape), end.expand(low.shape), number, number + (low < high).int()], -1)
+        runs = torch.stack([low, high, kind, first.expand(low.shape)], -1)
+        none = torch.zeros(0, dtype=torch.int32, device="cpu")
+        origins = self.start.clamp(0, keys.stop).expand(len(lo)).tolist()
+        parts = zip(blocks, runs, lo, hi, origins, strict=True)
+        return [(Flat(block, run, one, other, none), origin) for block, run, one, other, origin in parts]
+
+
+def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
+    """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
+    common, start, stop = Band(), torch.zeros(1, dtype=torch.int64), torch.full((1,), k_len)
+    for part in pattern.parts if isinstance(pattern, Both) else (pattern,):
+        if isinstance(part, KeySpan) and part.varies_by_row:
+            start = torch.maximum(start, torch.as_tensor(part.start, device="cpu"))
+            stop = stop if part.stop is None else torch.minimum(stop, torch.as_tensor(part.stop, device="cpu"))
+        elif (band := part.band()) is not None:
+            common = common & band
+        else:
+            return None
+    start = start.clamp(min=common.start or 0)
+    return Bands(common.left, common.right, start, stop if common.stop is None else stop.clamp(max=common.stop))
 
 
 def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
@@ -90,52 +125,31 @@ def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
         keys: those that the tensors of the call hold.
         starts: the position of the first query in each batch row, or in all of them.
     """
-    lowering, pattern = _Lowering(problem, keys), problem.pattern
-    rows = range(problem.batch) if pattern.varies_by_row or len(starts) > 1 else range(1)
-    heads = range(problem.heads) if pattern.varies_by_head else range(1)
-    numbers = []
-    for row in rows:
+    pattern, batch, heads = problem.pattern, problem.batch, problem.heads
+    if (bands := bands_of(pattern, problem.k_len)) is not None:
+        schedules = bands.flats(starts, problem.q_len, keys)
+        rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
+        return Lowered(schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous())
+    schedules, known, numbers = [], {}, []
+    for row in range(batch if pattern.varies_by_row or len(starts) > 1 else 1):
         own = pattern.for_row(row).canonical() if pattern.varies_by_row else pattern
         start = starts[row] if len(starts) > 1 else starts[0]
-        numbers.append(
-            [
-                lowering.number(own.for_head(head).canonical() if pattern.varies_by_head else own, start)
-                for head in heads
-            ]
-        )
-    if len(lowering.schedules) == 1:
-        return Lowered(lowering.schedules, None)
-    table = torch.tensor(numbers, dtype=torch.int32, device="cpu").expand(problem.batch, problem.heads).contiguous()
-    return Lowered(lowering.schedules, table)
+        for head in range(heads if pattern.varies_by_head else 1):
+            name = own.for_head(head).canonical() if pattern.varies_by_head else own, start
+            if name not in known:
+                known[name] = len(schedules)
+                schedules.append(_schedule(problem, *name, keys))
+            numbers.append(known[name])
+    if len(schedules) == 1:
+        return Lowered(schedules, None)
+    table = torch.tensor(numbers, dtype=torch.int32, device="cpu").view(-1, heads if pattern.varies_by_head else 1)
+    return Lowered(schedules, table.expand(batch, heads).contiguous())
 
 
-def flat_of_band(band: Band, start: int, q_len: int, k_len: int, keys: range) -> Flat:
-    """The schedule of a band in row blocks of the most rows, each with one run and the bounds of its rows."""
-    low, high = max(keys.start, band.start or 0), min(keys.stop, k_len if band.stop is None else band.stop)
-    blocks, runs = [], []
-    for first in range(0, q_len, MOST_ROWS):
-        end = min(first + MOST_ROWS, q_len)
-        some = band.keys(start + first, start + end - 1, k_len)
-        some = range(max(some.start, low), min(some.stop, high))
-        if some:
-            whole = band.sees_all(start + first, start + end - 1, some)
-            runs.append((some.start, some.stop, Kind.WHOLE if whole else Kind.BOUNDED, first))
-        blocks.append((first, end, len(runs) - bool(some), len(runs)))
-    lo, hi = bounds_of_band(band, start, q_len, range(low, max(low, high)))
-    none = torch.zeros(0, dtype=torch.int32, device="cpu")
-    return Flat(_table(blocks), _table(runs), lo, hi, none)
-
-
-def bounds_of_band(band: Band, start: int, q_len: int, keys: range) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first key and the end of the keys of each row, both int32 (q_len,), within `keys`; equal in an empty row."""
-    position = torch.arange(start, start + q_len, device="cpu")
-    lo, hi = (torch.full((q_len,), end, device="cpu") for end in (keys.start, keys.stop))
-    if band.left is not None:
-        lo = (position - band.left).clamp(keys.start, keys.stop)
-    if band.right is not None:
-        hi = (position + band.right + 1).clamp(keys.start, keys.stop)
-    return lo.int(), torch.maximum(lo, hi).int()
-
-
-def _table(rows: list[tuple[int, int, int, int]]) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.int32, device="cpu").view(-1, 4)
+def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tuple[Flat, int]:
+    """The schedule of one batch row and head, and the origin of its panels."""
+    q_len, k_len = problem.q_len, problem.k_len
+    if (bands := bands_of(pattern, k_len)) is not None:
+        return bands.flats([start], q_len, keys)[0]
+    origin = min(pattern.keys(0, k_len - 1, k_len).start, keys.stop)
+    return Schedule(pattern, q_len, k_len, (start, start), keys, ROWS).flat(), origin
