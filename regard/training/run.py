@@ -312,7 +312,7 @@ class Run:
         if changed := differences(completed(before["fingerprint"], now, self.model), now):
             raise CheckpointError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
-                f"the cosine or a cooldown, not steps); take these back, or choose another folder"
+                f"the cosine, not steps); take these back, or choose another folder"
             )
         return differences(before["environment"], self.identity.environment)
 
