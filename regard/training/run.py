@@ -154,7 +154,11 @@ class Run:
         if out_of_patience and config.steps is not None:
             return "patience"
         if out_of_patience and state.cooling_from is None:
-            state.cooling_from, state.last_step = state.step, step_when_cooled(state.step, config.cooldown)
+            cooled = step_when_cooled(state.step, config.cooldown)
+            state.cooling_from, state.last_step = (
+                state.step,
+                min(cooled, state.last_step or cooled),
+            )  # minutes end first
         planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
         if planned_end and state.cooling_from is not None:
             return "patience"
