@@ -17,6 +17,7 @@ from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
 from regard.reprs import brief
 from regard.text.lines import normalise
+from regard.text.scripts import split_unspaced
 from regard.text.vocabularies import word_units
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class SeenWords:
     """The words of a training text.
 
     A word is a run of letters and digits with inner apostrophes, as `Tokeniser.words` splits texts; punctuation and
-    symbols alone are no words. Capitals count, except in the first letter of a word that begins a sentence: "Animals"
-    is known there if the training had "animals".
+    symbols alone are no words. Scripts that write no spaces between words, such as Chinese, count letter by letter.
+    Capitals count, except in the first letter of a word that begins a sentence: "Animals" is known there if the
+    training had "animals".
 
     Args:
         words: the words that are stored, the most frequent ones.
@@ -183,8 +185,9 @@ def _words(text: str) -> Iterator[tuple[str, bool]]:
     begins = True
     for unit, _ in _splitter().pre_tokenize_str(text):
         if _is_word(unit):
-            yield unit.strip(), begins
-            begins = False
+            for word in split_unspaced(unit.strip()):
+                yield word, begins
+                begins = False
         elif not OPENS.isdisjoint(unit):
             begins = True
 

@@ -52,7 +52,7 @@ def test_bench_reports_and_writes(tmp_path):
 def test_an_interruption_says_how_to_go_on(held, tmp_path):
     held.append("interrupt")
     answer = regard("bench", "--out", tmp_path)
-    assert answer.returncode == 1
+    assert answer.returncode == 130
     assert "--resume goes on" in answer.stderr.decode()
     held.clear()
     answer = regard("bench", "--out", tmp_path, "--resume")

@@ -105,7 +105,7 @@ def test_a_mistake_is_one_sentence(run, regard, arguments, code, said):
 
 def test_what_is_no_run_is_one_sentence(regard, tmp_path):
     code, _, remarks = regard(tmp_path / "nothing", "the animal")
-    assert code == 1
+    assert code == 2
     assert len(remarks.splitlines()) == 1
 
 
@@ -115,4 +115,4 @@ def test_an_interruption_is_one_word_after_what_was_written(run, regard, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Generator, "generate", interrupted)
-    assert regard(run, "the animal") == (1, "the animal and\n", "regard: interrupted\n")
+    assert regard(run, "the animal") == (130, "the animal and\n", "regard: interrupted\n")

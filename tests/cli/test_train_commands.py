@@ -128,4 +128,4 @@ def test_a_run_of_another_command_or_with_other_settings_is_left_alone(files, hi
     answer = regard("train", "masked-words", "--out", hidden_words, "--data", files / "text.txt", *SMALL)
     assert "already holds a run" in last_line(answer)
     answer = regard("train", "classifier", "--data", files / "labels.tsv", "--from", files, "--out", files / "x")
-    assert answer.returncode == 1
+    assert answer.returncode == 2

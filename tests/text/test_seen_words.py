@@ -33,7 +33,7 @@ def test_a_word_is_unknown_exactly_if_the_text_did_not_have_it(text, unknown):
 
 
 def test_words_are_split_as_the_tokeniser_splits_them():
-    text = "It's 3,5 o'clock: naïve 日本語 re-read (all) of\u00a0it…"
+    text = "It's 3,5 o'clock: naïve 동물은 re-read (all) of\u00a0it…"
     tokeniser = Tokeniser.train([text], 300)
     words = {word for word, _ in tokeniser.words(tokeniser.encode(text)) if any(map(str.isalnum, word))}
     assert SeenWords.of([text]).words == words

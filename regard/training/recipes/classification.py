@@ -102,6 +102,8 @@ class ClassifierTraining(Recipe):
         self.settle(Amount.of([pair.source for pair in train], "texts"))
         config = self.config
         torch.manual_seed(config.seed)
+        if config.from_run is None:
+            self.remark_on_scripts((pair.source for pair in train), config.tokeniser)
         model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
         task = ClassificationTask(
             train, valid, classes, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed,

@@ -87,6 +87,7 @@ class LanguageModelTraining(Recipe):
         self.settle(Amount.of(train, "texts"))
         config = self.config
         torch.manual_seed(config.seed)
+        self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
         tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
         model = LanguageModel(config.model_config(tokeniser.vocab_size))
         task = LanguageTask(

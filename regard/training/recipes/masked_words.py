@@ -99,6 +99,7 @@ class MaskedWordsTraining(Recipe):
         self.settle(Amount.of(train, "texts"))
         config = self.config
         torch.manual_seed(config.seed)
+        self.remark_on_scripts(train, config.tokeniser)
         tokeniser = config.new_tokeniser(train)
         model = TextEncoder(config.model_config(tokeniser.vocab_size))
         task = MaskedWordTask(

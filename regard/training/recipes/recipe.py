@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,6 +21,7 @@ from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
 from regard.text.pronouns import make_split
+from regard.text.scripts import remark_on_scripts
 from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUN_COUNTS
 from regard.training.fingerprint import MAY_CHANGE
@@ -143,6 +144,11 @@ class Recipe(Described, ABC):
         of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
         self.config, self.tell = config, tell
         self._wish: Wish | None = None  # of a run whose settings are not all decided
+
+    def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
+        """Tell of lines without spaces between words, where the tokeniser is of a kind that joins letters to words."""
+        if (remark := remark_on_scripts(lines, kind)) is not None:
+            self.tell(remark)
 
     @classmethod
     def of(

@@ -20,6 +20,7 @@ class RunConfig(TrainingConfig):
         data: the files to learn from, or pronouns for the embedded corpus.
         valid: the files to validate on; without them a part of the data is held out.
         vocab_size: pieces of the vocabulary at most.
+        tokeniser: kind of the pieces: bpe, character or byte.
         positions: how positions enter: rotary, alibi, learned, sinusoidal or none.
         dim: size of the vectors.
         heads: query heads.
@@ -33,6 +34,7 @@ class RunConfig(TrainingConfig):
     data: tuple[str, ...] = setting(metavar="FILE")
     valid: tuple[str, ...] = setting((), metavar="FILE")
     vocab_size: int = setting(8_000, least=260, shown=CHOSEN)
+    tokeniser: str = setting("bpe")
     positions: str = setting(LanguageConfig.positions)
     dim: int = setting(256, least=2, shown=CHOSEN)
     heads: int = setting(LanguageConfig.heads, least=1, shown=CHOSEN)
@@ -67,13 +69,11 @@ class StackConfig(RunConfig):
     """Those of a model that is one stack of layers: a language model or an encoder.
 
     Args:
-        tokeniser: kind of the pieces: bpe, character or byte.
         attention: pattern of the layers; may be repeated, and the layers take them in turn.
         mechanism: how weights come about: softmax, linear, 'performer(features=256)', ...; may be repeated likewise.
         max_length: positions that are learned, where they are.
     """
 
-    tokeniser: str = setting("bpe")
     attention: tuple[str, ...] = setting((), metavar="PATTERN")
     mechanism: tuple[str, ...] = setting((), metavar="NAME")
     max_length: int = setting(LanguageConfig.max_length, least=2)

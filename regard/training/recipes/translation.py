@@ -213,8 +213,9 @@ class TranslationTraining(Recipe):
         """One vocabulary for both sides of the training pairs."""
         if self._tokeniser is not None:
             return self._tokeniser
-        texts = (text for pair in self.data.train for text in (pair.source, pair.target))
-        return Tokeniser.train(texts, self.config.vocab_size)
+        texts = [text for pair in self.data.train for text in (pair.source, pair.target)]
+        self.remark_on_scripts(texts, self.config.tokeniser)
+        return Tokeniser.train(texts, self.config.vocab_size, self.config.tokeniser)
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
