@@ -155,8 +155,8 @@ class TrainingConfig:
 
     @property
     def ends_at_steps(self) -> bool:
-        """Whether the learning rate depends on the number of steps, which then may not change."""
-        return self.schedule == "cosine" or self.cooldown > 0
+        """Whether every learning rate depends on the number of steps, which then may not change."""
+        return self.schedule == "cosine"
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:

@@ -54,8 +54,8 @@ def train(
         kind: the kind of model, and
         model_config: its settings, and
         extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
-        resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine and a
-            cooldown), `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing
+        resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
+            `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing
             else.
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which

@@ -154,7 +154,11 @@ class Run:
         if out_of_patience and config.steps is not None:
             return "patience"
         if out_of_patience and state.cooling_from is None:
-            state.cooling_from, state.last_step = state.step, step_when_cooled(state.step, config.cooldown)
+            cooled = step_when_cooled(state.step, config.cooldown)
+            state.cooling_from, state.last_step = (
+                state.step,
+                min(cooled, state.last_step or cooled),
+            )  # minutes end first
         planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
         if planned_end and state.cooling_from is not None:
             return "patience"
@@ -312,7 +316,7 @@ class Run:
         if changed := differences(completed(before["fingerprint"], now, self.model), now):
             raise CheckpointError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
-                f"the cosine or a cooldown, not steps); take these back, or choose another folder"
+                f"the cosine, not steps); take these back, or choose another folder"
             )
         return differences(before["environment"], self.identity.environment)
 

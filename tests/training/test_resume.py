@@ -10,7 +10,7 @@ from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_withou
 
 from regard.errors import CheckpointError
 from regard.models.storage import load_model, read_checkpoints
-from regard.training import Started, read_run, train
+from regard.training import Started, learning_rate_at, read_log, read_run, train
 from regard.training.checkpoint import read_training
 
 
@@ -170,12 +170,22 @@ def test_how_long_to_train_and_what_to_keep_may_change(tmp_path, changes):
     train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
 
 
-@pytest.mark.parametrize("setting", [{"schedule": "cosine"}, {"cooldown": 0.5}], ids=str)
-def test_a_rate_that_ends_with_the_steps_does_not_allow_others(tmp_path, setting):
-    cosine = dataclasses.replace(CONFIG, **setting)
+def test_the_cosine_ends_with_the_steps_and_does_not_allow_others(tmp_path):
+    cosine = dataclasses.replace(CONFIG, schedule="cosine")
     train_toy(tmp_path, cosine)
     with pytest.raises(CheckpointError, match=r"training\.steps was 12, now 14"):
         train_toy(tmp_path, dataclasses.replace(cosine, steps=14), resume=True)
+
+
+def test_a_run_that_has_cooled_down_goes_on_at_the_rate_of_its_new_number_of_steps(tmp_path):
+    cooled = dataclasses.replace(CONFIG, cooldown=0.5)
+    train_toy(tmp_path, cooled)
+    longer = dataclasses.replace(cooled, steps=24)
+    train_toy(tmp_path, longer, resume=True)
+    rates = {line["step"]: line["learning_rate"] for line in read_log(tmp_path / "log.jsonl") if "tokens" in line}
+    assert rates[12] == 0.0
+    assert all(rates[step] == learning_rate_at(longer, step) for step in range(14, 25, 2))
+    assert rates[14] > rates[22] > rates[24] == 0.0
 
 
 def test_another_number_of_threads_is_told_and_not_refused(tmp_path):
