@@ -16,16 +16,14 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding import Translation, Translator
 from regard.decoding.translator import WORDS_FILE
-from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard.inspection import draw_maps, look
+from regard.errors import ArgumentError, UnsupportedError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
 from regard.models.recurrent import RecurrentConfig
 from regard.models.translation_transformer import TranslationConfig
 from regard.reprs import Described, brief
-from regard.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
+from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import (
     EncodedPair,
     TokenBatches,
@@ -39,9 +37,10 @@ from regard.text.translation_data import PRONOUNS, TranslationData, load_transla
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
 from regard.training.recipes.choosing import FEW, Amount, Choice, choose, passes
-from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, share_of_work, silent
+from regard.training.recipes.recipe import Recipe, Tell, Training, Wish, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.sizes import RECURRENT_TRANSLATOR, TRANSFORMER
+from regard.training.recipes.translation_samples import translation_samples
 from regard.training.run import TrainingResult
 
 RECURRENT: dict[str, Any] = {
@@ -68,7 +67,6 @@ OF_THE_TRANSFORMER = (
 )  # fmt: skip
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
-SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
 
 
 class TranslationTraining(Recipe):
@@ -235,7 +233,7 @@ class TranslationTraining(Recipe):
             )
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
-            samples=_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
+            samples=translation_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
             files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
         )  # fmt: skip
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
@@ -370,31 +368,3 @@ def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int)
         fits = len(group) * (1 + max((len(side) for pair in group for side in pair), default=0)) <= longest
         groups += [group] if group and fits else [[pair] for pair in group]
     return groups
-
-
-def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
-    """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
-    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SAMPLE][:SAMPLES]
-
-    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
-        assert isinstance(model, TranslationTransformer | RecurrentTranslator)
-        translator = Translator(model, tokeniser)
-        translations = translator.translate([pair.source for pair in shown])
-        lines = []
-        for pair, translation in zip(shown, translations, strict=True):
-            parts = {"source": pair.source, "should be": pair.target, "is": tidy(translation.text)}
-            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
-        return [*lines, *_draw(translator, translations[:1], picture)]
-
-    return samples
-
-
-def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
-    """Draw the attention of a translation, or say why not."""
-    try:
-        for one in shown:
-            maps = look(translator.model, translator.tokeniser, one.source, one.ids)
-            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy(one.text)}")
-    except Exception as error:  # whatever a drawing library says: a picture stops no training
-        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
-    return []
