@@ -1,4 +1,4 @@
-"""What a translator makes of a few validation sentences, beside its checkpoints."""
+"""What a translator in training makes of a few validation pairs: lines of text, and a picture of its attention."""
 
 from __future__ import annotations
 
