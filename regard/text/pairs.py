@@ -237,6 +237,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     """
     paths = tuple(a_path("path", path) for path in paths)
     max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
+    of_kind("columns", columns, Columns, "one of those in regard.text.tables, such as SOURCE_AND_TARGET")
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
     kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs

@@ -121,7 +121,7 @@ def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(LanguageTask, "batch", interrupting)
         answer = convert(files / "writer", *arguments, "--out", tmp_path / "stopped")
-    assert answer.returncode == 1
+    assert answer.returncode == 130
     assert answer.stderr.decode().splitlines()[-1] == (
         "regard: interrupted after 4 of 6 steps; the same command goes on"
     )
@@ -163,8 +163,8 @@ def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
         (("{files}/writer", "--kv-heads", "8"), 2, "8 key/value heads already"),
         (("{files}/writer", "--kv-heads", "2", "--method", "best"), 2, "method is 'best'; there are mean, first"),
         (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
-        (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 1, "nothing.txt"),
-        (("nowhere", "--kv-heads", "2"), 1, "nowhere holds no model"),
+        (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 2, "nothing.txt"),
+        (("nowhere", "--kv-heads", "2"), 2, "nowhere holds no model"),
         (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 1, "regard train classifier --from"),
         (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 1, "has no tokeniser.json"),
     ],

@@ -28,7 +28,7 @@ def test_doctor_shows_versions_backends_and_packages():
     text = answer.stdout.decode()
     for name in BACKENDS:
         assert f"  {name} on cpu: " in text
-    for word in ("torch", "Python", "threads", "numpy"):
+    for word in ("torch", "Python", "thread", "numpy"):
         assert word in text
 
 
