@@ -16,16 +16,16 @@ from regard.patterns.band import Band
 from regard.patterns.row_blocks import RowBlock
 from regard.patterns.survey import Budget, SpentError
 
-# Time of a floating-point operation relative to the fused operation's, and of one call relative to `Cost.calls`.
-PAIR = 0.85
+# Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
+PAIR = {"AVX2": 0.85, "AVX-512": 0.5}
+WIDE = 0.95  # in float64
 COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_KEYS = 2**31 - 1 - SPAN
-WIDE = 2.0  # of float64, relative to the fused operation in float64
 
 
 class Native:
-    """Softmax over dot products in float32 by a kernel of our own, for any pattern with known positions."""
+    """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
 
     name = "native"
 
@@ -39,7 +39,7 @@ class Native:
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
         kernel = Kernel(library, problem)
-        return Offer(with_statistics(_cost(problem, pairs, estimated), problem), kernel.run, takes_stored=True)
+        return Offer(with_statistics(_cost(problem, library, pairs, estimated), problem), kernel.run, takes_stored=True)
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -132,14 +132,14 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem) -> tuple[int, bool]:
         return schedule.estimated(measure)[0], True
 
 
-def _cost(problem: Problem, pairs: int, estimated: bool) -> Cost:
+def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
-    slower = WIDE if problem.dtype == torch.float64 else 1
+    by_pair = WIDE if problem.dtype == torch.float64 else PAIR[library.instructions]
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
     keys = len(reachable_keys(problem))
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(
-        flops=slower * PAIR * 2 * pairs * dims * (3.5 if problem.needs_grad else 1),
+        flops=by_pair * 2 * pairs * dims * (3.5 if problem.needs_grad else 1),
         bytes=rows + stored + 2 * _gradient_of_pairs(problem),
         peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
         pairs=pairs,

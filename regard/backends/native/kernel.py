@@ -37,7 +37,8 @@ class Kernel:
         if torch.is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and _of_bias(bias).requires_grad)
         ):
-            operands = operands.widened()
+            if not isinstance(k, torch.Tensor):
+                operands = operands.widened()
             output, log_sum_exp = compose(self, operands)
             output = output if output.dtype == q.dtype else output.to(q.dtype)
         else:
