@@ -86,7 +86,8 @@ class Cost:
     """The cost of a call: floating-point operations, bytes moved, and the largest memory beside input and output.
 
     `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are
-    estimates from a sample of the row blocks.
+    estimates from a sample of the row blocks; `pace`: the time of one operation relative to PyTorch's fused one, where
+    it was measured.
     """
 
     flops: float
@@ -95,11 +96,12 @@ class Cost:
     pairs: int
     calls: int = 1
     estimated: bool = False
+    pace: float = 1.0
 
     def work_on(self, device: str) -> float:
         """The number that backends are compared by: operations, bytes and launches, all counted in operations."""
         a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
-        return self.flops + a_byte * self.bytes + a_call * self.calls
+        return self.pace * self.flops + a_byte * self.bytes + a_call * self.calls
 
     def __str__(self) -> str:
         about = "about " if self.estimated else ""

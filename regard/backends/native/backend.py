@@ -17,7 +17,7 @@ from regard.patterns.row_blocks import RowBlock
 from regard.patterns.survey import Budget, SpentError
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
-PAIR = {"AVX2": 0.85, "AVX-512": 0.5}
+PACE = {"AVX2": 0.85, "AVX-512": 0.5}
 WIDE = 0.95  # in float64
 COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
@@ -134,15 +134,15 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem) -> tuple[int, bool]:
 
 def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
-    by_pair = WIDE if problem.dtype == torch.float64 else PAIR[library.instructions]
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
     keys = len(reachable_keys(problem))
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(
-        flops=by_pair * 2 * pairs * dims * (3.5 if problem.needs_grad else 1),
+        flops=2 * pairs * dims * (3.5 if problem.needs_grad else 1),
         bytes=rows + stored + 2 * _gradient_of_pairs(problem),
         peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
         pairs=pairs,
         calls=1,
         estimated=estimated,
+        pace=WIDE if problem.dtype == torch.float64 else PACE[library.instructions],
     )

@@ -56,9 +56,12 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
     size = blocking.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
     by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
+    here = size.pairs * by_pair
+    flops = cost.flops + here
     return replace(
         cost,
-        flops=cost.flops + size.pairs * by_pair,
+        flops=flops,
+        pace=(cost.pace * cost.flops + here) / flops if flops else cost.pace,
         peak_bytes=cost.peak_bytes + 16 * blocking.largest + _bytes_of_weights(problem),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
