@@ -70,11 +70,11 @@ def demo(
         f"({trained.cpu_seconds:.0f} CPU seconds)"
     )
     tell("")
+    tell(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
     translator = Translator.load(run)
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, settings.seed)
     scores = RunScores("the test split", result, report)
-    tell("2. Results on test sentences, whose pairs of nouns never occurred in training")
     for line in scores.lines():
         tell(f"   {line}")
     tell("")

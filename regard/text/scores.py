@@ -50,7 +50,7 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(force=True), CHRF()  # force: no remark on texts that look tokenised
     matches = sum(normalise(out) == normalise(ref) for out, ref in zip(outputs, references, strict=True))
     return Scores(
         bleu=_percent(bleu.corpus_score(outputs, [references]).score),
