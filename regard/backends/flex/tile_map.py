@@ -106,7 +106,9 @@ def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
         blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
     except SpentError:
         return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
-    return Count(sum(pairs(one) for block in blocks for one in block.each()))
+    # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which may
+    # be narrower.
+    return Count(sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks))
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
