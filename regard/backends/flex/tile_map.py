@@ -106,8 +106,8 @@ def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
         blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
     except SpentError:
         return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
-    # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which may
-    # be narrower.
+    # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which
+    # may be narrower.
     return Count(sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks))
 
 
