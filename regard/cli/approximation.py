@@ -61,6 +61,8 @@ def read_operands(file: Path) -> list[torch.Tensor]:
     with needed("safetensors", "reading tensors"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
+    if Path(file).is_dir():
+        raise NotFoundError(f"{file} is a folder; name a safetensors file inside it")
     try:
         tensors = load_file(file)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:

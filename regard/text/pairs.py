@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.arguments import a_list, a_path, count_of, of_kind
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
 from regard.text.tables import (
@@ -71,6 +71,7 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> I
 
     Raises:
         ArgumentError: neither one path nor two.
+        NotFoundError: no such file.
         DataError: an unknown suffix, or a file that cannot be read.
     """
     tables = [path for path in paths if table_of(Path(path)).suffix in (".csv", *PARSERS)]
@@ -81,7 +82,9 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> I
     if len(paths) == 2:
         return _parallel_rows(*paths)
     if not tables and Path(paths[0]).is_dir():
-        raise DataError(f"{paths[0]} is a folder; name a file inside it")
+        raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
+    if not tables and not Path(paths[0]).exists():
+        raise NotFoundError(f"{paths[0]} does not exist; check the path, which is relative to the current folder")
     if not tables:
         raise DataError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))

@@ -45,13 +45,17 @@ def load_translation_data(
         The three parts; the test part is empty if validation pairs are given.
 
     Raises:
-        ArgumentError: twins of a user's files.
+        ArgumentError: twins of a user's files, or validation files for the embedded corpus.
         DataError: files that cannot be read, or have too few pairs.
 
     >>> len(load_translation_data(["pronouns"]).test)
     600
     """
     if list(data) == [PRONOUNS]:
+        if valid:
+            raise ArgumentError(
+                f"{PRONOUNS} has validation sentences of its own; leave {', '.join(map(str, valid))} out"
+            )
         return _pronouns(seed, twins)
     if twins:
         raise ArgumentError(f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data")

@@ -27,7 +27,8 @@ FILES = {
     "translation": ("train", "translation", "--data", "{missing}", "--out", "{new}"),
     "translation, two files": ("train", "translation", "--data", "{missing}", "--data", "{file}", "--out", "{new}"),
     "translation, a folder": ("train", "translation", "--data", "{empty}", "--out", "{new}"),
-    "validation": ("train", "translation", "--data", "pronouns", "--valid", "{missing}", "--out", "{new}"),
+    "validation": ("train", "translation", "--data", "{table}", "--valid", "{missing}", "--out", "{new}"),
+    "validation of the corpus": ("train", "translation", "--data", "pronouns", "--valid", "{table}", "--out", "{new}"),
     "language model": ("train", "language-model", "--data", "{missing}", "--out", "{new}"),
     "masked words": ("train", "masked-words", "--data", "{missing}", "--out", "{new}"),
     "classifier": ("train", "classifier", "--data", "{missing}", "--out", "{new}"),
@@ -62,11 +63,12 @@ NAMES = {
 @pytest.fixture
 def places(tmp_path, run_folder):  # noqa: F811
     (tmp_path / "file").write_text("neither a run nor a table\n")
+    (tmp_path / "table.tsv").write_text("".join(f"a {number}\tein {number}\n" for number in range(40)))
     (tmp_path / "text.txt").write_text("a few words of text\n" * 50)
     (tmp_path / "empty").mkdir()
     return {
         "file": tmp_path / "file", "empty": tmp_path / "empty", "missing": tmp_path / "nowhere",
-        "new": tmp_path / "new", "text": tmp_path / "text.txt", "run": run_folder,
+        "new": tmp_path / "new", "table": tmp_path / "table.tsv", "text": tmp_path / "text.txt", "run": run_folder,
     }  # fmt: skip
 
 

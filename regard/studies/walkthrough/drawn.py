@@ -146,6 +146,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     with needed("safetensors", "reading weights"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
+    if Path(path).is_dir():
+        raise NotFoundError(f"{path} is a folder; name a safetensors file inside it")
     try:
         return load_file(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
