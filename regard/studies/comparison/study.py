@@ -193,6 +193,7 @@ class Comparison:
             RegardError: as for a training.
         """
         out = Path(out)
+        self._work.read()
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -273,6 +274,10 @@ class Translators:
         """The parameters of the first contender, which is what all have where that is asked for."""
         return count_numbers(self.first, self.shared.tokeniser.vocab_size)
 
+    def read(self) -> None:
+        """Read the pairs, so that a mistake in them is known before a folder is made."""
+        _ = self.shared.data
+
     def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
         asked, shared = self.comparison.config, self.shared
@@ -308,6 +313,9 @@ class LanguageModels:
             )
         if comparison.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
+
+    def read(self) -> None:
+        """Each model reads the text by itself."""
 
     def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
