@@ -40,7 +40,7 @@ def test_the_table_is_shown_written_and_told_as_json(tmp_path):
 def test_an_interrupted_table_says_how_to_go_on(measured, tmp_path):
     measured.append("interrupt")
     answer = regard("bench", "complexity", "softmax", "causal", "--out", tmp_path)
-    assert answer.returncode == 1
+    assert answer.returncode == 130
     assert "--resume goes on" in answer.stderr.decode()
     measured.clear()
     answer = regard("bench", "complexity", "softmax", "causal", "--out", tmp_path, "--resume")

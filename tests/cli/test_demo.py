@@ -72,5 +72,5 @@ def test_without_json_the_story_is_on_standard_output(tmp_path):
     answer = regard("demo", "--steps", 2, "--out", tmp_path / "run")
     told = answer.stdout.decode()
     assert answer.returncode == 0, answer.stderr.decode()
-    for part in ("1. Training", "2. Scores", "3. The sentences", "4. Pictures"):
+    for part in ("1. Training", "2. Results", "3. The sentences", "4. Pictures"):
         assert part in told

@@ -78,7 +78,9 @@ def hostile_models(monkeypatch):
 
     tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
     monkeypatch.setattr(Generator, "load", lambda run: SimpleNamespace(generate=generate, tokeniser=tokeniser))
-    classifier = SimpleNamespace(classes=[HOSTILE + FORGING, "b"], probabilities=lambda texts: [[0.75, 0.25]])
+    classifier = SimpleNamespace(
+        classes=[HOSTILE + FORGING, "b"], probabilities=lambda texts: [[0.75, 0.25]], words=SeenWords(frozenset(), 0)
+    )
     monkeypatch.setattr(Classifier, "load", lambda run: classifier)
 
 

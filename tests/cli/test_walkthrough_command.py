@@ -21,6 +21,8 @@ SENTENCE = "Life is short, eat dessert first"
 def regard(capsys, monkeypatch):
     """The command in this process: exit code, standard output, standard error."""
 
+    monkeypatch.delenv("COLUMNS", raising=False)
+
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["regard", "walkthrough", *map(str, arguments)])
         with pytest.raises(SystemExit) as leaving:

@@ -104,7 +104,7 @@ class Bands:
 
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
-    common, start, stop = Band(), torch.zeros(1, dtype=torch.int64), torch.full((1,), k_len)
+    common, start, stop = Band(), torch.zeros(1, dtype=torch.int64, device="cpu"), torch.full((1,), k_len, device="cpu")
     for part in pattern.parts if isinstance(pattern, Both) else (pattern,):
         if isinstance(part, KeySpan) and part.varies_by_row:
             start = torch.maximum(start, torch.as_tensor(part.start, device="cpu"))
