@@ -31,7 +31,10 @@ def public_classes() -> dict[str, type]:
     """All classes that a package or module exports, by name."""
     names = [one.name for one in pkgutil.walk_packages(regard.__path__, "regard.") if ".cli" not in one.name]
     found = {}
-    for module in [regard, *map(importlib.import_module, (name for name in names if not name.endswith("__main__")))]:
+    for module in [
+        regard,
+        *map(importlib.import_module, (name for name in names if not name.endswith(("__main__", ".libregard_native")))),
+    ]:
         for name in getattr(module, "__all__", ()):
             one = getattr(module, name)
             if inspect.isclass(one) and not issubclass(one, BaseException) and not getattr(one, "_is_protocol", False):

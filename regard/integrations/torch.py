@@ -55,7 +55,7 @@ class ReplacedAttention:
 
     calls: int = 0
     details: list[AttentionDetail] = field(default_factory=list, repr=False)
-    left: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list, repr=False)
 
 
 @contextmanager

@@ -15,8 +15,10 @@ from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, everything, union
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class SameBlock(Pattern):
     """A query may look at the keys of its own block of `size` positions.

@@ -13,8 +13,10 @@ from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.position_sets import KeySet
 from regard.patterns.ranges import Segments, common, union
+from regard.reprs import brief
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class KeyMask(Pattern):
     """Every query may look at the keys where the mask is True; use it for padding that has holes.

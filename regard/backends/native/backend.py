@@ -15,6 +15,7 @@ from regard.patterns import Pattern
 from regard.patterns.band import Band
 from regard.patterns.row_blocks import RowBlock
 from regard.patterns.survey import Budget, SpentError
+from regard.reprs import Described
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
@@ -24,7 +25,7 @@ MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias it
 MOST_KEYS = 2**31 - 1 - SPAN
 
 
-class Native:
+class Native(Described):
     """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
 
     name = "native"
