@@ -59,10 +59,8 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
 
 def reason_against(problem: Problem) -> str | None:
     """Why no fused operation computes this problem, or None."""
-    if not problem.mechanism.is_softmax:
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if not problem.mechanism.is_dot_product:
-        return f"it computes dot products, not {problem.mechanism}"
+    if (reason := problem.beside_dot_products) is not None:
+        return reason
     if problem.empty:
         return "there is nothing to compute, and the fused operations fail on sizes of 0"
     if problem.softcap is not None:

@@ -87,6 +87,13 @@ class Problem:
         )
 
     @property
+    def beside_dot_products(self) -> str | None:
+        """Why a backend for softmax over dot products does not compute this, or None."""
+        if not self.mechanism.is_softmax:
+            return f"it computes softmax attention, not {self.mechanism}"
+        return None if self.mechanism.is_dot_product else f"it computes dot products, not {self.mechanism}"
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to compute."""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)

@@ -43,10 +43,8 @@ class Decode(Described):
 
 
 def _reason_against(problem: Problem) -> str | None:
-    if not problem.mechanism.is_softmax:
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if not problem.mechanism.is_dot_product:
-        return f"it computes dot products, not {problem.mechanism}"
+    if (reason := problem.beside_dot_products) is not None:
+        return reason
     if problem.empty:
         return "there is nothing to compute"
     if problem.q_len > QUERIES:

@@ -106,10 +106,8 @@ class Flex(Described):
 def _reason_in(problem: Problem) -> str | None:
     """Why FlexAttention cannot compute a problem on any device, or None."""
     pattern = problem.pattern
-    if not problem.mechanism.is_softmax:
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if not problem.mechanism.is_dot_product:
-        return f"it computes dot products, not {problem.mechanism}"
+    if (reason := problem.beside_dot_products) is not None:
+        return reason
     if problem.empty:
         return "there is nothing to compute, and FlexAttention does not take sizes of 0"
     if problem.dtype == torch.float64:

@@ -46,25 +46,16 @@ class Native(Described):
 def _reason_against(problem: Problem) -> str | None:
     if problem.device != "cpu":
         return f"it is for the CPU, and the tensors are on {problem.device}"
-    if not problem.mechanism.is_softmax:
-        return f"it computes softmax attention, not {problem.mechanism}"
-    if not problem.mechanism.is_dot_product:
-        return f"it computes dot products, not {problem.mechanism}"
+    if (reason := problem.beside_dot_products) is not None:
+        return reason
     if problem.empty:
         return "there is nothing to compute"
     if max(problem.q_len, problem.k_len) > MOST_KEYS:
         return f"it counts keys in 32 bits, and there are {max(problem.q_len, problem.k_len)}"
-    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != (
-        problem.batch,
-        problem.heads,
-        *_lengths(problem),
-    ):
+    whole = (problem.batch, problem.heads, problem.q_len, problem.k_len)
+    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != whole:
         return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
     return None
-
-
-def _lengths(problem: Problem) -> tuple[int, int]:
-    return problem.q_len, problem.k_len
 
 
 def _gradient_of_pairs(problem: Problem) -> int:
