@@ -59,7 +59,7 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
 
 def reason_against(problem: Problem) -> str | None:
     """Why no fused operation computes this problem, or None."""
-    if (reason := problem.beside_dot_products) is not None:
+    if (reason := problem.not_dot_product) is not None:
         return reason
     if problem.empty:
         return "there is nothing to compute, and the fused operations fail on sizes of 0"

@@ -87,7 +87,7 @@ class Problem:
         )
 
     @property
-    def beside_dot_products(self) -> str | None:
+    def not_dot_product(self) -> str | None:
         """Why a backend for softmax over dot products does not compute this, or None."""
         if not self.mechanism.is_softmax:
             return f"it computes softmax attention, not {self.mechanism}"

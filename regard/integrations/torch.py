@@ -66,7 +66,7 @@ def replaced_attention(
 
     `nn.MultiheadAttention` and `nn.TransformerEncoder` are included, and so are models that call these functions. The
     numbers are those of PyTorch, except that a query with no key gets zeros, where PyTorch gives NaN. PyTorch's fast
-    path for encoder layers is off in the block, since it would pass regard by. Not inside `torch.compile`.
+    path for encoder layers is off in the block, since it calls neither function. Not inside `torch.compile`.
 
     Args:
         pattern: joined by & with what each call allows: a pattern, its text, or a function of the `ReplacedCall` that
@@ -217,9 +217,9 @@ def _live(mask: torch.Tensor) -> torch.Tensor | None:
     return live if bool((live | (mask == -torch.inf)).all()) else None
 
 
-# `F.multi_head_attention_forward` looks the other function up by its name, and inside a function that a mode was asked
-# about, PyTorch asks the mode no more. So the name is replaced while a thread is in there; calls of other threads go on
-# to PyTorch's function.
+# While a mode handles a function, PyTorch switches the mode off. `F.multi_head_attention_forward` then finds
+# `scaled_dot_product_attention` by its name, so this name is replaced during the call. Other threads that use the name
+# still get PyTorch's function.
 _here = threading.local()
 _lock = threading.Lock()
 _users = 0

@@ -43,7 +43,7 @@ class Decode(Described):
 
 
 def _reason_against(problem: Problem) -> str | None:
-    if (reason := problem.beside_dot_products) is not None:
+    if (reason := problem.not_dot_product) is not None:
         return reason
     if problem.empty:
         return "there is nothing to compute"

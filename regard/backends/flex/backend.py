@@ -106,7 +106,7 @@ class Flex(Described):
 def _reason_in(problem: Problem) -> str | None:
     """Why FlexAttention cannot compute a problem on any device, or None."""
     pattern = problem.pattern
-    if (reason := problem.beside_dot_products) is not None:
+    if (reason := problem.not_dot_product) is not None:
         return reason
     if problem.empty:
         return "there is nothing to compute, and FlexAttention does not take sizes of 0"

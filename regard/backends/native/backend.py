@@ -46,7 +46,7 @@ class Native(Described):
 def _reason_against(problem: Problem) -> str | None:
     if problem.device != "cpu":
         return f"it is for the CPU, and the tensors are on {problem.device}"
-    if (reason := problem.beside_dot_products) is not None:
+    if (reason := problem.not_dot_product) is not None:
         return reason
     if problem.empty:
         return "there is nothing to compute"

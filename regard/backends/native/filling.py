@@ -30,7 +30,7 @@ class Filled:
         self.address = ctypes.byref(call)
         self.tensors = call.q, call.k, call.v, call.out
         self.layout: Any = None
-        self.most_threads = 1  # that are worth waking; the result does not depend on it
+        self.most_threads = 1  # more would cost time; the result does not depend on it
 
     def fill(self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None) -> Any:
         """Write a call; returns what must live until it is computed."""

@@ -43,7 +43,7 @@ class Lowered:
 
     @cached_property
     def address(self) -> int:
-        """Of the structs."""
+        """The address of the structs in memory."""
         return ctypes.addressof(self.structs)
 
     @property

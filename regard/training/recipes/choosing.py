@@ -14,11 +14,11 @@ from regard.arguments import count_of
 from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
 
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
-FEW, MANY = 4.0, 40.0  # passes over the data: below the first none is dropped, from the second much
+FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dropout from MANY on
 COOLDOWN = 0.6  # share of the training over which the rate falls to zero
-BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; small batches learn more from the same time on a CPU
-CHARACTERS_OF_AN_ID = 3.0  # about, in most languages and vocabularies of this size
-IDS_A_MINUTE = 300_000  # about, of a small model on one thread of a CPU
+BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; on a CPU, small batches learn more in the same time
+CHARACTERS_OF_AN_ID = 3.0  # roughly, in most languages and vocabularies of this size
+IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
 
 
@@ -49,7 +49,7 @@ class Amount(NamedTuple):
 class Budget(NamedTuple):
     """What ends a training: steps, minutes, or with neither validation that stops improving (patience).
 
-    `accelerated` says that there is an accelerator, and `unasked` that the minutes were not given but chosen.
+    accelerated: training runs on an accelerator. unasked: the minutes were chosen, not given.
     """
 
     steps: int | None = None
