@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 
 import torch
 
@@ -15,7 +15,7 @@ from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
-from regard.patterns.ranges import Ranges, Segments, common, union
+from regard.patterns.ranges import Ranges, Segments, common, over_rows, union
 from regard.reprs import brief
 
 
@@ -93,8 +93,7 @@ class SameDocument(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
-        rows = [row._own_segments(first, last, k_len) for row in self.rows]
-        return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
+        return over_rows(row._own_segments(first, last, k_len) for row in self.rows)
 
     def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
         starts, ids, places = self._documents

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -14,7 +14,7 @@ from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
 from regard.patterns.grid import common_shape
-from regard.patterns.ranges import Ranges, Segments, common, everything, union
+from regard.patterns.ranges import Ranges, Segments, everything, over_rows, union
 from regard.reprs import brief
 
 
@@ -80,8 +80,7 @@ class SameBlock(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
-        rows = [row._own_segments(first, last, k_len) for row in self._rows]
-        return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
+        return over_rows(row._own_segments(first, last, k_len) for row in self._rows)
 
     def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
         assert isinstance(self.offset, int)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 
 import torch
 
@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial
 from regard.patterns.base import Pattern
 from regard.patterns.position_sets import KeySet
-from regard.patterns.ranges import Segments, common, union
+from regard.patterns.ranges import Segments, over_rows
 from regard.reprs import brief
 
 
@@ -94,8 +94,7 @@ class KeyMask(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys that are live in every batch row, and those that are live in any."""
-        rows = [row.segments(first, last, k_len) for row in self._rows]
-        return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
+        return over_rows(row.segments(first, last, k_len) for row in self._rows)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         if not self.varies_by_row:

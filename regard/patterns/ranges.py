@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 Ranges = tuple[range, ...]
 
@@ -86,6 +87,16 @@ def hull(ranges: Ranges) -> range:
     range(2, 7)
     """
     return range(ranges[0].start, ranges[-1].stop) if ranges else range(0)
+
+
+def over_rows(rows: Iterable[Segments]) -> Segments:
+    """The keys that are certain for every batch row, and those that are possible for any.
+
+    >>> over_rows([Segments((range(4),), (range(4),)), Segments((range(2, 6),), (range(2, 9),))])
+    Segments(full=(range(2, 4),), some=(range(0, 9),))
+    """
+    rows = list(rows)
+    return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
 
 
 def size(ranges: Ranges) -> int:
