@@ -32,9 +32,7 @@ class Filled:
         self.layout: Any = None
         self.most_threads = 1  # more would cost time; the result does not depend on it
 
-    def fill(
-        self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None
-    ) -> Any:
+    def fill(self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None) -> Any:
         """Write a call without statistics; returns what must live until it is computed."""
         call, keys = self.call, operands.grid.keys
         kept: list[Any] = [lowered]

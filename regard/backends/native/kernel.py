@@ -13,8 +13,8 @@ from regard.backends.composed import compose
 from regard.backends.native.filling import FilledByThread, dense, fill_gradients, wide
 from regard.backends.native.library import Library
 from regard.backends.native.lowering import Lowered, lower
-from regard.backends.native.statistics import Asked
-from regard.backends.statistics.second_pass import differentiable
+from regard.backends.native.statistics import Asked, computes_statistics
+from regard.backends.statistics.second_pass import compute_statistics, differentiable
 from regard.core.backend import Operands, Relative
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
@@ -30,6 +30,7 @@ class Kernel:
         self._plain = problem.bias is None and not problem.dropout and problem.q_start is not PER_ROW
         self._plain &= "distance" not in problem.want
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
+        self._in_kernel = computes_statistics(problem)
         self._kept: dict[range, Lowered] = {}
         self._local = FilledByThread(problem)
 
@@ -37,7 +38,7 @@ class Kernel:
         """Output and statistics."""
         want = self.problem.want
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
-        asked = Asked(self.problem, operands.grid.keys, self.wide) if self._has_statistics else None
+        asked = Asked(self.problem, operands.grid.keys, self.wide) if self._in_kernel else None
         if torch.is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and _of_bias(bias).requires_grad)
         ):
@@ -52,6 +53,8 @@ class Kernel:
         if not want:
             return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
+        if self._has_statistics and asked is None:
+            found = compute_statistics(self.problem, operands.widened(), log_sum_exp)
         return Result(output, **wanted, **found)
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,6 +18,7 @@ from regard.errors import RegardError
 VERSION = 2  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
+MOST_TOP = 512  # RG_MOST_TOP
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
 SETTING = "REGARD_NATIVE"
 

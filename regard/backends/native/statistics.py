@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.backends.native.library import CStatistics
+from regard.backends.native.library import MOST_TOP, CStatistics
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost
 from regard.core.problem import Problem
@@ -17,6 +17,12 @@ from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
 
 WATCHED = 30  # cost for each pair of statistics of rows, in floating-point operations that take as long
 AGAIN = 60  # cost of a pair whose weight is computed a second time, beside its score
+
+
+def computes_statistics(problem: Problem) -> bool:
+    """Whether the kernel computes the requested statistics; many top keys of a row are left to the second pass."""
+    top = asked_for(TopKeys, problem.want)
+    return bool(set(problem.want) - {"log_sum_exp"}) and (top is None or top.count <= MOST_TOP)
 
 
 class Asked:
@@ -84,8 +90,8 @@ def _slots(chosen: Sequence[int], size: int) -> torch.Tensor:
 def with_asked(cost: Cost, problem: Problem) -> Cost:
     """The cost of a call with its statistics, given the cost of its output."""
     names = {"weights" if isinstance(want, WeightsOf) else want for want in problem.want} - {"log_sum_exp"}
-    if not names:
-        return cost
+    if not computes_statistics(problem):
+        return with_statistics(cost, problem)
     again = bool(names & {"received", "weights"})
     watched = bool(names - {"received", "weights"})
     flops = cost.flops + cost.pairs * (WATCHED * watched + (2 * problem.head_dim + AGAIN) * again)

@@ -46,7 +46,7 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
 def differentiable(
     problem: Problem, operands: Operands, log_sum_exp: torch.Tensor, computed: dict[str, Any]
 ) -> dict[str, Any]:
-    """The statistics that a backend has computed itself, by their names in `Result`, with the gradients of this pass."""
+    """Statistics that a backend has computed itself, by their names in `Result`, with the gradients of this pass."""
     blocking = _blocking(problem)
     return computed if blocking is None else _passed(blocking, operands, log_sum_exp, computed)
 

@@ -133,7 +133,7 @@ bool within_slots(const int32_t *slot, int32_t count, int32_t slots) {
 bool fits(const rg_statistics &x, const rg_call &c) {
   if (x.distance && !c.start) return false;
   if ((x.received || x.weights) && !c.log_sum_exp) return false;
-  if (x.top < 0 || x.top > c.keys || (x.top && (!x.top_weights || !x.top_keys))) return false;
+  if (x.top < 0 || x.top > RG_MOST_TOP || (x.top && (!x.top_weights || !x.top_keys))) return false;
   return !x.weights || (within_slots(x.head_slot, c.heads, x.weight_heads) && within_slots(x.row_slot, c.q_len, x.weight_rows));
 }
 

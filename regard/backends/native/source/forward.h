@@ -136,7 +136,7 @@ static inline real weigh_row(const Work &w, int r, const Dropout &dropout, int c
   const rg_call &c = w.c;
   const bool drops = c.dropout > 0;
   Weighing x{sums.highest[r], dropout, drops ? Dropout::row_state(c, w.batch, w.head_of(r), w.row_of(r)) : 0, chunk_key, 0, 0, 0};
-  if (!sums.watch) return drops ? weigh<true, false>(s, begin, end, x) : weigh<false, false>(s, begin, end, x);
+  if (!sums.watch.adds) return drops ? weigh<true, false>(s, begin, end, x) : weigh<false, false>(s, begin, end, x);
   if (c.statistics->distance) x.corner = (real)(chunk_key - (c.start[w.batch] + w.row_of(r)));
   const real total = drops ? weigh<true, true>(s, begin, end, x) : weigh<false, true>(s, begin, end, x);
   sums.watch.entropy[r] += x.entropy, sums.watch.distance[r] += x.distance;
@@ -183,7 +183,7 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
       sums.total[r] *= by, sums.highest[r] = top;
       sums.scale(r, by);
     }
-    if (sums.watch.most && !(top <= sums.watch.least(r))) sums.watch.offer_all(r, s, begin, end, chunk_key);
+    if (sums.watch.most && !(top <= sums.watch.least(r))) sums.watch.insert(r, s, begin, end, chunk_key);
     sums.total[r] += weigh_row(w, r, dropout, chunk_key, s, begin, end, sums);
   }
 }

@@ -10,6 +10,7 @@ extern "C" {
 
 #define RG_VERSION 2
 #define RG_MOST_ROWS 192  // of a row block
+#define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
 
 enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
@@ -60,7 +61,7 @@ typedef struct {
 typedef struct {
   void *entropy, *distance;       // [batch][heads][q_len], in nats and in positions; 0 for an empty row
   void *received;                 // [batch][heads][keys], filled with zeros
-  int32_t top;                    // keys of a row in the two arrays that follow; 0: not wanted
+  int32_t top;                    // keys of a row in the two arrays that follow, at most RG_MOST_TOP; 0: not wanted
   void *top_weights;              // [batch][heads][q_len][top], the largest first; 0 where there are fewer keys
   int64_t *top_keys;              // likewise; -1 where there are fewer. Of equal scores the first key comes first
   void *weights;                  // [batch][weight_heads][weight_rows][keys], filled with zeros

@@ -18,6 +18,9 @@ typedef real vf_anywhere __attribute__((vector_size(W * sizeof(real)), aligned(s
 
 static inline vf load(const real *p) { return *(const vf_anywhere *)p; }
 static inline void store(real *p, vf x) { *(vf_anywhere *)p = x; }
+typedef whole vi_anywhere __attribute__((vector_size(W * sizeof(real)), aligned(sizeof(real)), may_alias));
+static inline vi load(const whole *p) { return *(const vi_anywhere *)p; }
+static inline void store(whole *p, vi x) { *(vi_anywhere *)p = x; }
 static inline vf all(real x) { return x - (vf){}; }
 
 // The functions that follow have a form for each instruction set, and one for any, which float64 uses.
