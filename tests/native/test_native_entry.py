@@ -112,7 +112,7 @@ def test_schedules_that_do_not_exist_are_refused(native):
 
 
 def test_the_structs_of_python_and_c_have_equal_sizes(native):
-    sizes = (ctypes.c_int32 * 5)()
+    sizes = (ctypes.c_int32 * 6)()
     native.handle.rg_sizes(sizes)
-    structs = library.CSchedule, library.CTensor, library.CBias, library.CCall, library.CGradients
+    structs = library.CSchedule, library.CTensor, library.CBias, library.CCall, library.CGradients, library.CStatistics
     assert list(sizes) == [ctypes.sizeof(one) for one in structs]

@@ -7,8 +7,8 @@ import torch
 from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
+from regard.backends.native.statistics import with_asked
 from regard.backends.schedule import Schedule, strict_refusal
-from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
@@ -40,7 +40,7 @@ class Native(Described):
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
         kernel = Kernel(library, problem)
-        return Offer(with_statistics(_cost(problem, library, pairs, estimated), problem), kernel.run, takes_stored=True)
+        return Offer(with_asked(_cost(problem, library, pairs, estimated), problem), kernel.run, takes_stored=True)
 
 
 def _reason_against(problem: Problem) -> str | None:

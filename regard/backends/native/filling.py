@@ -33,7 +33,7 @@ class Filled:
         self.most_threads = 1  # more would cost time; the result does not depend on it
 
     def fill(self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None) -> Any:
-        """Write a call; returns what must live until it is computed."""
+        """Write a call without statistics; returns what must live until it is computed."""
         call, keys = self.call, operands.grid.keys
         kept: list[Any] = [lowered]
         call.first_key, call.keys = keys.start, len(keys)
@@ -49,9 +49,10 @@ class Filled:
         kept += [q, _describe_vectors(call.k, call.k_scale, operands.k)]
         kept += [_describe_vectors(call.v, call.v_scale, operands.v)]
         call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
+        call.statistics = None
         if operands.bias is not None:
             kept.append(_describe_bias(call.bias, operands, starts_of(problem, operands)))
-        if problem.dropout:
+        if problem.dropout or "distance" in problem.want:
             starts = starts_of(problem, operands)
             call.dropout_seed, call.start = operands.dropout_seed % 2**64, starts.data_ptr()
             kept.append(starts)

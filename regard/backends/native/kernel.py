@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from regard.backends.composed import compose
 from regard.backends.native.filling import FilledByThread, dense, fill_gradients, wide
 from regard.backends.native.library import Library
 from regard.backends.native.lowering import Lowered, lower
-from regard.backends.statistics.second_pass import compute_statistics
+from regard.backends.native.statistics import Asked, computes_statistics
+from regard.backends.statistics.second_pass import compute_statistics, differentiable
 from regard.core.backend import Operands, Relative
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
@@ -23,10 +25,12 @@ class Kernel:
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
-        self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        self.wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
         # Whether calls differ only in q, k and v.
         self._plain = problem.bias is None and not problem.dropout and problem.q_start is not PER_ROW
+        self._plain &= "distance" not in problem.want
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
+        self._in_kernel = computes_statistics(problem)
         self._kept: dict[range, Lowered] = {}
         self._local = FilledByThread(problem)
 
@@ -34,31 +38,39 @@ class Kernel:
         """Output and statistics."""
         want = self.problem.want
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
+        asked = Asked(self.problem, operands.grid.keys, self.wide) if self._in_kernel else None
         if torch.is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and _of_bias(bias).requires_grad)
         ):
             if not isinstance(k, torch.Tensor):
                 operands = operands.widened()
-            output, log_sum_exp = compose(self, operands)
+            output, log_sum_exp = compose(self if asked is None else _Watched(self, asked), operands)
             output = output if output.dtype == q.dtype else output.to(q.dtype)
+            found = {} if asked is None else differentiable(self.problem, operands, log_sum_exp, asked.results())
         else:
-            output, log_sum_exp = self.compute(operands, q.dtype, bool(want))
+            output, log_sum_exp = self.compute(operands, q.dtype, bool(want), asked)
+            found = {} if asked is None else asked.results()
         if not want:
             return Result(output)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
-        if self._has_statistics:
-            wanted |= compute_statistics(self.problem, operands.widened(), log_sum_exp)
-        return Result(output, **wanted)
+        if self._has_statistics and asked is None:
+            found = compute_statistics(self.problem, operands.widened(), log_sum_exp)
+        return Result(output, **wanted, **found)
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
-        return self.compute(operands, self._wide, True)
+        return self.compute(operands, self.wide, True)
 
-    def compute(self, operands: Operands, dtype: torch.dtype, summed: bool) -> tuple[torch.Tensor, Any]:
-        """Output in a dtype, without a graph, and if `summed` the log-sum-exp in float32 at least, else None."""
+    def compute(
+        self, operands: Operands, dtype: torch.dtype, summed: bool, asked: Asked | None = None
+    ) -> tuple[torch.Tensor, Any]:
+        """Output in a dtype, without a graph, and if `summed` the log-sum-exp in float32 at least, else None.
+
+        The statistics that are asked for are written to their memory.
+        """
         q, k, v = operands.q, operands.k, operands.v
         batch, heads, q_len, _ = q.shape
-        log_sum_exp = torch.empty(batch, heads, q_len, dtype=self._wide, device="cpu") if summed else None
+        log_sum_exp = torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
             return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf)
@@ -77,6 +89,7 @@ class Kernel:
             kept = filled.fill(operands, self._lowered(operands), output, log_sum_exp)
             dense_already = layout is not None and layout[0][-1] == layout[1][-1] == layout[2][-1] == 1
             filled.layout = layout if dense_already else None
+        filled.call.statistics = None if asked is None else asked.address
         self.library.forward(filled.address)
         del kept
         return output, log_sum_exp
@@ -116,7 +129,25 @@ class Kernel:
         if bias is None or not problem.bias_learns:
             return None
         last = (1, bias.table.shape[1]) if isinstance(bias, Relative) else (problem.q_len, len(operands.grid.keys))
-        return torch.zeros(problem.batch, problem.heads, *last, dtype=self._wide, device="cpu")
+        return torch.zeros(problem.batch, problem.heads, *last, dtype=self.wide, device="cpu")
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """The kernel in a call with gradients, whose forward pass writes statistics too."""
+
+    kernel: Kernel
+    asked: Asked
+
+    @property
+    def problem(self) -> Problem:
+        return self.kernel.problem
+
+    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kernel.compute(operands, self.kernel.wide, True, self.asked)
+
+    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+        return self.kernel.backward(operands, saved)
 
 
 def _of_bias(bias: torch.Tensor | Relative | None) -> torch.Tensor:

@@ -15,9 +15,10 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 1  # RG_VERSION in regard_native.h
+VERSION = 2  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
+MOST_TOP = 512  # RG_MOST_TOP
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
 SETTING = "REGARD_NATIVE"
 
@@ -28,7 +29,7 @@ _WRONG = {
     4: "the runs of a row block are not ascending, or leave the keys of the call",
     5: "bounds or bits of a run lie outside their arrays",
     6: "the strides of a tensor lead outside its memory, or its dtype is unknown",
-    7: "an array is missing, or the number of threads is below 1",
+    7: "an array is missing, a statistic has no room, or the number of threads is below 1",
     8: "there was not enough memory",
 }
 
@@ -68,7 +69,17 @@ class CCall(Structure):
         ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
         ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
         ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
-        ("log_sum_exp", c_void_p),
+        ("log_sum_exp", c_void_p), ("statistics", c_void_p),
+    ]  # fmt: skip
+
+
+class CStatistics(Structure):
+    """rg_statistics."""
+
+    _fields_ = [
+        ("entropy", c_void_p), ("distance", c_void_p), ("received", c_void_p), ("top", c_int32),
+        ("top_weights", c_void_p), ("top_keys", c_void_p), ("weights", c_void_p), ("weight_heads", c_int32),
+        ("weight_rows", c_int32), ("head_slot", c_void_p), ("row_slot", c_void_p),
     ]  # fmt: skip
 
 

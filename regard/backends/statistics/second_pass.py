@@ -40,8 +40,22 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
     chosen = asked_for(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
-    names = [kind.name for kind in KINDS if kind.wanted(problem)]
-    *found, indices = _Pass.apply(blocking, operands, log_sum_exp, *score_inputs(operands))
+    return _passed(blocking, operands, log_sum_exp, None)
+
+
+def differentiable(
+    problem: Problem, operands: Operands, log_sum_exp: torch.Tensor, computed: dict[str, Any]
+) -> dict[str, Any]:
+    """Statistics that a backend has computed itself, by their names in `Result`, with the gradients of this pass."""
+    blocking = _blocking(problem)
+    return computed if blocking is None else _passed(blocking, operands, log_sum_exp, computed)
+
+
+def _passed(
+    blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor, computed: dict[str, Any] | None
+) -> dict[str, Any]:
+    names = [kind.name for kind in KINDS if kind.wanted(blocking.problem)]
+    *found, indices = _Pass.apply(blocking, operands, log_sum_exp, computed, *score_inputs(operands))
     results: dict[str, Any] = dict(zip(names, found, strict=True))
     if indices is not None:
         results["top_keys"] = TopKeysFound(indices, results["top_keys"])
@@ -82,24 +96,32 @@ def _blocking(problem: Problem) -> Blocking | None:
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor, *inputs: torch.Tensor | None
+        ctx: Any,
+        blocking: Blocking,
+        operands: Operands,
+        log_sum_exp: torch.Tensor,
+        computed: dict[str, Any] | None,
+        *inputs: torch.Tensor | None,
     ) -> Any:
-        scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
-        collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
-        _collect(scores, log_sum_exp, collectors)
-        indices = next((one.indices for one in collectors if isinstance(one, Top)), None)
+        if computed is None:
+            found, indices = _collected(blocking, operands, log_sum_exp)
+        else:
+            top = computed.get("top_keys")
+            indices = None if top is None else top.indices
+            plain = computed if top is None else computed | {"top_keys": top.weights}
+            found = [plain[kind.name] for kind in KINDS if kind.wanted(blocking.problem)]
         ctx.save_for_backward(log_sum_exp, indices, *inputs)
         ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         if indices is not None:
             ctx.mark_non_differentiable(indices)
-        return *(one.result for one in collectors), indices
+        return *found, indices
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         log_sum_exp, indices, *inputs = ctx.saved_tensors
         blocking, operands = ctx.lowered
-        bias_learns = ctx.needs_input_grad[5]
+        bias_learns = ctx.needs_input_grad[6]
 
         def first(grads: Any) -> Any:
             scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
@@ -108,7 +130,18 @@ class _Pass(torch.autograd.Function):
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
         pieces = partial(statistics_pieces, blocking.problem, operands, _rows_wanted(blocking.problem), indices)
-        return None, None, *gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
+        to_log_sum_exp, *others = gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
+        return None, None, to_log_sum_exp, None, *others
+
+
+def _collected(
+    blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """The results in the order of `KINDS`, and the indices of the top keys."""
+    scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
+    collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
+    _collect(scores, log_sum_exp, collectors)
+    return [one.result for one in collectors], next((one.indices for one in collectors if isinstance(one, Top)), None)
 
 
 def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tuple[Collector, torch.Tensor]]:

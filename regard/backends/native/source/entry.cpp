@@ -123,6 +123,20 @@ int float_types(const rg_call &c) {
   return c.q.type == RG_FLOAT64 ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
 }
 
+bool within_slots(const int32_t *slot, int32_t count, int32_t slots) {
+  if (!slot || slots < 1) return false;
+  for (int32_t i = 0; i < count; i++)
+    if (slot[i] < -1 || slot[i] >= slots) return false;
+  return true;
+}
+
+bool fits(const rg_statistics &x, const rg_call &c) {
+  if (x.distance && !c.start) return false;
+  if ((x.received || x.weights) && !c.log_sum_exp) return false;
+  if (x.top < 0 || x.top > RG_MOST_TOP || (x.top && (!x.top_weights || !x.top_keys))) return false;
+  return !x.weights || (within_slots(x.head_slot, c.heads, x.weight_heads) && within_slots(x.row_slot, c.q_len, x.weight_rows));
+}
+
 int check(const rg_call *call) {
   if (!call) return RG_BAD_OPTIONS;
   const rg_call &c = *call;
@@ -146,6 +160,7 @@ int check(const rg_call *call) {
   if (c.k.type == RG_INT8 && !fits(c.k_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
   if (c.v.type == RG_INT8 && !fits(c.v_scale, c.batch, c.kv_heads, c.keys, 1, 1 << RG_FLOAT32)) return RG_BAD_TENSOR;
   if (!(c.dropout >= 0 && c.dropout <= 1) || (c.dropout > 0 && !c.start)) return RG_BAD_OPTIONS;
+  if (c.statistics && !fits(*c.statistics, c)) return RG_BAD_OPTIONS;
   return c.bias.data && !fits(c.bias, c) ? RG_BAD_TENSOR : RG_OK;
 }
 
@@ -175,9 +190,9 @@ int check_gradients(const rg_call &c, const rg_gradients *g) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[5]) {
+PUBLIC void rg_sizes(int32_t sizes[6]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
-  sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients);
+  sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
 }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {

@@ -21,14 +21,19 @@ struct Work {  // one stack of rows of one call
 struct Sums {
   real *output, *total, *highest;
   int width;  // row length of output
+  Watch watch;
 
-  static size_t numbers(int rows, int width) { return (size_t)rows * (width + 2); }
-  Sums(real *memory, int rows, int width)
-      : output(memory), total(memory + (size_t)rows * width), highest(total + rows), width(width) {}
+  static size_t numbers(const rg_call &c, int rows, int width) {
+    return (size_t)rows * (width + 2) + Watch::numbers(c, rows);
+  }
+  Sums(const rg_call &c, real *memory, int rows, int width)
+      : output(memory), total(memory + (size_t)rows * width), highest(total + rows), width(width),
+        watch(c, highest + rows, rows) {}
   real *row(int r) const { return output + (long)r * width; }
   void clear(int rows) {
     std::memset(output, 0, (size_t)rows * width * sizeof(real));
     for (int r = 0; r < rows; r++) total[r] = 0, highest[r] = -INF;
+    watch.clear(rows);
   }
   void scale(int r, real by) const {
     for (int i = 0; i < width; i += W) store(row(r) + i, load(row(r) + i) * all(by));
@@ -38,6 +43,7 @@ struct Sums {
   void merge(const Sums &later, int rows) {
     for (int r = 0; r < rows; r++) {
       if (later.total[r] == 0) continue;
+      if (watch) watch.merge(r, later.watch, highest[r], total[r], later.highest[r], later.total[r]);
       if (total[r] == 0) {
         std::memcpy(row(r), later.row(r), width * sizeof(real));
         total[r] = later.total[r], highest[r] = later.highest[r];
@@ -89,31 +95,78 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
   }
 }
 
-// Scores of a row become weights 2^(score - highest); returns their sum.
-static inline real weigh(real *s, int begin, int end, real highest) {
-  const vf less = all(highest == -INF ? 0 : highest);
-  Lanes z{};
-  if constexpr (NR == LANES) {
-    for (int j = begin; j < end; j += NR)
-      for (int v = 0; v < NV; v++) {
-        const vf x = exp2(load(s + j + v * W) - less);
-        z.part[v] += x;
-        store(s + j + v * W, x);
+// How the scores of one row and chunk become weights.
+struct Weighing {
+  real highest;            // subtracted from scores
+  const Dropout &dropout;
+  uint64_t row;            // state of the hash of the row
+  long key;                // of the chunk's first lane
+  real corner;             // its distance from the query
+  real entropy, distance;  // sums, as in Watch
+};
+
+// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that.
+template <bool DROPS, bool WATCHES>
+static inline real weigh(real *s, int begin, int end, Weighing &x) {
+  const vf less = all(x.highest == -INF ? 0 : x.highest);
+  Lanes total{}, entropy{}, distance{};
+  vf far{};
+  if constexpr (WATCHES) far = lane_numbers() + all(x.corner + (real)begin);
+  for (int j = begin; j < end; j += NR)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) {
+      const int at = j + v * W, lane = NR == LANES ? v : at / W % REGISTERS;
+      const vf score = larger(all(-EXPONENT), load(s + at) - less);
+      vf w = exp2(score);
+      total.part[lane] += w;
+      if constexpr (WATCHES) {
+        entropy.part[lane] = madd(w, score, entropy.part[lane]);
+        distance.part[lane] = madd(w, larger(far, -far), distance.part[lane]);
+        far += all((real)W);
       }
-  } else {
-    for (int j = begin; j < end; j += W) {
-      const vf x = exp2(load(s + j) - less);
-      z.part[j / W % REGISTERS] += x;
-      store(s + j, x);
+      if constexpr (DROPS) w = x.dropout.kept(w, x.row, x.key + at);
+      store(s + at, w);
     }
-  }
-  return sum(z);
+  if constexpr (WATCHES) x.entropy = sum(entropy), x.distance = sum(distance);
+  return sum(total);
 }
 
-// Weights that dropout drops become 0; `scores` begin at the panel with the key `key`.
-static void drop_row(const Work &w, int r, const Dropout &dropout, long key, real *scores, int n) {
-  const uint64_t row = Dropout::row_state(w.c, w.batch, w.head_of(r), w.row_of(r));
-  for (int j = 0; j < n; j += W) store(scores + j, dropout.kept(load(scores + j), row, key + j));
+static inline real weigh_row(const Work &w, int r, const Dropout &dropout, int chunk_key, real *s, int begin, int end,
+                             Sums &sums) {
+  const rg_call &c = w.c;
+  const bool drops = c.dropout > 0;
+  Weighing x{sums.highest[r], dropout, drops ? Dropout::row_state(c, w.batch, w.head_of(r), w.row_of(r)) : 0, chunk_key, 0, 0, 0};
+  if (!sums.watch.adds) return drops ? weigh<true, false>(s, begin, end, x) : weigh<false, false>(s, begin, end, x);
+  if (c.statistics->distance) x.corner = (real)(chunk_key - (c.start[w.batch] + w.row_of(r)));
+  const real total = drops ? weigh<true, true>(s, begin, end, x) : weigh<false, true>(s, begin, end, x);
+  sums.watch.entropy[r] += x.entropy, sums.watch.distance[r] += x.distance;
+  return total;
+}
+
+// The highest of some scores, to which the bias is added on the way.
+static inline real bend_and_find(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
+                                 int begin, int end) {
+  const rg_call &c = w.c;
+  vf most[NV];
+  for (int v = 0; v < NV; v++) most[v] = all(-INF);
+  if (c.softcap > 0) cap_row(c, s, begin, end);
+  const real *bias = nullptr;
+  if (c.bias.data) {
+    const Bias own(c, w.batch, w.head_of(r), w.row_of(r));
+    bias = masked ? nullptr : own.dense(chunk_key + begin, end - begin);
+    if (!bias) own.add(chunk_key + begin, s + begin, end - begin);
+  }
+  if (masked) mask_row(tiles, t, r, tiles.first[t], tiles.end[t], s);
+  for (int j = begin; j < end; j += NR)
+    for (int v = 0; v < NV; v++) {
+      vf x = load(s + j + v * W);
+      if (bias) {
+        x = Bias::sum(x, load(bias + j - begin + v * W));
+        store(s + j + v * W, x);
+      }
+      most[v] = larger(most[v], x);
+    }
+  return largest(larger(most[0], most[1]));
 }
 
 static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums) {
@@ -123,21 +176,15 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
   for (int p = p0; p < p1; p++) masked |= tiles.state[t][p] != FULL;
   for (int r = t * MR; r < t * MR + w.stack.tile_rows(t); r++) {
     real *s = scores + (long)r * LDS;
-    if (w.c.softcap > 0) cap_row(w.c, s, begin, end);
-    if (w.c.bias.data) Bias(w.c, w.batch, w.head_of(r), w.row_of(r)).add(chunk_key + begin, s + begin, end - begin);
-    if (masked) mask_row(tiles, t, r, p0, p1, s);
-    vf most[NV];
-    for (int v = 0; v < NV; v++) most[v] = load(s + begin + v * W);
-    for (int j = begin + NR; j < end; j += NR)
-      for (int v = 0; v < NV; v++) most[v] = larger(most[v], load(s + j + v * W));
-    const real top = largest(larger(most[0], most[1]));
+    const real top = bend_and_find(w, r, chunk_key, tiles, t, masked, s, begin, end);
     if (!(top <= sums.highest[r])) {
       const real by = sums.highest[r] == -INF ? 0 : exp2(sums.highest[r] - top);
+      if (sums.watch) sums.watch.raise(r, sums.total[r], sums.highest[r], top, by);
       sums.total[r] *= by, sums.highest[r] = top;
       sums.scale(r, by);
     }
-    sums.total[r] += weigh(s, begin, end, sums.highest[r]);
-    if (w.c.dropout > 0) drop_row(w, r, dropout, chunk_key + begin, s + begin, end - begin);
+    if (sums.watch.most && !(top <= sums.watch.least(r))) sums.watch.insert(r, s, begin, end, chunk_key);
+    sums.total[r] += weigh_row(w, r, dropout, chunk_key, s, begin, end, sums);
   }
 }
 
@@ -190,6 +237,7 @@ static void finish(const Work &w, Sums &sums) {
     if (total == 0) sums.scale(r, 0), std::memset(sums.row(r), 0, sums.width * sizeof(real));
     if (w.c.log_sum_exp)
       ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
+    if (sums.watch) sums.watch.finish(w.c, r, w.line_of(r), total, sums.highest[r]);
     write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r),
               total == 0 ? 0 : factor / total);
   }
@@ -202,9 +250,10 @@ static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).en
 static bool forward_stack(const Work &w) {
   const int rows = w.stack.rows, width = up(w.c.v_dim, NR) + 16;
   Workspace &memory = workspace();
-  if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(rows, width)) + 1024)) return false;
+  if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(w.c, rows, width)) + 1024)) return false;
   ForwardRoom room(memory, w.c, rows);
-  Sums sums(memory.take(Sums::numbers(rows, width)), rows, width), part(memory.take(Sums::numbers(rows, width)), rows, width);
+  Sums sums(w.c, memory.take(Sums::numbers(w.c, rows, width)), rows, width);
+  Sums part(w.c, memory.take(Sums::numbers(w.c, rows, width)), rows, width);
   if (w.block.run == w.block.run_end) {
     sums.clear(rows);
     return finish(w, sums), true;

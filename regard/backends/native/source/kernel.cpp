@@ -23,11 +23,16 @@ namespace {
 #include "packing.h"
 #include "panels.h"
 #include "options.h"
+#include "watching.h"
 #include "forward.h"
 #include "backward.h"
 #include "tasks.h"
+#include "received.h"
 }  // namespace
 
-int forward(const rg_call *c) { return forward_all(*c); }
+int forward(const rg_call *c) {
+  const int failed = forward_all(*c);
+  return failed ? failed : receive_all(*c);
+}
 int backward(const rg_call *c, const rg_gradients *g) { return backward_all(*c, *g); }
 }  // namespace RG_SPACE

@@ -14,6 +14,12 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
     row = (const real *)c.bias.data + c.bias.at[batch] + head * c.bias.head + q * c.bias.row;
   }
 
+  // The numbers of n keys from `at` on, or NULL if they do not lie beside each other.
+  const real *dense(long at, int n) const {
+    const long skip = at - first_key;
+    return key == 1 && skip >= 0 && skip + n <= keys ? row + skip : nullptr;
+  }
+
   // Add it to n scores, a multiple of W, of the keys from `at` on; lanes of keys that do not exist are left alone. A bias
   // of -inf masks the pair, whatever its score is.
   void add(long at, real *s, int n) const {
@@ -28,16 +34,16 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
     }
   }
 
- private:
   static vf sum(vf score, vf bias) {
     const vf found = madd(bias, all(LOG2E), score);
     return bias == all(-INF) ? bias : found;
   }
 };
 
-// Dropout by the counter hash of dropout.py: a weight is kept if mix(state of its row + (key + 1) * stride) >> 11 is at
-// least dropout * 2^53.
-typedef uint64_t vu __attribute__((vector_size(W * 8)));
+// Dropout by the counter hash of dropout.py: a weight is kept if mix(state of its row + (key + 1) * stride) is at least
+// dropout * 2^53, times 2^11.
+constexpr int HALVES = SINGLE ? 2 : 1;  // registers of 64-bit numbers that have the lanes of one of reals
+typedef uint64_t vu __attribute__((vector_size(W / HALVES * 8)));
 
 constexpr uint64_t STRIDES[] = {0x9E3779B97F4A7C15u, 0xC2B2AE3D27D4EB4Fu, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u};
 constexpr uint64_t MIX[] = {0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu};
@@ -50,10 +56,11 @@ static inline T mixed(T x) {
 }
 
 struct Dropout {
-  uint64_t least;
+  uint64_t least;  // of the kept states
   real factor;
   explicit Dropout(const rg_call &c)
-      : least((uint64_t)(c.dropout * 9007199254740992.0)), factor(c.dropout < 1 ? (real)(1 / (1 - c.dropout)) : 0) {}
+      : least(c.dropout < 1 ? (uint64_t)(c.dropout * 9007199254740992.0) << 11 : UINT64_MAX),
+        factor(c.dropout < 1 ? (real)(1 / (1 - c.dropout)) : 0) {}
 
   static uint64_t row_state(const rg_call &c, int batch, int head, int q) {
     uint64_t state = c.dropout_seed;
@@ -64,10 +71,25 @@ struct Dropout {
 
   // x where the weight of its key is kept, 0 elsewhere; the keys of the lanes begin at `key`.
   vf kept(vf x, uint64_t row, long key) const {
-    vu state;
-    for (int i = 0; i < W; i++) state[i] = (uint64_t)i;
-    state = mixed(row + (state + (uint64_t)(key + 1)) * STRIDES[3]) >> 11;
-    const vi keep = __builtin_convertvector(state >= least, vi);
+    constexpr int LENGTH = W / HALVES;
+    vu state[HALVES];
+    const uint64_t first = row + (uint64_t)(key + 1) * STRIDES[3];
+    for (int half = 0; half < HALVES; half++) {
+      for (int i = 0; i < LENGTH; i++) state[half][i] = (uint64_t)(half * LENGTH + i) * STRIDES[3];
+      state[half] = mixed(state[half] + first);
+    }
+#if defined(RG_512)
+    const __m512i threshold = _mm512_set1_epi64((long long)least);
+    const __mmask8 low = _mm512_cmpge_epu64_mask((__m512i)state[0], threshold);
+    const __mmask8 high = _mm512_cmpge_epu64_mask((__m512i)state[1], threshold);
+    return (vf)_mm512_maskz_mov_ps(_mm512_kunpackb(high, low), (__m512)x);
+#else
+    vi keep;
+    for (int half = 0; half < HALVES; half++) {
+      const vu above = (vu)(state[half] >= least);
+      for (int i = 0; i < LENGTH; i++) keep[half * LENGTH + i] = (whole)above[i];
+    }
     return keep ? x : vf{};
+#endif
   }
 };

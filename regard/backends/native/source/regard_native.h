@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 1
+#define RG_VERSION 2
 #define RG_MOST_ROWS 192  // of a row block
+#define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
 
 enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
@@ -56,6 +57,18 @@ typedef struct {
   int64_t size;                   // numbers that may be read from data on
 } rg_bias;
 
+// Statistics of the weights before dropout, in the type of log_sum_exp; what is NULL is not wanted. Keys count from first_key.
+typedef struct {
+  void *entropy, *distance;       // [batch][heads][q_len], in nats and in positions; 0 for an empty row
+  void *received;                 // [batch][heads][keys], filled with zeros
+  int32_t top;                    // keys of a row in the two arrays that follow, at most RG_MOST_TOP; 0: not wanted
+  void *top_weights;              // [batch][heads][q_len][top], the largest first; 0 where there are fewer keys
+  int64_t *top_keys;              // likewise; -1 where there are fewer. Of equal scores the first key comes first
+  void *weights;                  // [batch][weight_heads][weight_rows][keys], filled with zeros
+  int32_t weight_heads, weight_rows;
+  const int32_t *head_slot, *row_slot;  // [heads], [q_len]: the place of a head or row in `weights`; -1: none
+} rg_statistics;
+
 typedef struct {
   int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
   int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
@@ -63,7 +76,7 @@ typedef struct {
   double scale, softcap;          // softcap 0: none
   double dropout;                 // share of the weights that are dropped, by the law in dropout.py
   uint64_t dropout_seed;
-  const int64_t *start;           // [batch]: positions of the first queries; read where dropout is above 0
+  const int64_t *start;           // [batch]: positions of the first queries; read for dropout and distances
   rg_bias bias;
   int32_t schedules;
   const rg_schedule *schedule;    // [schedules]
@@ -71,7 +84,8 @@ typedef struct {
   rg_tensor q, k, v, out;         // out: the result, in its own type
   rg_tensor k_scale, v_scale;     // one number for each int8 key and value; data NULL otherwise
   void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row.
-                                  // NULL: not wanted; the backward pass reads it
+                                  // NULL: not wanted; the backward pass, `received` and `weights` read it
+  const rg_statistics *statistics;  // of the forward pass; NULL: none
 } rg_call;
 
 typedef struct {                  // gradients: dq, dk, dv in float64 if q is, else in float32
@@ -86,7 +100,7 @@ int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[5]);            // of schedule, tensor, bias, call and gradients, in bytes
+void rg_sizes(int32_t sizes[6]);            // of schedule, tensor, bias, call, gradients and statistics, in bytes
 int32_t rg_forward(const rg_call *);
 int32_t rg_backward(const rg_call *, const rg_gradients *);
 

@@ -65,7 +65,7 @@ static bool list_pieces(const rg_call &c, const List<Stacked> &stacks, List<Piec
     if (w.block.run == w.block.run_end) continue;
     for (long from = first_key(w); from < last_key(w); from = span_end(w.s, from)) {
       if (!pieces.add({i, from, (long)*numbers})) return false;
-      *numbers += Sums::numbers(w.stack.rows, up(c.v_dim, NR) + 16);
+      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, NR) + 16);
     }
   }
   return true;
@@ -78,7 +78,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   ForwardRoom room(own, w.c, rows);
   read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
   Walk walk(w.s, w.block, piece.from);
-  Sums sums(memory + piece.numbers, rows, room.padded + 16);
+  Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
   sum_keys(w, walk, span_end(w.s, piece.from), room, sums);
   return true;
 }
@@ -101,9 +101,9 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
       failed += !forward_stack(w);  // it has no keys
       continue;
     }
-    Sums sums(memory + pieces.items[p++].numbers, w.stack.rows, width);
+    Sums sums(c, memory + pieces.items[p++].numbers, w.stack.rows, width);
     for (; p < pieces.count && pieces.items[p].stack == i; p++)
-      sums.merge(Sums(memory + pieces.items[p].numbers, w.stack.rows, width), w.stack.rows);
+      sums.merge(Sums(c, memory + pieces.items[p].numbers, w.stack.rows, width), w.stack.rows);
     finish(w, sums);
   }
   std::free(memory);

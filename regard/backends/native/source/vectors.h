@@ -18,6 +18,9 @@ typedef real vf_anywhere __attribute__((vector_size(W * sizeof(real)), aligned(s
 
 static inline vf load(const real *p) { return *(const vf_anywhere *)p; }
 static inline void store(real *p, vf x) { *(vf_anywhere *)p = x; }
+typedef whole vi_anywhere __attribute__((vector_size(W * sizeof(real)), aligned(sizeof(real)), may_alias));
+static inline vi load(const whole *p) { return *(const vi_anywhere *)p; }
+static inline void store(whole *p, vi x) { *(vi_anywhere *)p = x; }
 static inline vf all(real x) { return x - (vf){}; }
 
 // The functions that follow have a form for each instruction set, and one for any, which float64 uses.
@@ -62,6 +65,26 @@ static inline real largest(vf x) {
   for (int i = 1; i < W; i++) most = x[i] > most ? x[i] : most;
   return most;
 #endif
+}
+
+// A bit for each lane of x that is not at or below the limit: bit 0 is the first lane. NaN is not at or below anything.
+static inline uint32_t not_below(vf x, real limit) {
+#if defined(RG_512)
+  return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(limit), _CMP_NLE_UQ);
+#elif defined(RG_256)
+  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(limit), _CMP_NLE_UQ));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < W; i++) bits |= (uint32_t) !(x[i] <= limit) << i;
+  return bits;
+#endif
+}
+
+// 0, 1, 2, ... in the lanes
+static inline vf lane_numbers() {
+  vf x;
+  for (int i = 0; i < W; i++) x[i] = (real)i;
+  return x;
 }
 
 // Sums of 32 lanes: lane i + 16 is added to lane i, then 8, 4, 2 and 1 apart.
