@@ -4,7 +4,6 @@ bits of the kernel for AVX2, and passes the random calls."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from regard.backends.native import backend
 from regard.backends.native.build import LIBRARY, LOWERED, build
 from regard.backends.native.library import Library, load
-from regard.functional import kept
 
 from .test_native_bits import PATTERNS, Case, broken
 from .test_native_sanitized import disassembled, fuzz, instruction_set
@@ -26,17 +24,13 @@ def lowered(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def handle(lowered, monkeypatch) -> Iterator[Any]:
+def handle(lowered, monkeypatch, fresh_plans) -> Any:
     """The functions of that library, which computes every plan of the test."""
     library = load(lowered)
     assert isinstance(library, Library)
     assert library.tile == (12, 32)
     monkeypatch.setattr(backend, "load", lambda: library)
-    kept._plans.clear()
-    kept._calls.clear()
-    yield library.handle
-    kept._plans.clear()
-    kept._calls.clear()
+    return library.handle
 
 
 def _widest_of_avx512(library: Path) -> int:
