@@ -9,7 +9,7 @@ BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures bench clean
+.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -71,6 +71,11 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py
 
+# The wheel is made from the source distribution, so that both are known to be whole.
+wheel: $(READY)               ## dist/: a source distribution, and a wheel with the compiled kernel
+	$(BIN)/pip install -q -c constraints.txt build
+	REGARD_NATIVE_BUILD=required $(BIN)/python -m build --outdir dist .
+
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -83,4 +88,4 @@ $(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
 	$(BIN)/python $(SOURCES)/build.py || true
 
 clean:
-	rm -rf $(SOURCES)/libregard_native.* .venv .venv-floors runs site .pytest_cache .ruff_cache
+	rm -rf $(SOURCES)/libregard_native.* dist .venv .venv-floors runs site .pytest_cache .ruff_cache

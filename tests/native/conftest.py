@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from regard.backends.native.library import load
+from regard.functional import kept
 
 collect_ignore_glob = ["test_native_*.py"] if isinstance(load(), str) else []  # test_without_native.py runs everywhere
 
@@ -16,3 +18,14 @@ def native() -> Iterator[Any]:
     found: Any = load()
     yield found
     found.handle.rg_use_instructions(0)
+
+
+@pytest.fixture
+def fresh_plans() -> Iterator[None]:
+    """The test uses no plan of an earlier one, and leaves none behind."""
+    kept._plans.clear()
+    kept._calls.clear()
+    yield
+    kept._plans.clear()
+    kept._calls.clear()
+    torch.set_num_threads(1)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import backend, library
-from regard.backends.native.filling import Filled, describe
+from regard.backends.native import backend, filling, library
+from regard.backends.native.filling import Filled, describe, fill_gradients
 from regard.backends.native.lowering import Lowered
 from regard.backends.schedule import Flat
 from regard.core.tensors import Stored
@@ -56,12 +57,24 @@ def strided(draw: random.Random, *shape: int) -> torch.Tensor:
     return torch.randn(1, heads, rows, dim).expand(batch, -1, -1, -1)
 
 
+def beside_each_other(draw: random.Random) -> None:
+    """A plan in several threads of Python, each with threads of the kernel; the results are those of one thread."""
+    q_len, k_len = size(draw, 200), size(draw, 300)
+    plans = [torch.randn(1, 2, n, 16) for n in (q_len, k_len, k_len)]
+    plan = rg.plan_attention(*plans, pattern=pattern_of(draw, q_len, k_len, 2, 1), backend="native")
+    calls = [tuple(torch.randn_like(x) for x in plans) for _ in range(6)]
+    expected = [plan.run(*one) for one in calls]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda one: plan.run(*one), calls))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 def compute(draw: random.Random) -> None:
     """A sound call, forward and backward; its result is finite."""
     kv_heads, batch = draw.randint(1, 2), draw.randint(1, 2)
     heads = kv_heads * draw.randint(1, 3)
     q_len, k_len, head_dim, v_dim = size(draw, 250), size(draw, 300), size(draw, 70), size(draw, 70)
-    if draw.random() < 0.05:
+    if draw.random() < (0.3 if q_len < 3 else 0.05):  # several spans, which threads share
         k_len += 4096
     dtype = draw.choice(DTYPES)
     q = strided(draw, batch, heads, q_len, head_dim).to(dtype)
@@ -108,21 +121,34 @@ def damaged(draw: random.Random) -> None:
                 x[at] = draw.choice([int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0])
         schedules.append((Flat(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
     filled = Filled(plan.problem)
-    output = torch.empty(1, 2, q_len, dim)
+    output, sums = torch.empty(1, 2, q_len, dim), torch.zeros(1, 2, q_len)
     keys = plan.keys
-    filled.call.first_key, filled.call.keys, filled.call.threads = keys.start, len(keys), 1
+    filled.call.first_key, filled.call.keys, filled.call.threads = keys.start, len(keys), draw.choice([1, 2, 4])
     broken = Lowered(schedules, None)
     filled.call.schedules, filled.call.schedule = len(schedules), broken.address
     tensors = q, k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop], output
     for into, x in zip(filled.tensors, tensors, strict=True):
         describe(into, x)
+    filled.call.log_sum_exp = sums.data_ptr()
+    found = [torch.empty(x.shape) for x in tensors[:3]]
+    gradients = fill_gradients(output, None, found, None, False)
     if draw.random() < 0.3:
         name = draw.choice(["batch", "heads", "kv_heads", "q_len", "head_dim", "v_dim", "first_key", "keys", "threads"])
         setattr(filled.call, name, draw.choice([0, -1, 1, 2, 3, getattr(filled.call, name) + draw.randint(-2, 300)]))
-    if filled.call.threads > 4:
-        filled.call.threads = 4
+    if draw.random() < 0.3:
+        into = draw.choice([*filled.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv])
+        name = draw.choice(["batch", "head", "row"])
+        setattr(
+            into,
+            name,
+            draw.choice([0, -1, 1, getattr(into, name) + draw.randint(-9, 9), draw.randint(-(2**62), 2**62)]),
+        )
+    filled.call.threads = min(filled.call.threads, 4)
     try:
-        kernel.library.forward(filled.address)
+        if draw.random() < 0.5:
+            kernel.library.forward(filled.address)
+        else:
+            kernel.library.backward(filled.address, gradients)
     except RegardError:
         return
 
@@ -131,11 +157,13 @@ def main(path: str, cases: int, seed: int) -> None:
     loaded = library.load(Path(path))
     assert isinstance(loaded, library.Library), loaded
     backend.load = lambda: loaded  # type: ignore[assignment]
+    filling.FEWEST = 1  # threads share calls of any size
     for case in range(cases):
         draw = random.Random(seed + case)
         torch.manual_seed(seed + case)
+        torch.set_num_threads(draw.choice([1, 2, 4]))
         loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2])))
-        damaged(draw) if case % 3 == 2 else compute(draw)
+        (beside_each_other if case % 20 == 0 else damaged if case % 3 == 2 else compute)(draw)
     print(f"{cases} calls")
 
 

@@ -15,19 +15,26 @@ import pytest
 from regard.backends.native.build import LIBRARY, build, find_compiler
 
 FUZZ = Path(__file__).with_name("fuzz_native.py")
+# Threads of the system instead of OpenMP's, which the sanitizer of threads cannot follow into its library.
+THREADS = ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer", "-DRG_OWN_THREADS")
 SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 PLANTED = "-DRG_PLANTED_FAULT"  # reads one register behind the keys, see packing.h
+RACE = "-DRG_PLANTED_RACE"  # threads take their turns without an atomic operation, see tasks.h
 
 
 def fuzz(library: Path, cases: int, preload: str = "", seed: int = 0) -> subprocess.CompletedProcess[str]:
-    room = {**os.environ, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2"}
+    room = {
+        **os.environ, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1",
+        "OMP_NUM_THREADS": "2",
+    }  # fmt: skip
     command = [sys.executable, str(FUZZ), str(library), str(cases), str(seed)]
+    if "tsan" in preload:  # its memory lies at fixed addresses
+        command = ["setarch", "--addr-no-randomize", *command]
     return subprocess.run(command, env=room, capture_output=True, text=True, check=False)
 
 
-def runtimes() -> str:
+def runtimes(*names: str) -> str:
     """The sanitizers' libraries, which a process must load first."""
-    names = ("libasan.so", "libubsan.so")
     found = [
         subprocess.run([*find_compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
         for name in names
@@ -44,35 +51,67 @@ def test_random_and_damaged_calls_compute_or_are_refused():
 @pytest.mark.slow
 def test_random_and_damaged_calls_are_clean_under_sanitizers(tmp_path):
     library = build(tmp_path / "sanitized.so", extra=SANITIZERS)
-    done = fuzz(library, 2000, runtimes(), seed=10_000)
+    done = fuzz(library, 2000, runtimes("libasan.so", "libubsan.so"), seed=10_000)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.slow
 def test_sanitizers_notice_a_planted_fault(tmp_path):
     library = build(tmp_path / "faulty.so", extra=(*SANITIZERS, PLANTED))
-    done = fuzz(library, 200, runtimes())
+    done = fuzz(library, 200, runtimes("libasan.so", "libubsan.so"))
     assert done.returncode != 0
     assert "AddressSanitizer" in done.stderr
 
 
-def disassembled() -> dict[str, str]:
+@pytest.mark.slow
+def test_threads_do_not_read_what_others_write(tmp_path):
+    library = build(tmp_path / "threads.so", extra=THREADS)
+    done = fuzz(library, 600, runtimes("libtsan.so"), seed=20_000)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "600 calls" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_sanitizer_of_threads_notices_a_planted_race(tmp_path):
+    library = build(tmp_path / "racing.so", extra=(*THREADS, RACE))
+    done = fuzz(library, 200, runtimes("libtsan.so"))
+    assert done.returncode != 0
+    assert "ThreadSanitizer: data race" in done.stderr
+
+
+def disassembled(library: Path = LIBRARY) -> dict[str, str]:
     """The instructions of every function of the library, by its name."""
     objdump = shutil.which("objdump")
     assert objdump is not None, "binutils come with every compiler"
-    text = subprocess.run([objdump, "-d", "-C", str(LIBRARY)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([objdump, "-d", "-C", str(library)], capture_output=True, text=True, check=True).stdout
     parts = re.split(r"\n[0-9a-f]+ <(.+)>:\n", text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def instruction_set(code: str) -> int:
+    """The register that an AVX-512, AVX or older instruction set is known by: 512, 256 or 128."""
+    if re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", code):
+        return 512
+    return 256 if re.search(r"%ymm|\tv[a-z]", code) else 128
+
+
+@pytest.mark.parametrize(
+    ("line", "width"),
+    [
+        ("\tvaddps %zmm1,%zmm2,%zmm3", 512), ("\tvmovups %xmm17,(%rax)", 512), ("\tkmovw  %eax,%k1", 512),
+        ("\tvfmadd231ps %ymm30,%ymm1,%ymm2", 512), ("\tvaddps %ymm1,%ymm2,%ymm3", 256),
+        ("\tvmulss %xmm1,%xmm0,%xmm0", 256), ("\tmulss %xmm1,%xmm0", 128), ("\tmov %rax,%rbx", 128),
+    ],
+)  # fmt: skip
+def test_instructions_are_told_apart(line, width):
+    assert instruction_set(line) == width
+
+
 def test_instructions_of_some_processors_stay_in_their_namespaces():
-    functions = disassembled()
-    wide = {name for name, code in functions.items() if "%zmm" in code or "%k1" in code}
-    ours = {name for name, code in functions.items() if "%ymm" in code}
-    assert wide
-    assert ours - wide
-    assert all("avx512::" in name for name in wide), wide
-    assert all(name.startswith(("avx2::", "avx512::", "wide::")) or "::" in name for name in ours)
-    common = {name for name in functions if not re.search(r"\b(avx2|avx512|wide)::", name)}
+    widths = {name: instruction_set(code) for name, code in disassembled().items()}
+    for space, most in (("avx512", 512), ("avx2", 256), ("wide", 256)):
+        inside = {width for name, width in widths.items() if re.search(rf"\b{space}::", name)}
+        assert max(inside) == most, space
+    common = {name: width for name, width in widths.items() if not re.search(r"\b(avx2|avx512|wide)::", name)}
     assert "rg_forward" in common
-    assert not [name for name in common if "%ymm" in functions[name] or "%zmm" in functions[name]]
+    assert not {name for name, width in common.items() if width > 128}

@@ -1,29 +1,33 @@
-"""Compiles the C++ sources of this folder into `libregard_native.so`, with the compiler of the system.
+"""Compiles the C++ sources of this folder into `libregard_native.so`, with the compiler of the system or with Zig's.
 
 `make .venv/ready` and `pip install` run this file where a compiler is. It imports nothing of regard, so that it works
-before anything is installed: `python regard/backends/native/build.py`.
+before anything is installed: `python regard/backends/native/build.py`. The package `ziglang`, which
+`pip install 'regard[compiler]'` brings, is a compiler for systems that have none.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 LIBRARY = HERE / "libregard_native.so"
-COMPILERS = ("g++", "c++")
+COMPILERS = ("g++", "c++", "clang++")
 # -ffp-contract=off: the kernel says itself where a product and a sum are rounded once, so that bits do not depend on
-# the compiler's choice. Calls of OpenMP are compiled in and no OpenMP library is linked: PyTorch brings one.
+# the compiler's choice.
 COMMON = (
-    "-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden",
-    "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized",
+    "-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions",
+    "-fno-rtti", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option",
 )  # fmt: skip
 WITHOUT_VECTORS = ("-mno-avx",)
 KERNELS = {
@@ -34,6 +38,8 @@ KERNELS = {
         "-mprefer-vector-width=512",
     ),
 }  # fmt: skip
+# The source for AVX-512 built for AVX2, which tests run on every processor; entry.cpp is told by -DRG_LOWERED.
+LOWERED = {**KERNELS, "avx512": ("-DRG_SPACE=avx512", "-DRG_WIDTH=16", "-mavx2", "-mfma", "-mf16c")}
 
 
 class BuildError(Exception):
@@ -49,7 +55,7 @@ def digest() -> str:
 
 
 def find_compiler() -> list[str]:
-    """The command of a C++ compiler: $CXX, else the first of g++ and c++.
+    """The command of a C++ compiler: $CXX, else the first of g++, c++ and clang++, else that of the package ziglang.
 
     Raises:
         BuildError: there is none.
@@ -59,16 +65,21 @@ def find_compiler() -> list[str]:
     for name in COMPILERS:
         if found := shutil.which(name):
             return [found]
-    raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one named by $CXX)")
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "c++"]
+    names = ", ".join((*COMPILERS, "the package ziglang"))
+    raise BuildError(f"no C++ compiler was found ({names}, or the one named by $CXX)")
 
 
-def build(library: Path = LIBRARY, extra: tuple[str, ...] = (), link: tuple[str, ...] = ()) -> Path:
+def build(
+    library: Path = LIBRARY, extra: tuple[str, ...] = (), kernels: Mapping[str, tuple[str, ...]] = KERNELS
+) -> Path:
     """Compile the library and return its path; an up-to-date file is not compiled again.
 
     Args:
         library: where it is written.
-        extra: more flags for the compiler.
-        link: more flags for the linker.
+        extra: more flags for compiler and linker.
+        kernels: the flags of each instruction set.
 
     Raises:
         BuildError: no compiler, or it failed; the message holds its first lines.
@@ -81,7 +92,7 @@ def build(library: Path = LIBRARY, extra: tuple[str, ...] = (), link: tuple[str,
     with tempfile.TemporaryDirectory() as room:
         objects = {
             "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{name}"')),
-            **{space: ("kernel.cpp", flags) for space, flags in KERNELS.items()},
+            **{space: ("kernel.cpp", flags) for space, flags in kernels.items()},
         }
         commands = [
             [*compiler, *COMMON, *flags, *extra, "-c", str(SOURCE / source), "-o", f"{room}/{which}.o"]
@@ -90,13 +101,19 @@ def build(library: Path = LIBRARY, extra: tuple[str, ...] = (), link: tuple[str,
         _run_all(commands)
         made = [f"{room}/{which}.o" for which in objects]
         static = ("-static-libstdc++", "-static-libgcc")
-        _run_all([[*compiler, "-shared", *made, *static, *extra, *link, "-o", f"{room}/library.so"]])
+        _run_all([[*compiler, "-shared", *made, *static, *extra, "-o", f"{room}/library.so"]])
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(f"{room}/library.so", fresh)
         fresh.replace(library)  # a process that has loaded the old file keeps it
         stamp.write_text(name)
     return library
+
+
+def newest_glibc(library: Path) -> tuple[int, int] | None:
+    """The version of the GNU C library that a built library needs at least; None if it needs none."""
+    versions = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    return max(((int(major), int(minor)) for major, minor in versions), default=None)
 
 
 def _run_all(commands: list[list[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
 SETTING = "REGARD_NATIVE"
+BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or after pip install 'regard[compiler]'"
 
 _WRONG = {
     1: "this processor has neither AVX2 nor AVX-512",
@@ -139,7 +141,7 @@ def load(path: Path = LIBRARY) -> Library | str:
             return f"{SETTING} is {setting!r}; it is on or off"
         return f"{SETTING}=off turns it off"
     if not path.is_file():
-        return "its library is not built; run python -m regard.backends.native.build where a C++ compiler is"
+        return f"its library is not built; {BUILD}"
     try:
         handle = ctypes.CDLL(str(path))
     except OSError as reason:
@@ -150,8 +152,11 @@ def load(path: Path = LIBRARY) -> Library | str:
     handle.rg_forward.argtypes = [POINTER(CCall)]
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
     if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
-        return "its library was built from other sources; run python -m regard.backends.native.build again"
+        return f"its library was built from other sources; {BUILD}"
     names = {2: "AVX2", 3: "AVX-512"}
     if (found := handle.rg_instructions()) not in names:
-        return "this processor has neither AVX2 nor AVX-512"
+        return _WRONG[1]
+    if not handle.rg_has_threads():
+        reason = "the OpenMP library of this PyTorch has no function GOMP_parallel"
+        warnings.warn(f"the native backend computes with one thread: {reason}", RuntimeWarning, stacklevel=2)
     return Library(handle, names[found])

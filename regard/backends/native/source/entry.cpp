@@ -1,8 +1,10 @@
 // The C entry: chooses the kernel for this processor, and checks everything that a kernel relies on before it runs.
 // This file is compiled without vector instructions.
 #include "regard_native.h"
+#include "threads.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include <cstddef>
 #if defined(__x86_64__)
@@ -18,6 +20,10 @@ DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(wide)
 
+// The pool of threads of the OpenMP library that PyTorch has loaded: GNU's own entry, which LLVM's and Intel's libraries
+// have too. It is called by name, so that any compiler serves and no OpenMP library is linked or loaded twice.
+extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+
 namespace {
 constexpr int NONE = 0, AVX2 = 2, AVX512 = 3;
 
@@ -32,6 +38,9 @@ int supported() {
   unsigned low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return NONE;
+#if defined(RG_LOWERED)  // the kernel for AVX-512 was built for AVX2, as a test
+  return AVX512;
+#endif
   const unsigned wide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
   return (low & 0xe6) == 0xe6 && (b & wide) == wide ? AVX512 : AVX2;
 #else
@@ -42,8 +51,11 @@ int supported() {
 int chosen = -1;
 
 int instructions() {
-  if (chosen < 0) chosen = supported();
-  return chosen;
+  const int found = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+  if (found >= 0) return found;
+  const int most = supported();
+  __atomic_store_n(&chosen, most, __ATOMIC_RELAXED);
+  return most;
 }
 
 // In a forked process the threads of OpenMP's pool do not exist, and waiting for them would never end.
@@ -51,6 +63,26 @@ bool forked = false;
 __attribute__((constructor)) void watch_forks() {
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
 }
+
+#if defined(RG_OWN_THREADS)  // for the sanitizer of threads, which knows those of the system alone
+constexpr bool HAS_THREADS = true;
+struct Work {
+  void (*work)(void *);
+  void *data;
+};
+void run_in_threads(int threads, void (*work)(void *), void *data) {
+  Work one{work, data};
+  pthread_t others[64];
+  int started = 0;
+  const auto run = [](void *p) -> void * { return ((Work *)p)->work(((Work *)p)->data), nullptr; };
+  while (started < threads - 1 && started < 64 && !pthread_create(&others[started], nullptr, run, &one)) started++;
+  work(data);
+  for (int i = 0; i < started; i++) pthread_join(others[i], nullptr);
+}
+#else
+#define HAS_THREADS (GOMP_parallel != nullptr)
+void run_in_threads(int threads, void (*work)(void *), void *data) { GOMP_parallel(work, data, (unsigned)threads, 0); }
+#endif
 
 rg_call alone(const rg_call &c) {
   rg_call own = c;
@@ -186,6 +218,19 @@ int check_gradients(const rg_call &c, const rg_gradients *g) {
 #define RG_SOURCES "unknown"
 #endif
 
+// Destructors of a thread's memory are registered with the C library directly. The compilers' function for it would bring
+// their whole library along, and with it a need for the newest C library.
+#if defined(__GLIBC__)
+extern "C" int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
+extern "C" int __cxa_thread_atexit(void (*destroy)(void *), void *object, void *library) {
+  return __cxa_thread_atexit_impl(destroy, object, library);
+}
+#endif
+
+extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
+  threads > 1 && HAS_THREADS ? run_in_threads(threads, work, data) : work(data);
+}
+
 #define PUBLIC __attribute__((visibility("default")))
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
@@ -194,10 +239,12 @@ PUBLIC void rg_sizes(int32_t sizes[6]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
 }
+PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {
-  const int most = supported();
-  return chosen = wanted == AVX2 && most >= AVX2 ? AVX2 : most;
+  const int most = supported(), found = wanted == AVX2 && most >= AVX2 ? AVX2 : most;
+  __atomic_store_n(&chosen, found, __ATOMIC_RELAXED);
+  return found;
 }
 PUBLIC int32_t rg_forward(const rg_call *c) {
   if (int wrong = check(c)) return wrong;

@@ -3,6 +3,7 @@
 // Everything is static or inside the namespace, and no template of the standard library is instantiated out of line:
 // the linker must never take a copy with AVX-512 instructions for code that runs on every processor.
 #include "regard_native.h"
+#include "threads.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,11 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+
+// The only function that newer versions of the C library have under a newer name; the old one runs everywhere.
+#if defined(__x86_64__) && defined(__GLIBC__)
+__asm__(".symver log2, log2@GLIBC_2.2.5");
 #endif
 
 #if !defined(RG_REAL)

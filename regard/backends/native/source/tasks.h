@@ -1,5 +1,27 @@
 // Division of a call among threads. What is computed together is chosen from the problem alone; threads only take turns.
 
+// Does the tasks 0 .. count - 1 and returns how many failed.
+template <class Do>
+static int share(int threads, long count, const Do &one) {
+  struct Turns {
+    const Do &one;
+    long count, next;
+    int failed;
+  } turns{one, count, 0, 0};
+  const auto work = [](void *data) {
+    Turns &t = *(Turns *)data;
+    int failed = 0;
+#if defined(RG_PLANTED_RACE)  // what the sanitizer of threads must notice
+    for (long i; (i = t.next++) < t.count;) failed += !t.one(i);
+#else
+    for (long i; (i = __atomic_fetch_add(&t.next, 1, __ATOMIC_RELAXED)) < t.count;) failed += !t.one(i);
+#endif
+    if (failed) __atomic_fetch_add(&t.failed, failed, __ATOMIC_RELAXED);
+  };
+  rg_in_threads((int)std::min<long>(threads, count), work, &turns);
+  return turns.failed;
+}
+
 template <class T>
 struct List {  // a list of plain structs, without exceptions
   T *items = nullptr;
@@ -90,10 +112,9 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
   if (!list_pieces(c, stacks, pieces, &numbers)) return RG_NO_MEMORY;
   real *memory = (real *)std::malloc(numbers * sizeof(real) + 64);
   if (!memory) return RG_NO_MEMORY;
-  int failed = 0;
-#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed)
-  for (long i = 0; i < pieces.count; i++)
-    failed += !sum_piece(stacks.items[pieces.items[i].stack].work(c), pieces.items[i], memory);
+  int failed = share(c.threads, pieces.count, [&](long i) {
+    return sum_piece(stacks.items[pieces.items[i].stack].work(c), pieces.items[i], memory);
+  });
   for (long i = 0, p = 0; i < stacks.count && !failed; i++) {
     const Work w = stacks.items[i].work(c);
     const int width = up(c.v_dim, NR) + 16;
@@ -114,13 +135,7 @@ static int forward_all(const rg_call &c) {
   List<Stacked> stacks;
   if (!list_stacks(c, stacks)) return RG_NO_MEMORY;
   if (c.threads > 1 && stacks.count < 4L * c.threads && c.keys > RG_SPAN) return forward_by_pieces(c, stacks);
-  int failed = 0;
-  if (c.threads == 1 || stacks.count == 1) {
-    for (long i = 0; i < stacks.count; i++) failed += !forward_stack(stacks.items[i].work(c));
-  } else {
-#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed)
-    for (long i = 0; i < stacks.count; i++) failed += !forward_stack(stacks.items[i].work(c));
-  }
+  const int failed = share(c.threads, stacks.count, [&](long i) { return forward_stack(stacks.items[i].work(c)); });
   return failed ? RG_NO_MEMORY : RG_OK;
 }
 
@@ -219,9 +234,7 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
 static int backward_all(const rg_call &c, const rg_gradients &g) {
   List<Part> parts;
   if (!list_parts(c, parts)) return RG_NO_MEMORY;
-  int failed = 0;
-#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed) if (c.threads > 1 && parts.count > 1)
-  for (long i = 0; i < parts.count; i++) failed += !compute_part(c, g, parts.items[i]);
+  int failed = share(c.threads, parts.count, [&](long i) { return compute_part(c, g, parts.items[i]); });
   for (long i = 0, next = 0; i < parts.count; i = next) {
     while (next < parts.count && parts.items[next].batch == parts.items[i].batch && parts.items[next].kv_head == parts.items[i].kv_head)
       next++;

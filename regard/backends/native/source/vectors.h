@@ -23,10 +23,11 @@ static inline vi load(const whole *p) { return *(const vi_anywhere *)p; }
 static inline void store(whole *p, vi x) { *(vi_anywhere *)p = x; }
 static inline vf all(real x) { return x - (vf){}; }
 
-// The functions that follow have a form for each instruction set, and one for any, which float64 uses.
+// The functions that follow have a form for each instruction set, and one for any, which float64 uses. Built for AVX2,
+// registers of 16 numbers use it too: tests run the tiles of AVX-512 so where a processor has no AVX-512.
 #if defined(__AVX512F__) && !defined(RG_DOUBLE)
 #define RG_512
-#elif defined(__AVX2__) && !defined(RG_DOUBLE)
+#elif defined(__AVX2__) && RG_WIDTH == 8
 #define RG_256
 #endif
 
@@ -35,7 +36,7 @@ static inline vf madd(vf a, vf b, vf c) {  // a * b + c, rounded once
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(RG_256)
   return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(RG_DOUBLE) && defined(__AVX2__) && defined(__FMA__)
   return (vf)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
   for (int i = 0; i < W; i++) c[i] = std::fma(a[i], b[i], c[i]);

@@ -1,0 +1,64 @@
+"""The source for AVX-512 runs on every processor with AVX2: built for AVX2, with the tiles of AVX-512, it gives the
+bits of the kernel for AVX2, and passes the random calls."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.backends.native import backend
+from regard.backends.native.build import LIBRARY, LOWERED, build
+from regard.backends.native.library import Library, load
+
+from .test_native_bits import PATTERNS, Case, broken
+from .test_native_sanitized import disassembled, fuzz, instruction_set
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory) -> Path:
+    return build(tmp_path_factory.mktemp("lowered") / "lowered.so", extra=("-O1", "-DRG_LOWERED"), kernels=LOWERED)
+
+
+@pytest.fixture
+def handle(lowered, monkeypatch, fresh_plans) -> Any:
+    """The functions of that library, which computes every plan of the test."""
+    library = load(lowered)
+    assert isinstance(library, Library)
+    assert library.tile == (12, 32)
+    monkeypatch.setattr(backend, "load", lambda: library)
+    return library.handle
+
+
+def _widest_of_avx512(library: Path) -> int:
+    return max(instruction_set(code) for name, code in disassembled(library).items() if "avx512::" in name)
+
+
+def test_it_has_no_instruction_of_avx512(lowered):
+    assert _widest_of_avx512(lowered) == 256
+    assert _widest_of_avx512(LIBRARY) == 512
+
+
+def _outputs_and_gradients(case: Case) -> torch.Tensor:
+    leaves = [x.clone().requires_grad_() for x in (case.q, case.k, case.v)]
+    output = case.attend(*leaves, case.pattern)
+    gradients = torch.autograd.grad(output, leaves, torch.ones_like(output))
+    return torch.cat([x.detach().flatten() for x in (output, *gradients)])
+
+
+def test_its_tiles_give_the_bits_of_avx2(handle):
+    def promise(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+        handle.rg_use_instructions(2)
+        narrow = _outputs_and_gradients(case)
+        handle.rg_use_instructions(0)
+        return narrow, _outputs_and_gradients(case)
+
+    assert not [(number, case.pattern, case.q.shape) for number, case in broken(promise, PATTERNS, 60)]
+
+
+def test_random_and_damaged_calls_compute_or_are_refused_by_it(lowered):
+    done = fuzz(lowered, 120, seed=30_000)
+    assert done.returncode == 0, done.stderr[-2000:]
