@@ -225,13 +225,15 @@ def suggest(given: object, names: Collection[str], command: str = "") -> str:
 
     >>> suggest("causl", ("full", "causal", "fixed", "prefix", "strided", "lattice", "summary"))
     "did you mean 'causal'?"
-    >>> suggest("median", ("mean", "first"))
-    'there are mean, first'
+    >>> suggest("median", ("mean", "first")), suggest("frist", ("mean", "first"))
+    ('there are mean, first', "did you mean 'first'? (there are mean, first)")
     """
-    if len(names) <= FEW:
-        return f"there are {', '.join(names)}" if names else "there are none"
     alike = {name.lower().replace("-", "_"): name for name in names}
     asked = given.lower().replace("-", "_") if isinstance(given, str) else ""
+    if len(names) <= FEW:
+        listed = f"there are {', '.join(names)}" if names else "there are none"
+        near = get_close_matches(asked, alike, n=1, cutoff=0.8 if len(asked) < 6 else 0.85)
+        return f"did you mean {alike[near[0]]!r}? ({listed})" if near else listed
     within = [name for name in alike if len(asked) > 2 and asked in name]
     if near := within[:3] or get_close_matches(asked, alike, n=3, cutoff=0.6):
         return f"did you mean {' or '.join(repr(alike[name]) for name in near)}?"

@@ -182,4 +182,9 @@ def as_rotary(positions: Rotary | str | None) -> Rotary | None:
             f"{added} positions are added to embeddings, before the layer; the layer itself takes Rotary(), 'rotary' "
             f"or None"
         )
+    if isinstance(positions, str) and positions.lower() in ("alibi", "t5"):
+        raise ArgumentError(
+            f"positions is {positions!r}, which is a bias by distance; give it to the call: "
+            f"layer(x, bias=regard.bias.{'ALiBi()' if positions.lower() == 'alibi' else 'T5Relative(heads)'})"
+        )
     raise ArgumentError(f"positions is {shown(positions)}; give Rotary(), 'rotary' or None")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
 
 from regard.arguments import suggest
 from regard.errors import KeywordError
@@ -36,6 +39,7 @@ OF_CALLS = {
     "key": "the arguments are called q, k, v",
     "value": "the arguments are called q, k, v",
 }
+CAUSAL = "write pattern='causal'"
 OF_LAYERS = {
     "embed_dim": "write dim=",
     "d_model": "write dim=",
@@ -46,17 +50,37 @@ OF_LAYERS = {
     "num_key_value_heads": "write kv_heads=",
     "kdim": "write context_dim=; keys and values come from the same vectors",
     "vdim": "write context_dim=; keys and values come from the same vectors",
-    "bias": "write projection_bias=",
+    "bias": "write projection_bias= for biases of the projections; a bias of the scores is given to the call, as in "
+    "layer(x, bias=regard.bias.ALiBi())",
+    "causal": CAUSAL,
+    "is_causal": CAUSAL,
+    "window_size": OF_CALLS["window_size"],
     "batch_first": "leave it out: inputs are always (batch, length, dim)",
     "add_bias_kv": "it has no counterpart here",
     "add_zero_attn": "it has no counterpart here",
     "device": "write layer.to(device)",
     "dtype": "write layer.to(dtype)",
 }
+INPUTS = (
+    "the inputs are called x and context: layer(x), or layer(x, context), whose keys and values come from the context"
+)
+OF_INPUTS = {**OF_CALLS, **dict.fromkeys(("query", "key", "value", "q", "k", "v", "hidden_states"), INPUTS)}
+PADDED = "leave it out: positions that hold the id PAD (0) are padding, which nothing looks at"
+OF_MODELS = {
+    **dict.fromkeys(("attention_mask", "mask", "key_padding_mask", "src_key_padding_mask"), PADDED),
+    "input_ids": "the ids are the first argument, model(ids)",
+    "src": "the ids are called source and target",
+    "tgt": "the ids are called source and target",
+    "labels": "the model returns logits; torch.nn.functional.cross_entropy(logits, labels) gives a loss",
+    "is_causal": "a language model and a decoder are causal already; patterns belong to the config",
+    "causal": "a language model and a decoder are causal already; patterns belong to the config",
+}
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 
 def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str], answers: dict[str, str]) -> None:
-    """Raise a KeywordError for the first keyword that the function does not take, with what to write instead.
+    """Raise a KeywordError for keywords that the function does not take, with what to write instead of each.
 
     Args:
         function: the name for the message.
@@ -67,7 +91,47 @@ def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str],
     >>> refuse_keywords("attention", ["causal"], ("pattern", "scale"), OF_CALLS)
     Traceback (most recent call last):
     regard.errors.KeywordError: attention has no argument 'causal'; write pattern='causal'
+    >>> refuse_keywords("a layer", ["embed_dim", "num_heads"], ("dim", "heads"), OF_LAYERS)
+    Traceback (most recent call last):
+    regard.errors.KeywordError: a layer has no arguments 'embed_dim' (write dim=), 'num_heads' (write heads=)
     """
+    named: dict[str, list[str]] = {}  # keywords by what to write instead
     for name in given:
         if name not in takes:
-            raise KeywordError(f"{function} has no argument {name!r}; {answers.get(name) or suggest(name, takes)}")
+            named.setdefault(answers.get(name) or suggest(name, takes), []).append(repr(name))
+    if len(named) > 1:
+        listed = ", ".join(f"{', '.join(names)} ({answer})" for answer, names in named.items())
+        raise KeywordError(f"{function} has no arguments {listed}")
+    for answer, names in named.items():
+        raise KeywordError(f"{function} has no argument {', '.join(names)}; {answer}")
+
+
+def answering(name: str, answers: dict[str, str]) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+    """A decorator: a keyword that the function does not take raises a KeywordError with what to write instead.
+
+    It is checked before Python looks for missing arguments, so that `layer(query=x)` is answered as well.
+
+    Args:
+        name: of the function, for the message.
+        answers: what to write for keywords of other libraries.
+
+    >>> @answering("a layer", OF_LAYERS)
+    ... def layer(dim): return dim
+    >>> layer(d_model=64)
+    Traceback (most recent call last):
+    regard.errors.KeywordError: a layer has no argument 'd_model'; write dim=
+    """
+
+    def answered(function: Callable[Given, Found]) -> Callable[Given, Found]:
+        takes = tuple(key for key in signature(function).parameters if key != "self")
+
+        @wraps(function)
+        def call(*args: Given.args, **options: Given.kwargs) -> Found:
+            for key in options:
+                if key not in takes:
+                    refuse_keywords(name, options, takes, answers)
+            return function(*args, **options)
+
+        return call
+
+    return answered

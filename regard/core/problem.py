@@ -273,7 +273,10 @@ def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: di
         return RELATIVE
     whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
-        raise ArgumentError(f"bias is {kind_of(bias)}; it needs a floating-point tensor or one of regard.bias")
+        given = shown(bias) if isinstance(bias, str) else kind_of(bias)
+        raise ArgumentError(
+            f"bias is {given}; it needs a floating-point tensor or one of regard.bias, such as regard.bias.ALiBi()"
+        )
     refuse_layout("bias", bias)
     if bias.dtype == torch.bool:
         raise ShapeError(

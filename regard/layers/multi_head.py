@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Never, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from regard.arguments import real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
+from regard.core.keywords import OF_INPUTS, OF_LAYERS, answering
 from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
@@ -27,9 +28,8 @@ from regard.layers.refusing import (
     check_vectors,
     checked_sizes,
     refuse_both,
-    refuse_inputs,
+    refuse_more_inputs,
     refuse_moved,
-    refuse_options,
     refuse_rows,
     refuse_sinks,
     refuse_unrelated,
@@ -109,6 +109,7 @@ class MultiHeadAttention(RecordedLayer):
     torch.Size([2, 5, 32])
     """
 
+    @answering("MultiHeadAttention", OF_LAYERS)
     def __init__(
         self,
         dim: int,
@@ -128,11 +129,8 @@ class MultiHeadAttention(RecordedLayer):
         projection_bias: bool = True,
         backend: str = "auto",
         strict: bool = False,
-        **foreign: Never,
     ) -> None:
         super().__init__()
-        if foreign:
-            refuse_options(type(self), foreign)
         sizes = checked_sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
@@ -183,6 +181,7 @@ class MultiHeadAttention(RecordedLayer):
         layer.to(module.out_proj.weight).load_state_dict(weights)
         return layer.train(module.training)
 
+    @answering("an attention layer", OF_INPUTS)
     def forward(
         self,
         x: torch.Tensor,
@@ -192,7 +191,6 @@ class MultiHeadAttention(RecordedLayer):
         bias: torch.Tensor | Bias | None = None,
         q_start: int | torch.Tensor | None = None,
         cache: Cache | RecurrentState | None = None,
-        **foreign: Never,
     ) -> torch.Tensor:
         """Self-attention of x, or cross-attention from x to a context.
 
@@ -213,8 +211,8 @@ class MultiHeadAttention(RecordedLayer):
             UnsupportedError: a pattern that compares positions, with a context and without q_start; with a cache, an
                 explicit mask or a pattern that depends on the number of keys; a cache with a context.
         """
-        if more or foreign:
-            refuse_inputs(more, foreign)
+        if more:
+            refuse_more_inputs()
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from inspect import signature
-
 import torch
 
 from regard.arguments import count_of, shown, whole
-from regard.core.keywords import OF_CALLS, OF_LAYERS, refuse_keywords
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.layers.caches import Cache, RecurrentState
@@ -37,20 +33,12 @@ def checked_sizes(
     return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim
 
 
-def refuse_options(layer: type, foreign: Iterable[str]) -> None:
-    """Raise a KeywordError for an option of another library's layer."""
-    takes = [name for name, one in signature(layer).parameters.items() if one.kind is not one.VAR_KEYWORD]
-    refuse_keywords(layer.__name__, foreign, takes, OF_LAYERS)
-
-
-def refuse_inputs(more: tuple[object, ...], foreign: Iterable[str]) -> None:
-    """Raise a KeywordError for inputs of PyTorch's layer that an attention layer does not take."""
-    if more:
-        raise KeywordError(
-            "an attention layer takes x and a context: layer(x) in place of layer(x, x, x), and layer(x, context) in "
-            "place of layer(x, context, context)"
-        )
-    refuse_keywords("an attention layer", foreign, ("x", "context", "pattern", "bias", "q_start", "cache"), OF_CALLS)
+def refuse_more_inputs() -> None:
+    """Raise a KeywordError: the layer was called with a query, a key and a value, as PyTorch's is."""
+    raise KeywordError(
+        "an attention layer takes x and a context: layer(x) in place of layer(x, x, x), and layer(x, context) in "
+        "place of layer(x, context, context)"
+    )
 
 
 def check_kind(kind: str | None) -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.arguments import shown
+from regard.core.keywords import OF_MODELS, answering
 from regard.errors import ArgumentError, ShapeError
 from regard.models.language.config import EACH, LanguageConfig, in_turn
 from regard.models.language.stack import Stack
@@ -156,6 +157,7 @@ class TextEncoder(Stack):
         self.head = new_head(config)
         self._initialise()
 
+    @answering("TextEncoder", OF_MODELS)
     def forward(self, ids: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
         """The output of the head for a batch of texts.
 

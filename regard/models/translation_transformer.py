@@ -11,6 +11,7 @@ from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind
 from regard.core.combination import check_combination
+from regard.core.keywords import OF_MODELS, answering
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.caches import Cache, RecurrentState
@@ -218,6 +219,7 @@ class TranslationTransformer(TextModel):
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
+    @answering("TranslationTransformer", OF_MODELS)
     def forward(
         self,
         source: torch.Tensor,

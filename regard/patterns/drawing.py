@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -13,7 +14,8 @@ from regard.errors import ArgumentError
 from regard.patterns.arguments import runs, words
 from regard.patterns.base import Pattern
 
-MAY_NOT, LEARNS, MAY_LOOK, SOME = "·□■▪"
+MAY_NOT, LEARNS, MAY_LOOK, SOME = SIGNS = "·□■▪"
+PLAIN = ".o#+"  # the same in ASCII
 LARGEST = 200
 NARROWEST = 20  # characters
 
@@ -50,13 +52,15 @@ def draw(
     q_start: int | None = None,
     layers: int = 1,
     width: int | None = None,
+    plain: bool | None = None,
 ) -> str:
     """Lines of squares (may look) and dots (may not), queries down, keys across, with a ruler of positions.
 
     With more than one layer, empty squares are positions from which a query learns through other positions. Heads that
     differ are drawn one after the other. Patterns that differ by batch row are drawn for the first, and the title says
     so. Lines longer than `width` are avoided: columns are drawn without spaces, and if that is not enough a character
-    stands for several queries and keys.
+    stands for several queries and keys. `plain` draws with # and . alone; by default each sign that standard output
+    cannot write is plain, so that the drawing can be printed.
 
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
@@ -89,7 +93,25 @@ def draw(
         lines.append(" " * (margin + 1) + _ruler(k_len, scale, space))
         for row, signs in enumerate(_signs(panel.marks, scale)):
             lines.append(f"{first + row * scale:>{margin}} {space.join(signs)}")
-    return "\n".join(lines)
+    return "\n".join(lines).translate(_plain_signs(plain))
+
+
+def _plain_signs(plain: bool | None) -> dict[int, str]:
+    """The signs that are drawn plainly: all, none, or by default those that standard output cannot write."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return {
+        ord(sign): other
+        for sign, other in zip(SIGNS, PLAIN, strict=True)
+        if (not _has(encoding, sign) if plain is None else plain)
+    }
+
+
+def _has(encoding: str, sign: str) -> bool:
+    try:
+        sign.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _ruler(k_len: int, scale: int, space: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.arguments import is_whole, number_in
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
@@ -104,7 +105,7 @@ class GlobalTokens(Pattern):
     """A pair is allowed if the position of its query or of its key is one of `indices`.
 
     Args:
-        indices: positions 0 and up, in any order: a list, a range, a tensor of numbers.
+        indices: positions 0 and up, in any order: a list, a range, a tensor of numbers; or one position.
 
     Source: Longformer, Beltagy et al. 2020, section 3.1.
 
@@ -114,10 +115,11 @@ class GlobalTokens(Pattern):
     'global_tokens(0, 8..63)'
     """
 
-    indices: Iterable[int]
+    indices: Iterable[int] | int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", positions("GlobalTokens", self.indices))
+        given = number_in(self.indices)
+        object.__setattr__(self, "indices", positions("GlobalTokens", [given] if is_whole(given) else given))
 
     @classmethod
     def read(cls, reader: Reader) -> GlobalTokens:
@@ -127,8 +129,12 @@ class GlobalTokens(Pattern):
         return self.structure().allows(q_pos, k_pos)
 
     def form(self) -> Pattern:
-        chosen = runs(self.indices)
+        chosen = self._runs()
         return QuerySet(chosen) | KeySet(chosen)
 
+    def _runs(self) -> Ranges:
+        assert isinstance(self.indices, tuple)
+        return runs(self.indices)
+
     def __str__(self) -> str:
-        return f"global_tokens({words(runs(self.indices))})"
+        return f"global_tokens({words(self._runs())})"

@@ -71,6 +71,35 @@ def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
     assert [row["spent"]["steps"] for row in json.loads(on.stdout)["rows"]] == [100, 100]
 
 
+def test_what_was_not_given_is_chosen_as_for_a_training_and_told_in_a_line(pairs, tmp_path):
+    out = tmp_path / "study"
+    asked = ("--models", "none,transformer", "--minutes", 0.02, "--dropout", 0.25)
+    answer = regard("compare", "--data", pairs, "--out", out, *asked, "--json")
+    assert answer.returncode == 0, answer.stderr.decode()
+    said = answer.stderr.decode()
+    for name, layers in (("none", 1), ("transformer", 2)):
+        assert f"{name}: chosen for 141 pairs" in said
+        assert f"0.02 minutes: size tiny (dim 64, layers {layers}, " in said
+        settings = json.loads((out / name / "settings.json").read_text())["settings"]
+        chosen = {
+            "dim": 64,
+            "layers": layers,
+            "vocab_size": 500,
+            "batch_tokens": 1000,
+            "dropout": 0.25,
+            "minutes": 0.02,
+        }
+        assert {key: settings[key] for key in chosen} == chosen
+    alone = regard("train", "translation", "--data", pairs, "--out", tmp_path / "run", *asked[2:], "--cpu")
+    assert alone.returncode == 0
+    settings = [
+        json.loads((run / "settings.json").read_text())["settings"] for run in (out / "transformer", tmp_path / "run")
+    ]
+    assert settings[0] == settings[1]
+    rows = json.loads(answer.stdout)["rows"]
+    assert [0.5 <= row["spent"]["seconds"] <= 30 for row in rows] == [True, True]
+
+
 def test_equal_parameters_are_equal(pairs, tmp_path):
     options = ("--models", "none,luong-dot,transformer", "--heads", "1,4", "--equal-parameters", *SMALL[:-1], 1)
     answer = regard("compare", "--data", pairs, "--out", tmp_path / "study", "--json", *options)

@@ -7,6 +7,16 @@ import torch
 from torch import nn
 
 import regard as rg
+from regard.models import (
+    EncoderConfig,
+    LanguageConfig,
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
+from regard.models.recurrent import RecurrentConfig
+from regard.models.translation_transformer import TranslationConfig
 
 X, CONTEXT = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
 
@@ -85,7 +95,14 @@ def test_a_layer_called_like_that_of_pytorch_says_how_it_is_called():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("num_heads", "write heads="), ("bias", "projection_bias"), ("hedas", "head")]
+    ("name", "words"),
+    [
+        ("num_heads", "write heads="),
+        ("bias", r"projection_bias= .*layer\(x, bias=regard.bias.ALiBi\(\)\)"),
+        ("hedas", "head"),
+        ("causal", "pattern='causal'"),
+        ("is_causal", "pattern='causal'"),
+    ],
 )
 def test_an_option_of_their_constructor_is_answered(name, words):
     with pytest.raises(rg.KeywordError, match=f"MultiHeadAttention has no argument '{name}'; .*{words}"):
@@ -103,3 +120,39 @@ def test_positions_and_mechanisms_may_be_texts():
     for positions, words in (("sinusoidal", "added to embeddings"), ("rotry", "give Rotary")):
         with pytest.raises(rg.ArgumentError, match=words):
             rg.MultiHeadAttention(12, 3, positions=positions)
+
+
+def test_several_options_of_theirs_are_answered_together_although_ours_are_missing():
+    with pytest.raises(rg.KeywordError, match=r"'embed_dim' \(write dim=\), 'num_heads' \(write heads=\)"):
+        rg.MultiHeadAttention(embed_dim=12, num_heads=3)
+
+
+def test_inputs_by_the_names_of_pytorch_are_answered():
+    layer = rg.MultiHeadAttention(12, 3).double()
+    with pytest.raises(rg.KeywordError, match=r"no argument 'query', 'key', 'value'; .*layer\(x, context\)"):
+        layer(query=X, key=X, value=X)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TextEncoder(EncoderConfig(vocab_size=9, dim=8, heads=2, layers=1)),
+        LanguageModel(LanguageConfig(vocab_size=9, dim=8, heads=2, layers=1)),
+        TranslationTransformer(TranslationConfig(vocab_size=9, dim=8, heads=2, encoder_layers=1, decoder_layers=1)),
+        RecurrentTranslator(RecurrentConfig(vocab_size=9, dim=8, hidden=8)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_model_called_with_a_mask_says_that_padding_needs_none(model):
+    ids = torch.tensor([[5, 6, 0]])
+    for name in ("attention_mask", "src_key_padding_mask"):
+        with pytest.raises(rg.KeywordError, match=f"{type(model).__name__} has no argument '{name}'; .*PAD"):
+            model(ids, **{name: torch.ones(1, 3)})
+
+
+def test_a_bias_or_positions_by_the_name_alibi_are_answered_with_the_bias():
+    q = X[:, None]
+    with pytest.raises(rg.ArgumentError, match=r"bias is 'alibi'; .*regard.bias.ALiBi\(\)"):
+        rg.attention(q, q, q, bias="alibi")
+    with pytest.raises(rg.ArgumentError, match=r"positions is 'alibi', .*layer\(x, bias=regard.bias.ALiBi\(\)\)"):
+        rg.MultiHeadAttention(12, 3, positions="alibi")

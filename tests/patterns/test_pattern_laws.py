@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +22,8 @@ from regard.patterns import (
     SlidingWindow,
     parse,
 )
+from regard.patterns.drawing import PLAIN, SIGNS
+from regard.text.plain import stand_in
 
 many = settings(max_examples=300, deadline=None)
 
@@ -162,3 +166,20 @@ def test_a_drawing_shows_the_pairs_and_their_positions():
     assert KeySpan(0, torch.tensor([1, 2])).draw(2).splitlines()[0].endswith("first batch row")
     with pytest.raises(ArgumentError, match="201 x 5"):
         Causal().draw(201, 5)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "row"), [("ascii", "# # ."), ("cp1252", "# # ·"), ("utf-8", "■ ■ ·"), (None, "■ ■ ·")]
+)
+def test_a_drawing_can_be_printed_on_every_stream(monkeypatch, encoding, row):
+    stream = io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stream)
+    drawn = Causal().draw(3)
+    print(drawn, flush=True)
+    assert drawn.splitlines()[3] == f"  1 {row}"
+    assert Causal().draw(3, plain=True).splitlines()[3] == "  1 # # ."
+    assert Causal().draw(3, plain=False).splitlines()[3] == "  1 ■ ■ ·"
+
+
+def test_plain_signs_are_those_of_the_command_line():
+    assert "".join(map(stand_in, SIGNS)) == PLAIN

@@ -16,6 +16,7 @@ SPELLINGS = {
     "fixed(8, local=false)": p.Fixed(8, local=False),
     "fixed(8, summary=2, local=false)": p.Fixed(8, 2, False),
     "dilated_window(8, 2)": p.DilatedWindow(8, 2),
+    "global_tokens(7)": p.GlobalTokens(7),
     "global_tokens(0, 3)": p.GlobalTokens([3, 0]),
     "global_tokens(0..127)": p.GlobalTokens(range(128)),
     "global_tokens(0, 1, 5..9)": p.GlobalTokens([0, 1, *range(5, 10)]),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from regard.core.keywords import OF_MODELS, answering
 from regard.errors import ArgumentError
 from regard.layers import Projection
 from regard.models.base import check_step
@@ -40,6 +41,7 @@ class LanguageModel(Stack):
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
+    @answering("LanguageModel", OF_MODELS)
     def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next id at each position.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from regard.models import LanguageModel
 from regard.models.state import Writer
 from regard.reprs import brief
 from regard.text import Pair, score
+from regard.training.recipes.translation import TranslationTraining
 
 LENGTH = 64  # ids of a text, where nothing else is named
 FIRST_ID = 4  # those before it are special
@@ -238,3 +239,25 @@ def _curve(log: Sequence[dict[str, Any]]) -> list[tuple[int, float, float]]:
         for line in log
         if line.get("kind") == "validation" and line.get("loss") is not None
     ]
+
+
+def with_as_many_numbers(
+    config: TranslationTraining.Config, wanted: int, vocab_size: int
+) -> TranslationTraining.Config:
+    """The settings with `hidden` such that the model has as nearly as many numbers as wanted."""
+    low, high = 1, 1 << 14  # of hidden / 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _with(config, middle, vocab_size) < wanted else (low, middle)
+    best = min((low, max(1, low - 1)), key=lambda half: abs(_with(config, half, vocab_size) - wanted))
+    return replace(config, hidden=2 * best)
+
+
+def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
+    """The parameters that a model of these settings has; nothing is allocated."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in config.new_model(vocab_size).parameters())
+
+
+def _with(config: TranslationTraining.Config, half: int, vocab_size: int) -> int:
+    return count_numbers(replace(config, hidden=2 * half), vocab_size)

@@ -19,7 +19,7 @@ from regard.training.recipes.language import LanguageModelTraining
 from regard.training.recipes.recipe import Tell, silent
 from regard.training.recipes.translation import TranslationTraining
 
-ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters")  # settings of no training
+ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters", "size")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
 COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from regard.arguments import of_kind, suggest
 from regard.decoding import Translator
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
@@ -20,17 +18,27 @@ from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import render_sealed
 from regard.studies.bench.measuring import peak_of
-from regard.studies.comparison.measures import LENGTH, Measures, Spent, measure_language_model, measure_translator
+from regard.studies.comparison.measures import (
+    LENGTH,
+    Measures,
+    Spent,
+    count_numbers,
+    measure_language_model,
+    measure_translator,
+    with_as_many_numbers,
+)
 from regard.studies.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
 from regard.training import Progress, TrainingResult, read_log
-from regard.training.config import setting
+from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.recipes.language import LanguageModelTraining
-from regard.training.recipes.recipe import Tell, silent
-from regard.training.recipes.settings import RunConfig
+from regard.training.recipes.recipe import Tell, Wish, silent
+from regard.training.recipes.run_folder import read_settings
+from regard.training.recipes.sizes import check_size
 from regard.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
 
 TASKS = ("translation", "language-model")
 TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared where none are named
+STEPS = 2_000  # of each model, where neither steps nor minutes were given
 ASKED, MEASURED = "asked.json", "measures.json"
 OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
 
@@ -55,7 +63,7 @@ class Comparison:
     """Train contenders that differ in their attention and in nothing else, measure each, and report.
 
     Args:
-        config: the settings; those that are None are each model's own.
+        config: the settings; those that are None are chosen by the data and the budget, as `regard train` does.
         tell: is handed remarks about what is read and trained.
         showing: shows the events of a training.
 
@@ -79,7 +87,9 @@ class Comparison:
             heads: the Transformer once with each, such as 1,8.
             attention: the Transformer's encoder, or the language model, once with each pattern; repeated.
             equal_parameters: widen or narrow all to as many numbers as the first has.
-            steps: optimiser steps of each.
+            steps: optimiser steps of each model; 2,000 without minutes.
+            minutes: minutes of training of each model, in place of steps.
+            size: size of the models: tiny, small or base.
             dim: size of the vectors, of all.
             layers: layers of all.
             positions: how positions enter the Transformer.
@@ -104,21 +114,29 @@ class Comparison:
         heads: tuple[int, ...] = setting((), metavar="N,...", listed=True)
         attention: tuple[str, ...] = setting((), metavar="PATTERN")
         equal_parameters: bool = setting(False)
-        steps: int = setting(2_000, least=1)
-        dim: int | None = setting(None, least=2, shown="each model's own")
-        layers: int | None = setting(None, least=1, shown="each model's own")
-        positions: str | None = setting(None, shown="the model's own")
-        dropout: float | None = setting(None, shown=f"{RunConfig.dropout}")
-        vocab_size: int | None = setting(None, least=260, shown=f"{RunConfig.vocab_size}")
-        batch_tokens: int | None = setting(None, least=16, shown="the task's own")
-        learning_rate: float | None = setting(None, shown="each model's own")
-        warmup_steps: int | None = setting(None, least=0, shown="each model's own")
-        schedule: str | None = setting(None, shown="the task's own")
-        label_smoothing: float | None = setting(None, shown=f"{TranslationTraining.Config.label_smoothing}")
-        validate_every: int | None = setting(None, least=1, shown=f"{RunConfig.validate_every}")
-        seed: int | None = setting(None, least=0, shown=f"{RunConfig.seed}")
+        steps: int | None = setting(None, least=1, shown=f"{STEPS}, without --minutes")
+        minutes: float | None = setting(None)
+        size: str | None = setting(None, shown="from the data", metavar="NAME")
+        dim: int | None = setting(None, least=2, shown=CHOSEN)
+        layers: int | None = setting(None, least=1, shown=CHOSEN)
+        positions: str | None = setting(None, shown=CHOSEN)
+        dropout: float | None = setting(None, shown=CHOSEN)
+        vocab_size: int | None = setting(None, least=260, shown=CHOSEN)
+        batch_tokens: int | None = setting(None, least=16, shown=CHOSEN)
+        learning_rate: float | None = setting(None, shown=CHOSEN)
+        warmup_steps: int | None = setting(None, least=0, shown=CHOSEN)
+        schedule: str | None = setting(None, shown=CHOSEN)
+        label_smoothing: float | None = setting(None, shown=CHOSEN)
+        validate_every: int | None = setting(None, least=1, shown=CHOSEN)
+        seed: int | None = setting(None, least=0, shown=f"{TrainingConfig.seed}")
         cache_mib: float = setting(64.0)
         length: int = setting(LENGTH, least=1)
+
+        def __post_init__(self) -> None:
+            if self.steps is None and self.minutes is None:
+                object.__setattr__(self, "steps", STEPS)
+            if self.size is not None:
+                check_size(self.size)
 
         def asked(self) -> dict[str, Any]:
             """The settings that were chosen as JSON values, as `asked.json` holds them."""
@@ -144,8 +162,7 @@ class Comparison:
             raise ArgumentError("--data is missing: name a file, or 'pronouns' for the embedded corpus")
         self.asked = config.asked()
         self.contenders = list_contenders(config.task, self.asked["own"])
-        of_task = LanguageModels if config.task == "language-model" else Translators
-        self._work: LanguageModels | Translators = of_task(self)
+        self._work = (LanguageModels if config.task == "language-model" else Translators)(self)
 
     @classmethod
     def of(
@@ -176,10 +193,8 @@ class Comparison:
         asked = comparison.asked
         changed = sorted(name for name in kept.keys() | asked.keys() if kept.get(name) != asked.get(name))
         if begun and changed:
-            raise CheckpointError(
-                f"{out} was begun with another {', '.join(changed)}: a comparison has one budget for all; take it "
-                f"back, or choose another folder"
-            )
+            changes = ", ".join(changed)
+            raise CheckpointError(f"{out} was begun with another {changes}; leave that out, or choose another folder")
         return comparison
 
     def run(self, out: str | Path) -> Compared:
@@ -261,8 +276,14 @@ class Translators:
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
-        self.configs = {one.name: self._config(one) for one in comparison.contenders}  # refused before any work
-        self.first = next(iter(self.configs.values()))
+        self.given = {one.name: self._given(one) for one in comparison.contenders}
+        # Refused before any work; what was not given is chosen when the pairs are read.
+        self.configs = {name: TranslationTraining.new_config(given) for name, given in self.given.items()}
+
+    @property
+    def first(self) -> TranslationTraining.Config:
+        """The settings of the first contender."""
+        return next(iter(self.configs.values()))
 
     @cached_property
     def shared(self) -> TranslationTraining:
@@ -275,8 +296,18 @@ class Translators:
         return count_numbers(self.first, self.shared.tokeniser.vocab_size)
 
     def read(self) -> None:
-        """Read the pairs, so that a mistake in them is known before a folder is made."""
-        _ = self.shared.data
+        """Read the pairs and choose what was not given, so that mistakes are known before a folder is made."""
+        amount, size = self.shared.amount, self.comparison.config.size
+        reasons: dict[str, list[str]] = {}  # contenders by the sentence about them
+        for name, config in self.configs.items():
+            choice = TranslationTraining(config).choose(amount, Wish(self.given[name], size, cpu=True))
+            self.configs[name] = replace(config, **choice.settings)
+            reasons.setdefault(choice.reason, []).append(name)
+        for reason, names in reasons.items():
+            self.comparison.tell(reason if len(reasons) == 1 else f"{', '.join(names)}: {reason}")
+        self.shared.config = self.first
+        for config in self.configs.values():
+            config.model_config(self.shared.tokeniser.vocab_size)
 
     def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
@@ -294,12 +325,12 @@ class Translators:
             cache_bytes=int(asked.cache_mib * 2**20), length=asked.length,
         )  # fmt: skip
 
-    def _config(self, contender: Contender) -> TranslationTraining.Config:
+    def _given(self, contender: Contender) -> dict[str, Any]:
         """The contender's own settings, and of the shared ones those that its model has."""
         others = OF_THE_RECURRENT if contender.own["model"] == "transformer" else OF_THE_TRANSFORMER
         asked = self.comparison.asked
         shared = {name: value for name, value in asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
-        return TranslationTraining.new_config({**shared, **contender.own})
+        return {"steps": None, **shared, **contender.own}
 
 
 class LanguageModels:
@@ -309,10 +340,17 @@ class LanguageModels:
         self.comparison = comparison
         if comparison.config.equal_parameters:
             raise ArgumentError(
-                "--equal-parameters widens translators; patterns of a language model have no parameters"
+                "--equal-parameters is for translators; patterns of a language model have no parameters"
             )
         if comparison.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
+        self._told: set[str] = set()
+
+    def _tell(self, remark: str) -> None:
+        """Tell a remark once, although every model reads the same text."""
+        if remark not in self._told:
+            self._told.add(remark)
+            self.comparison.tell(remark)
 
     def read(self) -> None:
         """Each model reads the text by itself."""
@@ -321,15 +359,18 @@ class LanguageModels:
         """One row; None where it was interrupted."""
         asked = self.comparison.asked
         given = {name: value for name, value in asked.items() if name not in ABOUT_THE_STUDY}
-        recipe = LanguageModelTraining.of(run, {**given, **contender.own}, resume=True, tell=self.comparison.tell)
+        new = read_settings(run) is None
+        recipe = LanguageModelTraining.of(
+            run, {**given, **contender.own}, size=self.comparison.config.size if new else None, resume=not new,
+            cpu=True, tell=self._tell,
+        )  # fmt: skip
         result, peak = _train(recipe, run, self.comparison.showing)
         if result.stopped == "interrupted":
             return None
         spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
-        config = self.comparison.config
         return measure_language_model(
             contender.name, LanguageModel.load(run), spent, read_log(run / "log.jsonl"),
-            cache_bytes=int(config.cache_mib * 2**20), length=config.length,
+            cache_bytes=int(asked["cache_mib"] * 2**20), length=asked["length"],
         )  # fmt: skip
 
 
@@ -352,28 +393,6 @@ def _train(
         work()
         return results[0], None
     return results[0], peak
-
-
-def with_as_many_numbers(
-    config: TranslationTraining.Config, wanted: int, vocab_size: int
-) -> TranslationTraining.Config:
-    """The settings with `hidden` such that the model has as nearly as many numbers as wanted."""
-    low, high = 1, 1 << 14  # of hidden / 2
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _with(config, middle, vocab_size) < wanted else (low, middle)
-    best = min((low, max(1, low - 1)), key=lambda half: abs(_with(config, half, vocab_size) - wanted))
-    return replace(config, hidden=2 * best)
-
-
-def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
-    """The parameters that a model of these settings has; nothing is allocated."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in config.new_model(vocab_size).parameters())
-
-
-def _with(config: TranslationTraining.Config, half: int, vocab_size: int) -> int:
-    return count_numbers(replace(config, hidden=2 * half), vocab_size)
 
 
 def _named(choice: Mapping[str, Any]) -> str:

@@ -210,6 +210,11 @@ class TranslationTraining(Recipe):
         return self._data
 
     @cached_property
+    def amount(self) -> Amount:
+        """How much there is to learn from."""
+        return Amount.of((text for pair in self.data.train for text in (pair.source, pair.target)), "pairs", sides=2)
+
+    @cached_property
     def tokeniser(self) -> Tokeniser:
         """One vocabulary for both sides of the training pairs."""
         if self._tokeniser is not None:
@@ -221,7 +226,7 @@ class TranslationTraining(Recipe):
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
-        self.settle(Amount.of((text for pair in data.train for text in (pair.source, pair.target)), "pairs", sides=2))
+        self.settle(self.amount)
         config, tokeniser = self.config, self.tokeniser
         torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
