@@ -22,6 +22,7 @@ CALLS = {
     "plain": {},
     "pattern": {"pattern": p.Causal() & p.CausalWindow(4)},
     "options": {"softcap": 2.0, "dropout": 0.25, "dropout_seed": 1, "bias": b.ALiBi(), "scale": 0.5},
+    "sink": {"sink": 0.5, "pattern": "causal"},
     "empty rows": {"pattern": p.KeySpan(3, 3)},
     "padding": {"pattern": p.KeySpan(0, torch.tensor([3, 5]))},
     "linear": {"mechanism": m.LinearTransformer(), "pattern": p.Causal()},
@@ -52,10 +53,10 @@ def test_forward_mode_derivatives_are_those_of_differences(options, backend):
     torch.testing.assert_close(torch.func.jvp(call, tuple(tensors), tuple(tangents))[1], wanted, atol=1e-7, rtol=1e-6)
 
 
-@pytest.mark.parametrize("which", ["q", "k", "v", "bias"])
+@pytest.mark.parametrize("which", ["q", "k", "v", "bias", "sink"])
 def test_a_tangent_of_any_tensor_counts(which):
     tensors = dict(zip(("q", "k", "v"), (x.double() for x in make_qkv()), strict=True))
-    tensors["bias"] = torch.randn(7, 11, dtype=torch.float64)
+    tensors |= {"bias": torch.randn(7, 11, dtype=torch.float64), "sink": torch.randn(6, dtype=torch.float64)}
     tangent = torch.randn_like(tensors[which])
 
     def call(x: torch.Tensor) -> torch.Tensor:

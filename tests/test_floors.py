@@ -17,7 +17,7 @@ BACKENDS = tuple({".".join(type(one).__module__.split(".")[1:3]) for one in REGI
 # Inside the room of backends, from the ground up: what several of them use, then the backends, which are strangers.
 SHARED = (
     ("backends.second_order", "backends.schedule"), ("backends.flash", "backends.dropout"), ("backends.scores",),
-    ("backends.statistics", "backends.composed"),
+    ("backends.statistics", "backends.composed"), ("backends.sinks",),
 )  # fmt: skip
 STUDIES = ("studies.comparison", "studies.lessons", "studies.walkthrough")  # they do not know each other either
 SIDE_DOOR = "testing"

@@ -19,8 +19,8 @@ from regard.core.plan import AttentionDetail
 from regard.core.result import top_keys, weights_of
 from regard.testing import make_qkv
 
-WANT = ("log_sum_exp", "entropy", "received", "distance", "weights", top_keys(3), weights_of([1, 2], [0]))
-TOLD = ("output", "log_sum_exp", "entropy", "received", "distance", "weights", "chosen_weights")
+WANT = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", top_keys(3), weights_of([1, 2], [0]))
+TOLD = ("output", "log_sum_exp", "entropy", "received", "distance", "sink", "weights", "chosen_weights")
 LENGTHS = torch.tensor([3, 7])
 
 
@@ -35,12 +35,12 @@ def told(detail: AttentionDetail) -> dict[str, tuple[Any, ...]]:
 def test_a_call_on_meta_has_the_shapes_and_dtypes_of_one_with_values(dtype, learns):
     tensors = [x.to(dtype).requires_grad_(learns) for x in make_qkv()]
     shaped = [x.detach().to("meta").requires_grad_(learns) for x in tensors]
-    options = {"pattern": "causal & causal_window(3)", "bias": b.ALiBi()}
+    options = {"pattern": "causal & causal_window(3)", "bias": b.ALiBi(), "sink": 0.5}
     assert told(rg.attention_detail(*shaped, want=WANT, **options)) == told(
         rg.attention_detail(*tensors, want=WANT, **options)
     )
     plan = rg.plan_attention(*shaped, **options)
-    output = plan.run(*shaped, bias=options["bias"])
+    output = plan.run(*shaped, bias=options["bias"], sink=0.5)
     assert (plan.backend, output.device.type, output.dtype) == ("shapes", "meta", dtype)
 
 
@@ -92,14 +92,14 @@ def test_fake_tensors_have_shapes_and_leave_no_plan_behind():
     wanted = rg.attention(*real, pattern="causal")
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(x).requires_grad_() for x in real]
-        detail = rg.attention_detail(*fake, pattern=p.KeySpan(0, torch.tensor([3, 7])), want=WANT)
+        detail = rg.attention_detail(*fake, pattern=p.KeySpan(0, torch.tensor([3, 7])), sink=0.5, want=WANT)
         output = rg.attention(*fake, pattern="causal")
         layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal")
         assert layer(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
         gradients = torch.autograd.grad(output.sum(), fake)
     assert (output.shape, output.device.type, type(output)) == (wanted.shape, "cpu", type(fake[0]))
     assert [x.shape for x in gradients] == [x.shape for x in real]
-    assert told(detail) == told(rg.attention_detail(*(x.requires_grad_() for x in real), want=WANT))
+    assert told(detail) == told(rg.attention_detail(*(x.requires_grad_() for x in real), sink=0.5, want=WANT))
     assert torch.equal(rg.attention(*make_qkv(), pattern="causal"), wanted)
 
 

@@ -17,6 +17,7 @@ CALLS = {
     "tiled": {"pattern": "sliding_window(2)", "backend": "tiled"},
     "streamed": {"softcap": 2.0, "backend": "streamed"},
     "alibi": {"bias": rg.bias.ALiBi(), "pattern": "causal"},
+    "sink": {"sink": torch.tensor([0.4, -1.0, 2.0, 0.0], dtype=torch.float64), "pattern": "causal"},
     "dropout": {"dropout": 0.3, "dropout_seed": 5},
     "by row": {"pattern": rg.patterns.KeySpan(0, torch.tensor([3, 7]))},
     "q_start by row": {"pattern": "causal", "q_start": torch.tensor([1, 4])},

@@ -11,8 +11,8 @@ import textwrap
 
 # The indented text of a docstring, and its LaTeX. Several formulas become several lines.
 DOCSTRINGS: dict[str, tuple[str, ...]] = {
-    "softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v": (
-        r"\operatorname{softmax}_{\text{allowed keys}}\left(\operatorname{cap}(q k^\top \cdot \text{scale})"
+    "softmax(cap(q kᵀ · scale) + bias, over the allowed keys and the sink) v": (
+        r"\operatorname{softmax}_{\text{allowed keys, sink}}\left(\operatorname{cap}(q k^\top \cdot \text{scale})"
         r" + \text{bias}\right) v",
     ),
     "log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p": (
@@ -88,9 +88,9 @@ DOCSTRINGS: dict[str, tuple[str, ...]] = {
         r"\text{error} = \frac{\lvert \text{estimate} - \text{exact} \rvert}{\lvert \text{exact} \rvert},"
         r" \qquad \text{mass} = \sum_{\text{kept pairs}} \text{exact weights}",
     ),
-    "s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v": (
+    "s = cap(scale q·k) + bias,   w = exp(s) / (exp(sink) + Σ exp(s)) over the allowed keys,   output = Σ w factor v": (
         r"s = \operatorname{cap}(\text{scale} \; q \cdot k) + \text{bias},"
-        r" \qquad w = \operatorname{softmax}_{\text{allowed keys}}(s),"
+        r" \qquad w = \frac{e^s}{e^{\text{sink}} + \sum_{\text{allowed keys}} e^s},"
         r" \qquad \text{output} = \sum w \cdot \text{factor} \cdot v",
     ),
 }

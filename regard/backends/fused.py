@@ -18,6 +18,7 @@ import torch
 from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
 from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, RELATIVE, Problem
@@ -32,6 +33,7 @@ MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
+@with_sinks
 class Fused(Described):
     """Softmax over dot products with any pattern, scale and fixed bias."""
 

@@ -21,6 +21,7 @@ from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Sco
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import gradients
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
@@ -34,6 +35,7 @@ PAIR_BACKWARD = 130  # of a pair backward: the exponential again and the product
 STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cost.calls`
 
 
+@with_sinks
 class Streamed(Described):
     """Softmax over every score with every option."""
 
@@ -54,7 +56,7 @@ class Streamed(Described):
         problem = blocking.problem
         output, log_sum_exp = stream(blocking, operands)
         statistics = compute_statistics(problem, operands, log_sum_exp)
-        return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
+        return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
 
 
 def _cost(blocking: Blocking, size: Size) -> Cost:

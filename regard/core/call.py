@@ -17,6 +17,7 @@ from regard.core.problem import (
     checked_bias,
     checked_dropout,
     checked_mechanism,
+    checked_sink,
     checked_softcap,
     learns,
     planned_q_start,
@@ -28,7 +29,7 @@ from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 
 _SOFTMAX = Softmax()
-_NUMBERS = ("softcap", "scale", "dropout", "q_start")
+_NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
 
 
@@ -45,6 +46,7 @@ class Call(NamedTuple):
     bias: torch.Tensor | Bias | None = None
     parameters: Mapping[str, torch.Tensor] | None = None
     dropout_seed: int | None = None
+    sink: float | torch.Tensor | None = None
     pattern: Pattern | str | None = None
     mechanism: Mechanism | str | None = None
     softcap: float | None = None
@@ -71,7 +73,7 @@ class Call(NamedTuple):
             or forward_ad._current_level >= 0
         ):
             return None
-        q, k, v, bias, parameters, _, *options = self
+        q, k, v, bias, parameters, _, sink, *options = self
         key = (
             *map(type, options),  # first: 1 == 1.0 == True, and a tensor must not be compared
             type(q), q.shape, q.dtype, q.device, q.layout, q.requires_grad,
@@ -84,6 +86,10 @@ class Call(NamedTuple):
             if isinstance(bias, Bias):
                 return None
             key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
+        if sink is not None:
+            key += ("sink", type(sink))
+            if isinstance(sink, torch.Tensor):
+                key += (sink.shape, sink.dtype, sink.device, sink.layout, sink.requires_grad)
         if parameters:
             for name, x in sorted(parameters.items()):
                 key += (name, type(x), x.shape, x.dtype, x.device, x.layout, x.requires_grad)
@@ -138,13 +144,15 @@ class Call(NamedTuple):
             softcap=checked_softcap(self.softcap),
             bias=None if bias is None else checked_bias(bias, q, sizes),
             bias_learns=learns(bias),
+            sink=None if self.sink is None else checked_sink(self.sink, q, sizes),
+            sink_learns=learns(self.sink),
             dropout=checked_dropout(self.dropout),
             want=self.want,
             needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
             strict=yes_or_no("strict", self.strict),
             storage=k.dtype,
             outlined=isinstance(q, Outline),
-            forward_mode=carries_tangent(q, k, v, bias, *parameters.values()),
+            forward_mode=carries_tangent(q, k, v, bias, self.sink, *parameters.values()),
         )
         self._check_mechanism(problem)
         checked_parameters(mechanism, problem.sizes, parameters, q)
@@ -156,7 +164,7 @@ class Call(NamedTuple):
         if mechanism == _SOFTMAX:
             return
         given = {"bias": self.bias is not None, "softcap": self.softcap is not None, "scale": self.scale is not None,
-                 "dropout": problem.dropout > 0}  # fmt: skip
+                 "dropout": problem.dropout > 0, "sink": self.sink is not None}  # fmt: skip
         check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
         if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")

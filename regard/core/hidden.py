@@ -65,7 +65,8 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
         k, v = (x.hidden(place.hidden) if isinstance(x, Stored) else x.masked_fill(place.hidden, 0) for x in (k, v))
     bias = None if call.bias is None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
-    return Operands(call.q, k, v, bias, grid, seed, _NOTHING)
+    sink = None if call.sink is None else _prepared_sink(call.sink, call.q)
+    return Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
 
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
@@ -81,6 +82,14 @@ def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> t
     lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
     highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
     return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
+
+
+def _prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    if not isinstance(sink, torch.Tensor):
+        return torch.full((1, 1, 1), sink, dtype=wide, device=q.device)
+    return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]
 
 
 def _for_kv_heads(visible: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -174,6 +183,7 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
         top_keys=None if top is None else TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows)),
         distance=filled(result.distance, touched),
         chosen_weights=filled(result.chosen_weights, chosen),
+        sink=filled(result.sink, touched),
     )
 
 

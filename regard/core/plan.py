@@ -16,7 +16,7 @@ from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_b
 from regard.core.call import UNKNOWN, Call
 from regard.core.combination import checked_parameters
 from regard.core.hidden import Place, contained, looks_sound, masks_pairs, place_of, prepare
-from regard.core.problem import PER_ROW, RELATIVE, Problem, learns
+from regard.core.problem import PER_ROW, RELATIVE, Problem, check_planned_sink, learns
 from regard.core.result import Result, TopKeysFound
 from regard.core.shaped import NAME as SHAPES
 from regard.core.shaped import has_no_values, offer_of_shapes, shapes_of
@@ -51,12 +51,13 @@ class Plan:
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
         parameters: Mapping[str, torch.Tensor] | None = None,
+        sink: float | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The output, (batch, heads, q_len, v_dim) in q's dtype, of tensors like those the plan was made for.
 
-        A bias, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
+        A bias, a sink, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
         """
-        return self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)).output
+        return self.result_of(Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)).output
 
     def detail(
         self,
@@ -68,9 +69,12 @@ class Plan:
         q_start: torch.Tensor | None = None,
         dropout_seed: int | None = None,
         parameters: Mapping[str, torch.Tensor] | None = None,
+        sink: float | torch.Tensor | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        return AttentionDetail(self.result_of(Call(q, k, v, bias, parameters, dropout_seed, q_start=q_start)), self)
+        return AttentionDetail(
+            self.result_of(Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)), self
+        )
 
     def result_of(self, call: Call) -> Result:
         """Output and statistics of a call, after a check that its tensors are like those the plan was made for.
@@ -162,7 +166,7 @@ class Plan:
                 return self.result_of(cast)
         self._check(call)
         if has_no_values(call.q, call.k, call.v):
-            tensors = (call.q, call.k, call.v, call.bias, *self._checked_parameters(call).values())
+            tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
             return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
         place = place_of(self.problem, self.keys, call.q_start, call.q.device)
         if place.lasting and key is not None:
@@ -178,10 +182,13 @@ class Plan:
 
     @cached_property
     def _adds_gradients(self) -> bool:
-        """Whether half-precision gradients of output and statistics are added, whose parts may cancel."""
+        """Whether half-precision gradients of output and statistics are added, whose parts may cancel.
+
+        The gradient of a sink is a sum over outputs, which are rounded to half precision after it was computed.
+        """
         problem = self.problem
         half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
-        return half and learning and bool(set(problem.want) - {"log_sum_exp"})
+        return half and (problem.sink_learns or (learning and bool(set(problem.want) - {"log_sum_exp"})))
 
     @cached_property
     def _masks_pairs(self) -> bool:
@@ -218,7 +225,7 @@ class Plan:
 
     def _check(self, call: Call) -> None:
         """Raise unless the tensors of a call are what the plan was made for."""
-        q, k, v, bias, q_start = call.q, call.k, call.v, call.bias, call.q_start
+        q, k, v, bias, q_start, sink = call.q, call.k, call.v, call.bias, call.q_start, call.sink
         planned = self.problem
         shapes = {
             "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim), planned.dtype),
@@ -235,6 +242,7 @@ class Plan:
         for name, given, wanted in (
             ("bias", bias is not None, planned.bias is not None),
             ("q_start", q_start is not None, planned.q_start is PER_ROW),
+            ("sink", sink is not None, planned.sink is not None),
         ):
             if wanted and not given:
                 raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
@@ -252,6 +260,8 @@ class Plan:
                     f"this plan was made for a bias {planned.bias} {learning[planned.bias_learns]} and was given "
                     f"{tuple(getattr(bias, 'shape', shape))} {learning[learns(bias)]}; make a plan for it"
                 )
+        if sink is not None:
+            check_planned_sink(planned, sink, q)
         if q_start is not None and not isinstance(q_start, torch.Tensor):
             raise ArgumentError(f"q_start is {shown(q_start)}; this plan was made for an int64 tensor (batch,)")
         if q_start is not None and (q_start.dtype != torch.int64 or tuple(q_start.shape) != (planned.batch,)):
@@ -292,6 +302,11 @@ class AttentionDetail:
     def distance(self) -> torch.Tensor:
         """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
         return self._asked("distance")
+
+    @property
+    def sink(self) -> torch.Tensor:
+        """Weight of the sink, 1 minus the sum of the weights, (batch, heads, q_len); 0 in a call without a sink."""
+        return self._asked("sink")
 
     @property
     def weights(self) -> torch.Tensor:

@@ -33,7 +33,8 @@ class Problem:
 
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
-    `bias_learns`: the bias needs a gradient. `storage` is the dtype in which a cache holds keys and values.
+    `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
+    `sink_learns`: they need a gradient. `storage` is the dtype in which a cache holds keys and values.
     `outlined`: there are no tensors and nothing is run, so costs may be estimates. `forward_mode`: a tensor has a
     tangent (forward-mode automatic differentiation).
     """
@@ -62,6 +63,8 @@ class Problem:
     storage: torch.dtype
     outlined: bool = False
     forward_mode: bool = False
+    sink: tuple[int, int] | None = None
+    sink_learns: bool = False
 
     @property
     def group(self) -> int:
@@ -142,6 +145,7 @@ class Problem:
             f"{self.mechanism} of {self.batch} x {heads}, {count_of(self.q_len, 'queries')} by "
             f"{count_of(self.k_len, 'keys')}, "
             f"head_dim {self.head_dim}, {dtype} on {self.device}, pattern {self.pattern}"
+            f"{'' if self.sink is None else ', with sinks'}"
         )
 
 
@@ -222,11 +226,45 @@ def carries_tangent(*given: object) -> bool:
     return any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
-def learns(bias: torch.Tensor | Bias | None) -> bool:
-    """Whether a bias needs a gradient from this call."""
-    if bias is None or not torch.is_grad_enabled():
+def learns(given: torch.Tensor | Bias | float | None) -> bool:
+    """Whether a bias or a sink needs a gradient from this call."""
+    if given is None or not torch.is_grad_enabled():
         return False
-    return bias.learns if isinstance(bias, Bias) else bias.requires_grad
+    return given.learns if isinstance(given, Bias) else isinstance(given, torch.Tensor) and given.requires_grad
+
+
+def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, int]:
+    """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1).
+
+    Raises:
+        ShapeError: a tensor of another shape, dtype or device.
+        ArgumentError: no number and no tensor.
+    """
+    if not isinstance(sink, torch.Tensor):
+        real("sink", sink)
+        return 1, 1
+    batch, heads = sizes["batch"], sizes["heads"]
+    refuse_layout("sink", sink)
+    shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
+    if not sink.dtype.is_floating_point or len(shape) != 2 or shape[0] not in (1, batch) or shape[1] not in (1, heads):
+        raise ShapeError(
+            f"sink is {shown(sink)}; it is one logit for each query head: floating-point (heads,) = ({heads},), or "
+            f"(batch, heads) = ({batch}, {heads}) with 1 for an axis whose logits are equal"
+        )
+    if sink.device != q.device:
+        raise ShapeError(f"q is on {q.device} but sink on {sink.device}; move one of them")
+    return shape
+
+
+def check_planned_sink(planned: Problem, sink: float | torch.Tensor, q: torch.Tensor) -> None:
+    """Raise an ArgumentError unless a sink is like the one of the problem that a plan was made for."""
+    shape = checked_sink(sink, q, {"batch": planned.batch, "heads": planned.heads})
+    if shape != planned.sink or (learns(sink) and not planned.sink_learns):
+        learning = {True: "that learn", False: "that do not learn"}
+        raise ArgumentError(
+            f"this plan was made for sinks {planned.sink} {learning[planned.sink_learns]} and was given {shape} "
+            f"{learning[learns(sink)]}; make a plan for them"
+        )
 
 
 def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:

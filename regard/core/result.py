@@ -42,7 +42,7 @@ class WeightsOf:
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
 Want = str | TopKeys | WeightsOf
-NAMES = ("log_sum_exp", "entropy", "received", "distance", "weights")
+NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights")
 
 
 def top_keys(count: int) -> TopKeys:
@@ -121,7 +121,7 @@ class TopKeysFound:
 class Result(NamedTuple):
     """What a backend returns; statistics that were not requested are None.
 
-    output: (batch, heads, q_len, v_dim), log_sum_exp, entropy and distance: (batch, heads, q_len),
+    output: (batch, heads, q_len, v_dim), log_sum_exp, entropy, distance and sink: (batch, heads, q_len),
     received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.
     """
 
@@ -133,6 +133,7 @@ class Result(NamedTuple):
     top_keys: TopKeysFound | None = None
     distance: torch.Tensor | None = None
     chosen_weights: torch.Tensor | None = None
+    sink: torch.Tensor | None = None
 
     def on_all_keys(self, keys: range, k_len: int) -> Result:
         """The result with statistics of the keys in `keys` widened to all keys, with zeros for the others."""

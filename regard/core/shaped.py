@@ -64,6 +64,7 @@ def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Res
         ("entropy", rows),
         ("received", (*rows[:2], keys)),
         ("distance", rows),
+        ("sink", rows),
         ("weights", (*rows, keys)),
     ):
         if name in problem.want:

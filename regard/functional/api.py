@@ -35,6 +35,7 @@ def attention(
     pattern: Pattern | str | None = None,
     mechanism: Mechanism | str | None = None,
     bias: torch.Tensor | Bias | None = None,
+    sink: float | torch.Tensor | None = None,
     softcap: float | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -47,7 +48,7 @@ def attention(
 ) -> torch.Tensor:
     """Each query's mean of the values, weighted by the softmax of its scores over the keys that its pattern allows.
 
-        softmax(cap(q kᵀ · scale) + bias, over the allowed keys) v
+        softmax(cap(q kᵀ · scale) + bias, over the allowed keys and the sink) v
 
     Args:
         q: queries (batch, heads, q_len, head_dim).
@@ -56,6 +57,8 @@ def attention(
         pattern: which query may look at which key: a Pattern, its text, or None for all.
         mechanism: how scores become weights: a Mechanism, its text, or None for softmax.
         bias: added to the scores: a tensor broadcastable to (batch, heads, q_len, k_len), or one of `regard.bias`.
+        sink: a logit for each head, which takes part in the softmax as a key without a value: (heads,), (batch, heads)
+            or a number.
         softcap: scores become softcap · tanh(scores / softcap).
         scale: multiplies the dot products; 1 / sqrt(head_dim) by default.
         dropout: share of the weights that is dropped; it is always applied.
@@ -83,7 +86,7 @@ def attention(
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
     call = Call(
-        q, k, v, bias, parameters, dropout_seed, pattern, mechanism, softcap, scale, dropout, q_start,
+        q, k, v, bias, parameters, dropout_seed, sink, pattern, mechanism, softcap, scale, dropout, q_start,
         strict=strict, backend=backend,
     )  # fmt: skip
     if torch.compiler.is_compiling():
@@ -168,6 +171,7 @@ def attention_detail(
     backend: str = "auto",
     dropout_seed: int | None = None,
     bias: torch.Tensor | Bias | None = None,
+    sink: float | torch.Tensor | None = None,
     q_start: int | torch.Tensor | None = None,
     parameters: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
@@ -178,7 +182,8 @@ def attention_detail(
         q: queries (batch, heads, q_len, head_dim).
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
-        want: any of "log_sum_exp", "entropy", "received", "weights" and `top_keys(n)`.
+        want: any of "log_sum_exp", "entropy", "received", "distance", "sink", "weights", `top_keys(n)` and
+            `weights_of(rows, heads)`.
         options: as for `attention`.
 
     Returns:
@@ -190,7 +195,7 @@ def attention_detail(
     """
     refuse_keywords("attention_detail", options, OPTIONS, OF_CALLS)
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
-    return AttentionDetail(*_answered(Call(q, k, v, bias, parameters, dropout_seed, **options)))
+    return AttentionDetail(*_answered(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

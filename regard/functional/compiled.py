@@ -29,11 +29,11 @@ from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
-# `learns`, `bias_learns`: whether q, k and v, and the bias, need a gradient.
+# `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
 _CALL = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? q_start, Tensor? dropout_seed, *, str pattern, "
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, *, str pattern, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool learns, bool bias_learns"
+    "bool learns, bool bias_learns, bool sink_learns"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
@@ -96,12 +96,14 @@ def traced_attention(call: Call) -> torch.Tensor:
             )
         bias, lowest = tabled(bias, q, k, first)
     asked = torch.is_grad_enabled()
+    sink = call.sink if isinstance(call.sink, torch.Tensor | None) else q.new_full((1,), real("sink", call.sink))
     return _operation.attention(
-        q, k, v, bias, rows, _drawn(dropout, call.dropout_seed),
+        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed),
         pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
         strict=call.strict, backend=call.backend,
         learns=asked and (q.requires_grad or k.requires_grad or v.requires_grad),
         bias_learns=asked and isinstance(bias, torch.Tensor) and bias.requires_grad,
+        sink_learns=asked and sink is not None and sink.requires_grad,
     )  # fmt: skip
 
 
@@ -189,22 +191,26 @@ class Table(Bias):
 
 
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
-def _forward(*tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> torch.Tensor:
-    leaves, _ = _leaves(tensors[:4], learns, bias_learns)
-    return _answer(*leaves, *tensors[4:], with_graph=False, **call).contiguous()
+def _forward(*tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **call: Any) -> torch.Tensor:
+    leaves, _ = _leaves(tensors[:5], learns, bias_learns, sink_learns)
+    return _answer(*leaves, *tensors[5:], with_graph=False, **call).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
-def _backward(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **call: Any) -> list[torch.Tensor]:
-    """Gradients of those of q, k, v and bias that learn. The forward pass is computed again, by any backend."""
-    leaves, learning = _leaves(tensors[:4], learns, bias_learns)
-    output = _answer(*leaves, *tensors[4:], with_graph=True, **call)
+def _backward(
+    grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **call: Any
+) -> list[torch.Tensor]:
+    """Gradients of those of q, k, v, bias and sink that learn. The forward pass is computed again, by any backend."""
+    leaves, learning = _leaves(tensors[:5], learns, bias_learns, sink_learns)
+    output = _answer(*leaves, *tensors[5:], with_graph=True, **call)
     return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
-def _leaves(tensors: tuple[Any, ...], learns: bool, bias_learns: bool) -> tuple[list[Any], list[torch.Tensor]]:
-    """q, k, v and bias detached from their graph, and those of them that need gradients."""
-    needs = (learns, learns, learns, bias_learns)
+def _leaves(
+    tensors: tuple[Any, ...], learns: bool, bias_learns: bool, sink_learns: bool
+) -> tuple[list[Any], list[torch.Tensor]]:
+    """q, k, v, bias and sink detached from their graph, and those of them that need gradients."""
+    needs = (learns, learns, learns, bias_learns, sink_learns)
     pairs = zip(tensors, needs, strict=True)
     leaves = [
         x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x for x, need in pairs
@@ -217,6 +223,7 @@ def _answer(
     k: torch.Tensor,
     v: torch.Tensor,
     bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
     q_start: torch.Tensor | None,
     dropout_seed: torch.Tensor | None,
     *,
@@ -227,7 +234,7 @@ def _answer(
 ) -> torch.Tensor:
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
-    call = Call(q, k, v, added, dropout_seed=seed, q_start=first if q_start is None else q_start, **options)
+    call = Call(q, k, v, added, dropout_seed=seed, sink=sink, q_start=first if q_start is None else q_start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         plan = plan_of(call)
     with torch.set_grad_enabled(with_graph):
@@ -247,8 +254,11 @@ def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pat
 
 
 @torch.library.register_fake("regard::attention_backward")
-def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, **_: Any) -> list[torch.Tensor]:
-    learning = (*(tensors[:3] if learns else ()), *(tensors[3:4] if bias_learns else ()))
+def _gradients_like(
+    grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **_: Any
+) -> list[torch.Tensor]:
+    needs = (learns, learns, learns, bias_learns, sink_learns)
+    learning = [x for x, need in zip(tensors, needs, strict=False) if need]
     return [_laid_out(torch.empty_like(x)) for x in learning]
 
 
@@ -269,7 +279,8 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         )
     found = iter(_operation.attention_backward(grad, *ctx.saved_tensors, **ctx.call))
     vectors = [next(found) if ctx.call["learns"] else None for _ in range(3)]
-    return *vectors, next(found) if ctx.call["bias_learns"] else None, None, None
+    others = [next(found) if ctx.call[name] else None for name in ("bias_learns", "sink_learns")]
+    return *vectors, *others, None, None
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

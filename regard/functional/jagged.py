@@ -115,6 +115,11 @@ def _refuse_options(call: Call, alike: bool) -> None:
             "a bias by distance beside nested q and k of different lengths is not computed; call attention for each "
             "document"
         )
+    if isinstance(call.sink, torch.Tensor) and call.sink.dim() > 1 and call.sink.shape[0] > 1:
+        raise UnsupportedError(
+            "a sink for each batch row beside nested tensors is not computed, since the documents are packed into one "
+            "row; give one logit for each head, (heads,), or call attention for each document"
+        )
     if call.q_start is not None:
         raise UnsupportedError(
             "q_start beside nested tensors has no meaning, since in each document the last query is at the last key; "

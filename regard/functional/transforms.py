@@ -23,7 +23,7 @@ from regard.functional.compiled import Table, tabled
 from regard.patterns import Pattern, as_pattern
 
 Tensors = tuple[torch.Tensor | None, ...]
-_STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights")
+_STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights", "sink")
 _FORWARD = torch._C._functorch.TransformType.Jvp
 
 
@@ -47,7 +47,8 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
     if isinstance(bias, Bias) and not isinstance(call.q_start, torch.Tensor):
         bias, lowest = tabled(bias, call.q, call.k, call.q_start)
     parameters = dict(call.parameters or {})
-    named: dict[str, Any] = {"q": call.q, "k": call.k, "v": call.v, "bias": bias, "q_start": call.q_start, **parameters}
+    named: dict[str, Any] = {"q": call.q, "k": call.k, "v": call.v, "bias": bias, "q_start": call.q_start}
+    named |= {"sink": call.sink, **parameters}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     names: list[str] = []
 
@@ -55,7 +56,7 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
         here = {**named, **dict(zip(tensors, given, strict=True))}
         added = here["bias"] if lowest is None else Table(here["bias"], lowest)
         learned = {name: here[name] for name in parameters} or None
-        inner = {name: here[name] for name in ("q", "k", "v", "q_start")}
+        inner = {name: here[name] for name in ("q", "k", "v", "q_start", "sink")}
         result = compute(call._replace(**inner, bias=added, parameters=learned))
         names[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
         top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)

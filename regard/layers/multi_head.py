@@ -31,6 +31,7 @@ from regard.layers.refusing import (
     refuse_moved,
     refuse_options,
     refuse_rows,
+    refuse_sinks,
     refuse_unrelated,
 )
 from regard.mechanisms import Mechanism
@@ -92,12 +93,14 @@ class MultiHeadAttention(RecordedLayer):
         mechanism: how scores become weights, a Mechanism or its text; softmax by default. Its learned parameters
             belong to the layer.
         positions: a Rotary that rotates q and k, "rotary", or None.
+        sinks: whether each head learns the logit of a sink, as the parameter `sinks`, which begins with zeros.
         dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
         projection_bias: whether the four projections have biases.
 
     Raises:
         ArgumentError: sizes that do not divide, or positions that are not Rotary.
+        UnsupportedError: sinks with a mechanism that has none.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023.
 
@@ -118,6 +121,7 @@ class MultiHeadAttention(RecordedLayer):
         pattern: Pattern | str | None = None,
         mechanism: Mechanism | str | None = None,
         positions: Rotary | str | None = None,
+        sinks: bool = False,
         dropout: float = 0.0,
         softcap: float | None = None,
         scale: float | None = None,
@@ -147,6 +151,8 @@ class MultiHeadAttention(RecordedLayer):
         }
         projection_bias = yes_or_no("projection_bias", projection_bias)
         self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
+        refuse_sinks(self.mechanism.declared, yes_or_no("sinks", sinks))
+        self.sinks = nn.Parameter(torch.zeros(self.heads)) if sinks else None
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, self.heads * self.head_dim, bias=projection_bias)
         keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
@@ -326,6 +332,7 @@ class MultiHeadAttention(RecordedLayer):
         gate: torch.Tensor | None,
     ) -> torch.Tensor:
         options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
+        options["sink"] = self.sinks
         options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
         recording = current_recording(self)
         if recording is None:
@@ -377,4 +384,5 @@ class MultiHeadAttention(RecordedLayer):
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
         heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
         rest = "" if self.positions is None else f", positions={self.positions}"
+        rest += "" if self.sinks is None else ", sinks=True"
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"

@@ -12,6 +12,7 @@ from regard.core.keywords import OF_CALLS, OF_LAYERS, refuse_keywords
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.layers.caches import Cache, RecurrentState
+from regard.mechanisms import Mechanism
 from regard.patterns import Explicit, Pattern
 from regard.patterns.base import Compound
 
@@ -114,6 +115,15 @@ def refuse_moved(q_start: int | torch.Tensor, length: int) -> None:
             f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow "
             f"the cached ones, so leave "
             f"q_start out"
+        )
+
+
+def refuse_sinks(mechanism: Mechanism, sinks: bool) -> None:
+    """Refuse sinks for a mechanism whose weights are no softmax over the keys."""
+    if sinks and "sink" not in mechanism.takes:
+        raise UnsupportedError(
+            f"{mechanism} has no sinks, since its weights are no softmax over the keys; leave out sinks=True, or use "
+            f"softmax"
         )
 
 

@@ -13,9 +13,9 @@ from regard.patterns import Pattern
 from regard.patterns.algebra import Both
 from regard.patterns.registry import Declared, Registry
 
-OPTIONS = ("bias", "softcap", "scale", "dropout")
+OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
 Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # queries, keys, parameters
-STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "weights_of")
+STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", "top_keys", "weights_of")
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class LinearTransformer(Kernelised, also=("linear",)):
 
     feature_map: FeatureMap = field(default_factory=EluPlusOne)
 
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
         if not isinstance(self.feature_map, FeatureMap):

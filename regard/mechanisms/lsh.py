@@ -61,7 +61,7 @@ class LSH(Mechanism):
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan)
     takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
     shares_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

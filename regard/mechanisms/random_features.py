@@ -58,7 +58,7 @@ class Performer(Kernelised):
     orthogonal: bool = True
 
     takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
         kept_whole(self, "features", "Performer's features", 1)

@@ -27,12 +27,13 @@ def answer(
     softcap: float | None = None,
     bias: ArrayLike | None = None,
     factors: ArrayLike | None = None,
+    sink: ArrayLike | None = None,
     grad_output: ArrayLike | None = None,
     grad_log_sum_exp: ArrayLike | None = None,
 ) -> Answer:
     """The reference result of attention and, if `grad_output` is given, its gradients.
 
-        s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
+        s = cap(scale q·k) + bias,   w = exp(s) / (exp(sink) + Σ exp(s)) over the allowed keys,   output = Σ w factor v
 
     Args:
         q: (batch, heads, q_len, head_dim).
@@ -43,6 +44,7 @@ def answer(
         softcap: scores become softcap · tanh(scores / softcap).
         bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf masks a pair.
         factors: multiply the weights after the softmax, as dropout does; broadcast likewise.
+        sink: broadcasts to (batch, heads); -inf, which adds nothing to the sum, by default.
         grad_output: gradient of the loss by the output, (batch, heads, q_len, v_dim).
         grad_log_sum_exp: gradient of the loss by the log-sum-exp, (batch, heads, q_len).
 
@@ -57,11 +59,19 @@ def answer(
         raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
     allowed = _booleans("allowed", allowed)
     _broadcast("allowed", allowed, shape)
-    given = {"bias": bias, "factors": factors, "grad_output": grad_output, "grad_log_sum_exp": grad_log_sum_exp}
+    given = {
+        "bias": bias,
+        "factors": factors,
+        "sink": sink,
+        "grad_output": grad_output,
+        "grad_log_sum_exp": grad_log_sum_exp,
+    }
     arrays = {name: None if value is None else numbers(name, value) for name, value in given.items()}
     for name in ("bias", "factors"):
         if (array := arrays[name]) is not None:
             _broadcast(name, array, shape)
+    if arrays["sink"] is not None:
+        _broadcast("sink", arrays["sink"], shape[:2])
     for name, wanted in (("grad_output", (*shape[:3], v_dim)), ("grad_log_sum_exp", shape[:3])):
         if (array := arrays[name]) is not None and array.shape != wanted:
             raise ShapeError(f"{name} has shape {array.shape}; it needs {wanted}")
@@ -148,13 +158,14 @@ def _broadcast(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> None:
 class Budget:
     """Bounds on the rounding error of outputs and gradients.
 
-    With Q, K the largest norms of a row of q and k, B the largest |bias|, D the largest |grad · v| of any pair,
-    R the most weight that one key (or one entry of the bias) receives over all queries, and
+    With Q, K the largest norms of a row of q and k, B the largest |bias| plus the largest |sink|,
+    D the largest |grad · v| of any pair, R the most weight that one key (or one entry of bias or sink) receives over
+    all queries, and
     L = 1 + |scale| Q K + B (how far rounding moves a weight, in units of eps), errors stay below
     eps(result) · max|result| + eps(computing) times
 
         output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
-        dv  L R max|grad|       dk  2 L D |scale| Q R        dbias  2 L D R
+        dv  L R max|grad|       dk  2 L D |scale| Q R        dbias, dsink  2 L D R
 
     where eps(computing) is that of float32 for half dtypes and that of the dtype otherwise. Hardware that multiplies
     bfloat16 rounds the weights and the bias to bfloat16 first, which adds the same once more with eps(bfloat16) and
@@ -178,6 +189,7 @@ class Budget:
         *,
         scale: float,
         bias: torch.Tensor | None = None,
+        sink: torch.Tensor | float | None = None,
         grad_output: torch.Tensor | None = None,
         dropout: float = 0.0,
         answer: Answer | None = None,
@@ -190,6 +202,8 @@ class Budget:
             raise ArgumentError(f"dropout is {dropout}; give 0 or more, below 1")
         grown = 1 / (1 - dropout)
         largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
+        if sink is not None:
+            largest_bias += _largest(torch.as_tensor(sink, dtype=torch.float64).detach().nan_to_num(neginf=0))
         computing = torch.promote_types(dtype, torch.float32)
         score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(computing).eps
         if dtype == torch.bfloat16:
@@ -207,6 +221,10 @@ class Budget:
             if bias is not None:
                 axes = tuple(axis for axis, size in enumerate((1,) * (4 - bias.dim()) + tuple(bias.shape)) if size == 1)
                 units["dbias"] = pull * max(1.0, _most(answer.weights.sum(axes)))
+            if isinstance(sink, torch.Tensor) and answer.sink is not None:
+                shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
+                axes = tuple(axis for axis, size in enumerate((*shape, 1)) if size == 1)
+                units["dsink"] = pull * max(1.0, _most(answer.sink.sum(axes)))
         return cls(torch.finfo(dtype).eps, units)
 
     def bound(self, name: str, expected: Array) -> float:

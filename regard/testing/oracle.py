@@ -21,7 +21,8 @@ class Answer:
     output: (batch, heads, q_len, v_dim).
     log_sum_exp: (batch, heads, q_len).
     weights: (batch, heads, q_len, k_len).
-    dq, dk, dv, dbias: of the shapes of q, k, v and bias.
+    sink: the weight of the sink, (batch, heads, q_len).
+    dq, dk, dv, dbias, dsink: of the shapes of q, k, v, bias and sink.
     """
 
     output: Array
@@ -31,6 +32,8 @@ class Answer:
     dk: Array | None = None
     dv: Array | None = None
     dbias: Array | None = None
+    sink: Array | None = None
+    dsink: Array | None = None
 
 
 def answer(
@@ -43,12 +46,13 @@ def answer(
     softcap: float | None = None,
     bias: ArrayLike | None = None,
     factors: ArrayLike | None = None,
+    sink: ArrayLike | None = None,
     grad_output: ArrayLike | None = None,
     grad_log_sum_exp: ArrayLike | None = None,
 ) -> Answer:
     """The reference result of attention and, if `grad_output` is given, its gradients.
 
-        s = cap(scale q·k) + bias,   w = softmax over the allowed keys,   output = Σ w · factor · v
+        s = cap(scale q·k) + bias,   w = exp(s) / (exp(sink) + Σ exp(s)) over the allowed keys,   output = Σ w factor v
 
     Args:
         q: (batch, heads, q_len, head_dim).
@@ -59,6 +63,7 @@ def answer(
         softcap: scores become softcap · tanh(scores / softcap).
         bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf masks a pair.
         factors: multiply the weights after the softmax, as dropout does; broadcast likewise.
+        sink: broadcasts to (batch, heads); -inf, which adds nothing to the sum, by default.
         grad_output: (batch, heads, q_len, v_dim).
         grad_log_sum_exp: (batch, heads, q_len).
 
@@ -75,11 +80,17 @@ def answer(
     bias_shape, added = added.shape, np.broadcast_to(added, whole)
     factors = np.broadcast_to(np.asarray(1.0 if factors is None else factors, dtype=np.float64), whole)
 
-    output, log_sum_exp, weights = np.zeros((batch, heads, q_len, v_dim)), np.full(whole[:3], -np.inf), np.zeros(whole)
+    logits = np.full((1, 1), -np.inf) if sink is None else np.asarray(sink, dtype=np.float64)
+    sink_shape, logits = logits.shape, np.broadcast_to(logits, (batch, heads))
+
+    output, weights = np.zeros((batch, heads, q_len, v_dim)), np.zeros(whole)
+    log_sum_exp = np.repeat(logits[..., None], q_len, axis=2)  # that of an empty row
+    in_sink = (log_sum_exp > -np.inf).astype(np.float64)
     backward = grad_output is not None or grad_log_sum_exp is not None
     d_output = np.zeros_like(output) if grad_output is None else np.asarray(grad_output, dtype=np.float64)
     d_lse = np.zeros(whole[:3]) if grad_log_sum_exp is None else np.asarray(grad_log_sum_exp, dtype=np.float64)
     dq, dk, dv, d_added = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros(whole)
+    d_sink = np.where(in_sink > 0, d_lse, 0)
 
     for b in range(batch):
         for h in range(heads):
@@ -95,15 +106,19 @@ def answer(
                     squashed = np.tanh(scores / softcap)
                     scores, slope = softcap * squashed, 1 - squashed**2
                 scores = scores + added[b, h, i, live]
-                exponentials = np.exp(scores - scores.max())
-                w = exponentials / exponentials.sum()
+                highest = max(scores.max(), logits[b, h])
+                exponentials, of_sink = np.exp(scores - highest), np.exp(logits[b, h] - highest)
+                total = of_sink + exponentials.sum()
+                w = exponentials / total
                 weights[b, h, i, live] = w
-                log_sum_exp[b, h, i] = scores.max() + np.log(exponentials.sum())
+                in_sink[b, h, i] = of_sink / total
+                log_sum_exp[b, h, i] = highest + np.log(total)
                 output[b, h, i] = (w * factor) @ values
                 if not backward:
                     continue
                 d_w = factor * (values @ d_output[b, h, i])
                 d_scores = w * (d_w - w @ d_w + d_lse[b, h, i])
+                d_sink[b, h, i] = in_sink[b, h, i] * (d_lse[b, h, i] - w @ d_w)
                 d_added[b, h, i, live] = d_scores
                 d_scores = d_scores * slope * scale
                 dq[b, h, i] = d_scores @ keys
@@ -111,8 +126,9 @@ def answer(
                 dv[b, g, live] += np.outer(w * factor, d_output[b, h, i])
 
     if not backward:
-        return Answer(output, log_sum_exp, weights)
-    return Answer(output, log_sum_exp, weights, dq, dk, dv, _summed_to(d_added, bias_shape))
+        return Answer(output, log_sum_exp, weights, sink=in_sink)
+    d_bias, d_logits = _summed_to(d_added, bias_shape), _summed_to(d_sink.sum(-1), sink_shape)
+    return Answer(output, log_sum_exp, weights, dq, dk, dv, d_bias, in_sink, d_logits)
 
 
 def kept_weights(

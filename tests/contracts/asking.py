@@ -28,7 +28,7 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
     plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
     start = options.get("q_start")
     tensors = {"bias": options.get("bias"), "q_start": start if isinstance(start, torch.Tensor) else None}
-    tensors["parameters"] = options.get("parameters")
+    tensors |= {name: options.get(name) for name in ("parameters", "sink")}
     return plan.detail(q, k, v, **tensors, dropout_seed=seed)
 
 

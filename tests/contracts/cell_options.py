@@ -35,6 +35,19 @@ def _bias(*axes: str, hidden: bool = False) -> Callable[[Places], dict[str, Any]
     return make
 
 
+def _sink(*axes: str, without: int | None = None) -> Callable[[Places], dict[str, Any]]:
+    """Logits of sinks with these axes; head `without` has none."""
+
+    def make(at: Places) -> dict[str, Any]:
+        shape = [dict(zip("bh", at.shape, strict=False)).get(axis, 1) for axis in axes]
+        sink = torch.randn(shape, generator=torch.Generator().manual_seed(11), dtype=torch.float64).bfloat16().double()
+        if without is not None:
+            sink[..., without] = -torch.inf
+        return {"sink": sink}
+
+    return make
+
+
 def _slopes(at: Places) -> np.ndarray:
     """ALiBi's slopes for six heads: those for four heads, and between them two of those for eight."""
     slopes = {6: [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3], 2: [2.0**-4, 2.0**-8]}[at.h.size]
@@ -97,8 +110,12 @@ OPTIONS: dict[str, Option] = {
     "q_start by row": Option(lambda at: {"q_start": torch.tensor([4, -1])}),
     "dropout": Option(lambda at: {"dropout": 0.4, "dropout_seed": 5}),
     "dropout of everything": Option(lambda at: {"dropout": 1.0, "dropout_seed": 5}),
+    "sink": Option(_sink("h")),
+    "sink as a number": Option(lambda at: {"sink": 0.5}),
+    "sink by row": Option(lambda at: {**_sink("b", "h", without=1)(at), **_bias("q", "k", hidden=True)(at)}),
     "everything": Option(
         lambda at: {
+            **_sink("b", "1")(at),
             "scale": 0.9, "softcap": 3.0, "dropout": 0.25, "dropout_seed": -1, "q_start": torch.tensor([0, 5]),
             **_bias("h", "q", "k")(at),
         },

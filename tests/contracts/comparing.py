@@ -136,7 +136,7 @@ class Cell:
             factors = stays / (1 - dropout) if dropout < 1 else np.zeros(())
         return answer(
             *(x.numpy() for x in self.numbers), self.allowed, scale=self.scale, softcap=made.get("softcap"),
-            bias=None if self.added is None else self.added.numpy(), factors=factors,
+            bias=None if self.added is None else self.added.numpy(), factors=factors, sink=made.get("sink"),
             grad_output=self.grad.double().numpy() if self.learning else None,
         )  # fmt: skip
 
@@ -144,7 +144,8 @@ class Cell:
     def budget(self) -> Budget:
         dropout = self.made.get("dropout", 0.0)
         budget = Budget.of(
-            *self.numbers, self.dtype, scale=self.scale, bias=self.added, dropout=dropout if dropout < 1 else 0.0,
+            *self.numbers, self.dtype, scale=self.scale, bias=self.added, sink=self.made.get("sink"),
+            dropout=dropout if dropout < 1 else 0.0,
             grad_output=self.grad.double() if self.learning else None, answer=self.expected,
         )  # fmt: skip
         if self.learning and self.bias_learns and self._by_distance:
@@ -183,6 +184,8 @@ class Cell:
                 expected["dweight"] = self._in_buckets(expected["dbias"])
             elif self.bias_learns:
                 found["dbias"] = options["bias"].grad
+            if isinstance(options.get("sink"), torch.Tensor):
+                found["dsink"] = options["sink"].grad
         assert None not in found.values(), f"{self} on {backend}: a gradient is missing"
         errors = {name: self.budget.share(name, x.cpu(), expected[name]) for name, x in found.items()}
         assert max(errors.values()) <= self.room, f"{self} on {backend}: errors over budget {errors}"
@@ -202,6 +205,8 @@ class Cell:
         made = {name: x.to(self.device) if isinstance(x, movable) else x for name, x in made.items()}
         if isinstance(made.get("bias"), torch.Tensor):
             made["bias"].requires_grad_(self.bias_learns)
+        if isinstance(made.get("sink"), torch.Tensor):
+            made["sink"].requires_grad_(self.learning)
         return made
 
     def _in_buckets(self, pairs: np.ndarray) -> np.ndarray:

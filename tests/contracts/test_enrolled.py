@@ -154,5 +154,7 @@ def docs_row(kind: type[Declared]) -> str:
     patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
     options = ", ".join(one for one in OPTIONS if one in kind.takes) or "none"
     tells = [one for one in STATISTICS if one in kind.tells]
-    statistics = "all" if len(tells) == len(STATISTICS) else ", ".join(tells) or "none"
+    missing = [one for one in STATISTICS if one not in kind.tells]
+    every = {(): "all", ("sink",): "all but sink"}.get(tuple(missing))
+    statistics = every or ", ".join(tells) or "none"
     return f"| `{kind.__name__}` | {patterns} | {options} | {statistics} | {'yes' if kind.has_state else 'no'} |"

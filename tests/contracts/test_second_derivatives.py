@@ -99,6 +99,8 @@ def check(backend: str, pattern: str, option: str, want: tuple[Any, ...]) -> boo
     bias = options.get("bias")
     if OPTIONS[option].learns:
         inputs.append(bias.requires_grad_() if isinstance(bias, torch.Tensor) else bias.weight)
+    if isinstance(options.get("sink"), torch.Tensor):
+        inputs.append(options["sink"].requires_grad_())
     if not computes(backend, q, k, v, want=want, **options):
         return False
 

@@ -11,6 +11,7 @@ from regard.backends import flash
 from regard.backends.decode import fold, weigh
 from regard.backends.decode.runs import Runs, lower
 from regard.backends.schedule import strict_refusal
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.observe import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
@@ -21,6 +22,7 @@ from regard.reprs import Described
 QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 
 
+@with_sinks
 class Decode(Described):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from regard.backends.flex.tile_map import TILE, most_pairs, tile_map
 from regard.backends.schedule import strict_refusal
 from regard.backends.second_order import first_order_only
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
@@ -23,6 +24,7 @@ LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smal
 KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
+@with_sinks
 class Flex(Described):
     """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
 

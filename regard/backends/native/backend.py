@@ -8,6 +8,7 @@ from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
@@ -25,6 +26,7 @@ MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias it
 MOST_KEYS = 2**31 - 1 - SPAN
 
 
+@with_sinks
 class Native(Described):
     """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
 

@@ -2,12 +2,14 @@
 
     softmax(cap(score(q, k) · scale) + bias, over the allowed keys) v
 
+    with a sink: one column more, whose score is the sink's logit and which has no value
+
     dot, scaled dot, general   q' · k'
     additive, concat           v · tanh(q' + k')
     local-p                    one of them - (j - p)² / (2 σ²),   p = first + S · sigmoid(...),   σ = D / 2
 
 Sources: Attention Is All You Need, Vaswani et al. 2017, equation 1; Bahdanau et al. 2015, appendix A.1.2; Luong et al.
-2015, section 3.1 and equations 9 and 10.
+2015, section 3.1 and equations 9 and 10. Sinks: gpt-oss model card, OpenAI 2025, section 2.2.
 """
 
 from __future__ import annotations
@@ -50,14 +52,25 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
     if apart is not None:
         scores = scores + nearness(problem, apart.masked_fill(empty_rows, 0))
     scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty_rows, 0)
-    weights = scores.softmax(-1).masked_fill(empty_rows, 0)
+    sink = None if operands.sink is None else operands.sink.to(wide).expand(scores.shape[:-1])  # (batch, heads, q_len)
+    if sink is not None:
+        column = sink[..., None].masked_fill(empty_rows, 0)
+        scores = torch.cat([scores, column], -1)
+    joint = scores.softmax(-1)
+    weights = joint[..., : k.shape[2]].masked_fill(empty_rows, 0)
     dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
     output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
 
     log_sum_exp = None
     if "log_sum_exp" in problem.want:
-        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)  # (batch, heads, q_len)
+        log_sum_exp = scores.logsumexp(-1)  # (batch, heads, q_len)
+        of_empty = torch.full_like(log_sum_exp, -math.inf) if sink is None else sink
+        log_sum_exp = torch.where(empty_rows[..., 0], of_empty, log_sum_exp)
     found = observe(problem, operands.grid, weights, ~hidden.expand(weights.shape))
+    if "sink" in problem.want:
+        none = scores.new_zeros(scores.shape[:-1])
+        of_empty = none if sink is None else (sink > -math.inf).to(wide)
+        found["sink"] = none if sink is None else torch.where(empty_rows[..., 0], of_empty, joint[..., -1])
     return Result(output, log_sum_exp, **found)
 
 

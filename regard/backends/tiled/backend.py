@@ -10,6 +10,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.schedule import strict_refusal
+from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import with_statistics
 from regard.backends.tiled.grouping import (
     APART_ROWS,
@@ -43,6 +44,7 @@ BACKWARD_ROWS = {64: 1.56, 128: 1.32, 256: 1.0}
 ROW_PATTERNS = 1 << 16  # with fewer pairs in a batch row and head, separate programs for batch rows are too expensive
 
 
+@with_sinks
 class Tiled(Described):
     """Softmax over dot products with any structured pattern, a scale and a fixed bias by distance."""
 

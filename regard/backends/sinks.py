@@ -1,0 +1,98 @@
+"""Softmax with sinks, from softmax without them.
+
+A sink is a logit of each head in the denominator of the softmax. With z = log_sum_exp - sink of a row,
+
+    output · σ(z)        weights · σ(z)        log_sum_exp - log σ(z)        sink's weight σ(-z)
+
+`with_sinks` gives this to every backend that computes the log-sum-exp; the reference computes its own formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from regard.backends.statistics.second_pass import compute_statistics, with_statistics
+from regard.core.backend import Backend, Offer, Operands, Refusal
+from regard.core.problem import Problem
+from regard.core.result import Result
+
+Kind = TypeVar("Kind", bound=type[Backend])
+
+
+def with_sinks(kind: Kind) -> Kind:
+    """A class of backends that also offers to compute problems with sinks: it computes them without, then rescales."""
+    plain = kind.assess
+
+    @wraps(plain)
+    def assess(self: Any, problem: Problem) -> Offer | Refusal:
+        if problem.sink is None and "sink" not in problem.want:
+            return plain(self, problem)
+        offer = plain(self, replace(problem, sink=None, sink_learns=False, want=("log_sum_exp",)))
+        if isinstance(offer, Refusal):
+            return offer
+        own = {"log_sum_exp", "sink"}
+        rest = replace(
+            problem,
+            needs_grad=problem.needs_grad or problem.sink_learns,
+            want=tuple(one for one in problem.want if one not in own),
+        )
+        return replace(offer, cost=with_statistics(offer.cost, rest), run=partial(_run, problem, rest, offer.run))
+
+    kind.assess = assess  # ty: ignore[invalid-assignment]
+    return kind
+
+
+def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result], operands: Operands) -> Result:
+    """The result with sinks; `rest` wants the statistics that are computed from the scores once more."""
+    plain = compute(operands)
+    assert plain.log_sum_exp is not None
+    rows = share_of_keys(plain.log_sum_exp, operands.sink)
+    output = plain.output
+    if operands.sink is not None:
+        output = (output * rows.share[..., None]).to(output.dtype)
+    found: dict[str, Any] = compute_statistics(rest, operands.widened(), rows.of_keys) if rest.want else {}
+    if "log_sum_exp" in problem.want:
+        found["log_sum_exp"] = rows.log_sum_exp
+    if "sink" in problem.want:
+        found["sink"] = rows.sink
+    return Result(output, **found)
+
+
+class Rows(NamedTuple):
+    """What a sink changes in each row, (batch, heads, q_len).
+
+    share: the sum of the weights. log_sum_exp: with the sink. of_keys: the same, but -inf for an empty row.
+    sink: the weight of the sink.
+    """
+
+    share: torch.Tensor
+    log_sum_exp: torch.Tensor
+    of_keys: torch.Tensor
+    sink: torch.Tensor
+
+
+def share_of_keys(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Rows:
+    """The rows of a call from the log-sum-exp of its keys; without a sink, or with one of -inf, nothing changes.
+
+    On the CPU this is computed in float64 and then rounded: PyTorch's vectorised and scalar code round alike then, so
+    that a row has the same bits wherever it stands.
+    """
+    empty = log_sum_exp == -math.inf
+    if sink is None:
+        ones = torch.ones_like(log_sum_exp)
+        return Rows(ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp))
+    dtype = log_sum_exp.dtype
+    if log_sum_exp.is_cpu:
+        log_sum_exp, sink = log_sum_exp.double(), sink.double()
+    keys = log_sum_exp.masked_fill(empty, 0)
+    z = keys - sink
+    share = z.sigmoid().masked_fill(empty, 0)
+    every = torch.where(empty, sink, keys - torch.nn.functional.logsigmoid(z))
+    weight = torch.where(empty, (sink > -math.inf).to(z.dtype), (-z).sigmoid())
+    return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))

@@ -1,0 +1,253 @@
+"""A sink is one more logit in each softmax: values, statistics and gradients on every backend, and what refuses it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from asking import ask, computing
+from cell_patterns import PATTERNS
+from cells import Places
+from small_blocks import any_rows, cut
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.core.tensors import Stored
+from regard.layers.caches.entries import kept
+from regard.testing import answer, make_qkv
+
+SIZES = {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 7, "k_len": 11}
+SINK = torch.tensor([0.3, -1.2, 2.5, -torch.inf, 0.0, -0.4], dtype=torch.float64)
+ROWS, HEADS = (0, 2, 3), (1, 0)
+WANT = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", rg.top_keys(4), rg.weights_of(ROWS, HEADS))
+NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", "chosen_weights")
+SOME = ["full", "causal_window(3)", "causal & strided(2)", "global_tokens(2)"]
+
+
+def qkv(**sizes):
+    return make_qkv(**(SIZES | sizes), dtype=torch.float64)
+
+
+def told(w: np.ndarray, at: Places) -> dict[str, np.ndarray]:
+    """The statistics of weights over keys that sum to 1 minus the sink's."""
+    entropy = -np.where(w > 0, w * np.log(np.where(w > 0, w, 1)), 0).sum(-1)
+    distance = (w * np.abs(at.i - at.j)).sum(-1)
+    chosen = w[:, HEADS][:, :, ROWS]
+    return {"entropy": entropy, "received": w.sum(2), "distance": distance, "weights": w, "chosen_weights": chosen}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_statistics_with_sinks_equal_the_oracle(name, monkeypatch):
+    for number, change in enumerate((cut, any_rows)[: 1 + (name in ("causal", "sliding window, even"))]):
+        change(monkeypatch)
+        lengths = {"q_len": 67, "k_len": 70} if number else {}
+        q, k, v = qkv(**lengths)
+        at = Places.of(2, 6, q.shape[2], k.shape[2])
+        sink = SINK if number else torch.stack([SINK, SINK.flip(0)])
+        tensors = [x.numpy() for x in (q, k, v)]
+        expected = answer(*tensors, PATTERNS[name].formula(at), scale=5**-0.5, sink=sink.numpy())
+        formulas = told(expected.weights, at) | {"log_sum_exp": expected.log_sum_exp, "sink": expected.sink}
+        np.testing.assert_allclose(
+            expected.weights.sum(-1) + expected.sink, (expected.log_sum_exp > -np.inf), atol=1e-12
+        )
+        options = {"pattern": PATTERNS[name].build(at), "sink": sink}
+        for backend in computing(q, k, v, **options):
+            detail = ask(backend, q, k, v, want=WANT, **options)
+            np.testing.assert_allclose(detail.output.numpy(), expected.output, rtol=1e-10, atol=1e-11)
+            for one in NAMES:
+                found = getattr(detail, one).numpy()
+                np.testing.assert_allclose(found, formulas[one], rtol=1e-10, atol=1e-11, err_msg=f"{one} by {backend}")
+            ranked = -np.sort(-expected.weights, axis=-1)[..., :4]
+            np.testing.assert_allclose(detail.top_keys.weights.numpy(), ranked, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("pattern", SOME)
+def test_every_statistic_sends_its_gradient_to_the_sink(pattern, monkeypatch):
+    cut(monkeypatch)
+    q, k, v = qkv(batch=1, heads=2, kv_heads=1, q_len=4, k_len=5, head_dim=2, v_dim=1)
+    leaves = q.requires_grad_(), k.requires_grad_(), torch.tensor([0.2, -0.7], dtype=torch.float64, requires_grad=True)
+    want = (*WANT[:-2], rg.top_keys(2))
+    for backend in computing(q, k, v, pattern=pattern, sink=leaves[2]):
+
+        def statistics(q, k, sink, backend=backend):
+            detail = ask(backend, q, k, v, pattern=pattern, sink=sink, want=want)
+            found = [detail.output, *(getattr(detail, name) for name in NAMES[:-1]), detail.top_keys.weights]
+            return tuple(x.sin() for x in found)
+
+        assert torch.autograd.gradcheck(statistics, leaves), backend
+
+
+def test_a_sink_is_a_key_with_this_score_and_the_value_zero():
+    q, k, v = qkv()
+    bias = torch.cat([torch.zeros(6, 7, 11), SINK[:, None, None].expand(6, 7, 1)], -1).double()
+    longer = [torch.cat([x, torch.zeros_like(x[:, :, :1])], 2) for x in (k, v)]
+    expected = rg.attention(q, *longer, bias=bias, pattern=p.Causal() | p.KeySpan(11, 12), q_start=2)
+    for backend in computing(q, k, v, pattern="causal", q_start=2, sink=SINK):
+        found = ask(backend, q, k, v, pattern="causal", q_start=2, sink=SINK).output
+        torch.testing.assert_close(found, expected, msg=backend)
+
+
+def test_a_row_without_keys_gives_zeros_and_all_weight_to_the_sink():
+    q, k, v = (x.requires_grad_() for x in qkv())
+    sink = SINK.clone().requires_grad_()
+    for backend in computing(q.detach(), k, v, pattern="causal", q_start=-20, sink=SINK):
+        with torch.set_grad_enabled(backend != "decode"):
+            detail = ask(backend, q, k, v, pattern="causal", q_start=-20, sink=sink, want=WANT)
+        for name in ("output", "weights", "entropy"):
+            assert not getattr(detail, name).any()
+        assert detail.sink[0, :, 0].tolist() == [1, 1, 1, 0, 1, 1], "a logit of -inf is no sink"
+        assert detail.log_sum_exp[1, :, 3].tolist() == SINK.tolist()
+        if backend != "decode":
+            found = torch.autograd.grad(detail.output.sum() + detail.entropy.sum(), (q, k, v, sink))
+            assert not any(x.any() for x in found)
+
+
+def test_logits_of_minus_infinity_change_no_bit():
+    q, k, v = make_qkv(**SIZES)
+    none = torch.full((6,), -torch.inf)
+    for backend in computing(q, k, v, pattern="causal"):
+        with_sinks = ask(backend, q, k, v, pattern="causal", sink=none, want=WANT)
+        without = ask(backend, q, k, v, pattern="causal", want=WANT)
+        for name in ("output", *NAMES):
+            assert torch.equal(getattr(with_sinks, name), getattr(without, name)), (backend, name)
+
+
+def test_without_a_sink_its_weight_is_zero():
+    q, k, v = make_qkv(**SIZES)
+    for backend in computing(q, k, v, pattern="causal", q_start=-2):
+        weight = ask(backend, q, k, v, pattern="causal", q_start=-2, want="sink").sink
+        assert torch.equal(weight, torch.zeros(2, 6, 7))
+
+
+def test_a_number_is_the_logit_of_every_head():
+    q, k, v = qkv()
+    found = rg.attention(q, k, v, sink=0.75)
+    torch.testing.assert_close(found, rg.attention(q, k, v, sink=torch.full((6,), 0.75)))
+    weights = torch.exp(q @ k.repeat_interleave(2, 1).mT * 5**-0.5)
+    weights = weights / (np.exp(0.75) + weights.sum(-1, keepdim=True))
+    torch.testing.assert_close(found, weights @ v.repeat_interleave(2, 1))
+
+
+def test_an_output_row_with_a_sink_has_the_same_bits_in_any_batch():
+    q, k, v = make_qkv(batch=5, heads=6, kv_heads=3, q_len=37, k_len=37)
+    sink = torch.randn(6)
+    detail = rg.attention_detail(q, k, v, pattern="causal", sink=sink, want=("log_sum_exp", "sink"))
+    if detail.plan.backend != "native":
+        return  # only native promises bits
+    for row in range(5):
+        one = (x[row : row + 1] for x in (q, k, v))
+        alone = rg.attention_detail(*one, pattern="causal", sink=sink, want=("log_sum_exp", "sink"))
+        for name in ("output", "log_sum_exp", "sink"):
+            assert torch.equal(getattr(alone, name), getattr(detail, name)[row : row + 1]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+def test_sinks_read_keys_as_a_cache_stores_them(dtype):
+    q, k, v = make_qkv(**SIZES)
+    stored = [Stored(*kept(name, x, dtype)) for name, x in (("k", k), ("v", v))]
+    wide = [x.widened(torch.float32) for x in stored]
+    with torch.no_grad():
+        for backend in computing(q, *stored, pattern="causal", sink=SINK.float()):
+            found = ask(backend, q, *stored, pattern="causal", sink=SINK.float(), want=WANT)
+            expected = ask("reference", q, *wide, pattern="causal", sink=SINK.float(), want=WANT)
+            torch.testing.assert_close(found.output, expected.output, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found.received, expected.received, atol=1e-5, rtol=1e-5)
+
+
+def test_merged_pieces_take_the_sink_once():
+    q, k, v = qkv()
+    sink = SINK.masked_fill(SINK.isinf(), 1)
+    parts = [(slice(0, 4), sink), (slice(4, 11), None)]
+    pieces = [rg.attention_detail(q, k[:, :, at], v[:, :, at], sink=given) for at, given in parts]
+    output, log_sum_exp = rg.merge_attention([(one.output, one.log_sum_exp) for one in pieces])
+    whole = rg.attention_detail(q, k, v, sink=sink)
+    torch.testing.assert_close(output, whole.output)
+    torch.testing.assert_close(log_sum_exp, whole.log_sum_exp)
+
+
+def test_a_compiled_call_learns_its_sink():
+    torch._dynamo.reset()
+    q, k, v = make_qkv(**SIZES)
+
+    def loss(q, sink):
+        return rg.attention(q, k, v, pattern="causal", sink=sink).square().sum()
+
+    found = []
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        leaves = q.detach().clone().requires_grad_(), torch.linspace(-1, 1, 6, requires_grad=True)
+        found.append(torch.autograd.grad(function(*leaves), leaves))
+    for plain, compiled in zip(*found, strict=True):
+        assert plain.abs().sum() > 0
+        torch.testing.assert_close(compiled, plain)
+    number = torch.compile(lambda q: rg.attention(q, k, v, sink=0.5), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(number(q), rg.attention(q, k, v, sink=0.5))
+
+
+def test_documents_of_a_jagged_batch_share_the_logits_of_heads():
+    lengths, sink = (3, 5), torch.linspace(-1, 1, 4)
+    documents = [torch.randn(n, 4, 8) for n in lengths]
+    nested = torch.nested.nested_tensor(documents, layout=torch.jagged).transpose(1, 2)
+    output = rg.attention(nested, nested, nested, pattern="causal", sink=sink)
+    for one, document in zip(output.unbind(), documents, strict=True):
+        x = document.transpose(0, 1)[None]
+        torch.testing.assert_close(one[None], rg.attention(x, x, x, pattern="causal", sink=sink))
+    with pytest.raises(rg.UnsupportedError, match="a sink for each batch row beside nested tensors"):
+        rg.attention(nested, nested, nested, sink=torch.zeros(2, 4))
+
+
+def test_a_plan_takes_sinks_like_those_it_was_made_for():
+    q, k, v = make_qkv(**SIZES)
+    sink = torch.linspace(-1, 1, 6)
+    plan = rg.plan_attention(q, k, v, sink=sink)
+    assert "with sinks" in str(plan)
+    assert torch.equal(plan.run(q, k, v, sink=2 * sink), rg.attention(q, k, v, sink=2 * sink))
+    with pytest.raises(rg.ArgumentError, match=r"made with a tensor as sink; hand it to run\(sink=...\)"):
+        plan.run(q, k, v)
+    with pytest.raises(rg.ArgumentError, match="made without a tensor as sink"):
+        rg.plan_attention(q, k, v).run(q, k, v, sink=sink)
+    with pytest.raises(rg.ArgumentError, match=r"sinks \(1, 6\) that do not learn and was given \(2, 6\)"):
+        plan.run(q, k, v, sink=torch.zeros(2, 6))
+
+
+@pytest.mark.parametrize(
+    ("sink", "error", "words"),
+    [
+        (torch.zeros(5), rg.ShapeError, r"one logit for each query head: floating-point \(heads,\) = \(6,\)"),
+        (torch.zeros(3, 6), rg.ShapeError, r"\(batch, heads\) = \(2, 6\)"),
+        (torch.zeros(2, 6, 7), rg.ShapeError, "one logit for each query head"),
+        (torch.zeros(6, dtype=torch.int64), rg.ShapeError, "floating-point"),
+        (torch.zeros(6, device="meta"), rg.ShapeError, "q is on cpu but sink on meta"),
+        ("6", rg.ArgumentError, "sink is '6'"),
+        (True, rg.ArgumentError, "sink is True"),
+    ],
+)  # fmt: skip
+def test_other_sinks_are_refused_with_the_numbers(sink, error, words):
+    q, k, v = make_qkv(**SIZES)
+    with pytest.raises(error, match=words):
+        rg.attention(q, k, v, sink=sink)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [m.LinearTransformer(), m.Performer(8, seed=0), m.LSH(4, 4, 1, seed=0)],
+    ids=lambda one: type(one).__name__,
+)
+def test_mechanisms_without_a_softmax_over_keys_refuse_sinks(mechanism):
+    x = torch.randn(1, 6, 8, 4)
+    with pytest.raises(rg.UnsupportedError, match="has no sink, since its paper defines none"):
+        rg.attention(x, x, x, mechanism=mechanism, sink=torch.zeros(6))
+    with pytest.raises(rg.UnsupportedError, match="has no sinks, since its weights are no softmax over the keys"):
+        rg.MultiHeadAttention(dim=12, heads=6, mechanism=mechanism, sinks=True)
+
+
+def test_every_softmax_score_takes_sinks():
+    q, k, v = qkv()
+    score = m.Softmax(m.Additive(5, 5, hidden=4))
+    parameters = score.new_parameters(heads=6, kv_heads=3, generator=torch.Generator().manual_seed(1)).double()
+    options = {"mechanism": score, "parameters": parameters, "sink": SINK}
+    with torch.no_grad():
+        expected = ask("reference", q, k, v, want=WANT, **options)
+        found = ask("streamed", q, k, v, want=WANT, **options)
+    torch.testing.assert_close(found.output, expected.output)
+    torch.testing.assert_close(found.received, expected.received)
