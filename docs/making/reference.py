@@ -32,6 +32,7 @@ ROOMS = {
     "regard.studies.comparison": "comparison of trained models",
     "regard.conversion": "import of other models' weights, fewer key/value heads",
     "regard.integrations.torch": "PyTorch's attention functions computed by regard",
+    "regard.integrations.transformers": "models of Hugging Face computed by regard, explained and observed",
     "regard.studies.bench": "speed and memory compared with other libraries",
     "regard.testing": "the float64 oracle and error budgets, for authors of backends",
 }

@@ -131,7 +131,7 @@ class _Mode(TorchFunctionMode):
         lead = query.shape[:-3]
         q, k, v = (_four_axes(x, lead) for x in (query, key, value))
         mask = None if attn_mask is None else _mask_of_four_axes(attn_mask, lead, query)
-        own, bias = (Causal(), None) if is_causal else _meaning(mask, q.shape[2], k.shape[2])
+        own, bias = (Causal(), None) if is_causal else meaning(mask, q.shape[2], k.shape[2])
         start = 0 if own == Causal() else None  # PyTorch aligns the first query with the first key
         call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own)
         chosen: Any = self.pattern(call) if callable(self.pattern) else self.pattern
@@ -194,7 +194,7 @@ def _mask_of_four_axes(mask: torch.Tensor, lead: tuple[int, ...], query: torch.T
     return mask[(None,) * (4 - mask.dim())]
 
 
-def _meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:
+def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:
     """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one."""
     if mask is None:
         return Full(), None

@@ -78,7 +78,7 @@ def _big_bird(work: Work, tensors: Tensors) -> Attend:
         )  # fmt: skip
         return output.transpose(1, 2)
 
-    layer.torch_gather_b2 = noting
+    layer.torch_gather_b2 = noting  # ty: ignore[invalid-assignment]
     attend()
     layer.torch_gather_b2 = gather
     return attend

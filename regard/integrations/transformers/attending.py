@@ -1,0 +1,242 @@
+"""The attention function that transformers' models call, and what is known of each call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from regard.core.plan import AttentionDetail, Plan
+from regard.core.result import Want
+from regard.errors import ShapeError, UnsupportedError
+from regard.functional.api import attention, attention_detail, plan_attention
+from regard.integrations.torch import meaning
+from regard.integrations.transformers.masks import PatternMask
+from regard.patterns import Causal, Full, Pattern
+
+__all__ = ["UnreadMaskWarning", "attended", "regard_attention"]
+
+# Keywords of a call that would change its result, and which regard has no name for.
+REFUSED = {
+    "cache": "a paged cache of continuous batching",
+    "head_mask": "heads that are scaled after the softmax",
+    "indices": "keys that an indexer chose for each query",
+    "block_indices": "blocks of keys that an indexer chose for each query",
+    "sinks": "sinks under another name than s_aux",
+}
+
+
+class UnreadMaskWarning(UserWarning):
+    """A mask was not recognised, so the exact dense mask is used."""
+
+
+class Asked(NamedTuple):
+    """A call of attention in regard's terms.
+
+    pattern, q_start, bias, softcap, scale, dropout: as `attention` takes them. sink: (heads,), a score in the softmax
+    that has no value. mask: what transformers gave, if it was no tensor of pairs. plans: those of a pattern that holds
+    a tensor, which layers share. said: what became of each option.
+    """
+
+    pattern: Pattern
+    q_start: int | torch.Tensor
+    bias: torch.Tensor | None = None
+    softcap: float | None = None
+    scale: float | None = None
+    dropout: float = 0.0
+    sink: torch.Tensor | None = None
+    mask: PatternMask | None = None
+    plans: dict[Any, Any] | None = None
+    said: Mapping[str, str] = {}
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of `attention`."""
+        return {
+            "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
+            "scale": self.scale, "dropout": self.dropout,
+        }  # fmt: skip
+
+
+class Watcher(Protocol):
+    """What `explain` and `observe` are while their block runs."""
+
+    def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
+        """The statistics that it needs of this module's calls; None if the module is not watched."""
+
+    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
+        """A call was computed."""
+
+
+@dataclass
+class _Warned:
+    kinds: set[type] = field(default_factory=set)
+
+
+watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
+_warned = _Warned()
+
+
+def regard_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention as transformers' AttentionInterface asks for it.
+
+    Args:
+        module: the attention module that calls.
+        query: (batch, heads, q_len, head_dim).
+        key, value: (batch, kv_heads, k_len, dim), with the cache's entries.
+        attention_mask: a `PatternMask`, a tensor of pairs that broadcasts to (batch, heads, q_len, k_len), or None.
+        scaling, dropout, softcap: as `attention`'s scale, dropout and softcap.
+        is_causal: what None as a mask means; the module's own attribute by default.
+        position_bias: added to the scores (T5).
+        s_aux: one score for each head in the softmax's denominator (sinks).
+        others: what changes no result; what would change it is refused.
+
+    Returns:
+        (batch, q_len, heads, v_dim), and no weights: `observe` gives them.
+
+    Raises:
+        UnsupportedError: a keyword that would change the result and is not known here.
+    """
+    for name in others.keys() & REFUSED.keys():
+        if others[name] is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} calls attention with {name}= ({REFUSED[name]}), which regard does not "
+                f"compute; set attn_implementation='eager' for this model"
+            )
+    if len(query) != len(key):  # learned queries, given once for all batch rows
+        query = query.expand(len(key), *query.shape[1:])
+    asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
+    asked = asked._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=s_aux)
+    return attended(module, query, key, value, asked).transpose(1, 2).contiguous(), None
+
+
+def _asked(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool | None,
+    position_bias: torch.Tensor | None,
+) -> Asked:
+    """Pattern, positions and bias of a call."""
+    q_len, k_len = query.shape[2], key.shape[2]
+    bias = None if position_bias is None else position_bias[..., :k_len]
+    if isinstance(mask, PatternMask):
+        if tuple(mask.shape[2:]) != (q_len, k_len):
+            raise ShapeError(
+                f"{type(module).__name__} was given a mask for {mask.shape[2]} queries and {mask.shape[3]} keys beside "
+                f"{q_len} queries and {k_len} keys; the mask was made for another layer or cache"
+            )
+        if mask.reason is not None:
+            _warn(module, mask.reason)
+        return Asked(mask.pattern, mask.q_start, bias, mask=mask, plans=mask.plans)
+    if mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
+            return Asked(Causal(), 0, bias, said={"no mask": "causal"})
+        return Asked(Full(), k_len - q_len, bias)
+    mask = mask[..., :k_len]
+    if torch.compiler.is_compiling():
+        return Asked(Full(), k_len - q_len, _summed(bias, _as_bias(mask, query.dtype)))
+    pattern, added = meaning(mask, q_len, k_len)
+    start = 0 if pattern == Causal() else k_len - q_len
+    said = {
+        f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}": "bias" if added is mask else "pattern"
+    }
+    return Asked(pattern, start, _summed(bias, None if added is None else added.to(query.dtype)), said=said)
+
+
+def _as_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask as numbers that are added: inside torch.compile a pattern cannot hold a tensor."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+
+
+def _summed(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    return one if other is None else other if one is None else one + other
+
+
+def _warn(module: nn.Module, reason: str) -> None:
+    """Say once for each class of modules that its mask was not recognised."""
+    if type(module) in _warned.kinds:
+        return
+    _warned.kinds.add(type(module))
+    warnings.warn(
+        f"{type(module).__name__}: {reason} is not known to regard, so the exact dense mask is used, which stores "
+        f"every pair; explain(model, inputs) shows where",
+        UnreadMaskWarning,
+        stacklevel=3,
+    )
+
+
+def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
+    """The output of a module's call, (batch, heads, q_len, v_dim); watchers of the module get its statistics."""
+    if not torch.compiler.is_compiling() and (watching := watchers.get()):
+        wants = [(one, want) for one in watching if (want := one.wants(module)) is not None]
+        if wants:
+            want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
+            return _watched(module, q, k, v, asked, [one for one, _ in wants], want)
+    if asked.sink is not None:
+        detail = attention_detail(q, k, v, want="log_sum_exp", **asked.options())
+        return _with_sink(detail.output, detail.log_sum_exp, asked.sink)
+    if asked.plans is None or asked.pattern.by_value:
+        return attention(q, k, v, **asked.options())
+    return _planned_once(q, k, v, asked)
+
+
+def _watched(
+    module: nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    asked: Asked,
+    watching: list[Watcher],
+    want: tuple[Want, ...],
+) -> torch.Tensor:
+    needed = want if asked.sink is None else tuple(dict.fromkeys((*want, "log_sum_exp")))
+    if asked.sink is not None and want:
+        raise UnsupportedError("statistics beside sinks are not computed yet")
+    detail = attention_detail(q, k, v, want=needed, **asked.options())
+    for one in watching:
+        one.take(module, asked, detail)
+    return detail.output if asked.sink is None else _with_sink(detail.output, detail.log_sum_exp, asked.sink)
+
+
+def _with_sink(output: torch.Tensor, log_sum_exp: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """The output after one more score without a value: its share of the softmax is lost."""
+    kept = torch.sigmoid(log_sum_exp - sink.view(1, -1, 1).to(log_sum_exp.dtype))  # (batch, heads, q_len)
+    return output * kept.unsqueeze(-1).to(output.dtype)
+
+
+def _planned_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
+    """The output of a call whose pattern holds a tensor: layers that share a mask share its plans."""
+    assert asked.plans is not None
+    bias, plans = asked.bias, asked.plans
+    look = (
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, q.device, asked.softcap, asked.scale, asked.dropout,
+        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad, torch.is_autocast_enabled(),
+        None if bias is None else (bias.shape, bias.dtype, bias.requires_grad),
+    )  # fmt: skip
+    plan: Plan | None = plans.get(look)
+    if plan is None:
+        plan = plans[look] = plan_attention(q, k, v, **asked.options())
+    return plan.run(q, k, v, bias=bias)

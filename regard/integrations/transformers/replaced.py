@@ -1,0 +1,242 @@
+"""Attention modules of Longformer and BigBird on regard's patterns, with the numbers of their own.
+
+These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
+weights stay where they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+from transformers.models.big_bird.modeling_big_bird import (
+    BigBirdAttention,
+    BigBirdBlockSparseAttention,
+    BigBirdSelfAttention,
+)
+from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+from regard.errors import UnsupportedError
+from regard.integrations.transformers.attending import Asked, attended, regard_attention
+from regard.integrations.transformers.masks import live_keys
+from regard.patterns import KeyMask, KeySpan, Pattern, SlidingWindow
+from regard.patterns.base import Pattern as Base
+from regard.patterns.ranges import Segments, union
+
+__all__ = ["replace_modules", "restore_modules"]
+
+
+@dataclass(frozen=True)
+class NearBlocks(Base, enrol=False):
+    """A query may look at the keys of its own block of `size` positions and of the `around` blocks on each side.
+
+    >>> NearBlocks(2, 1).dense(6, 6).int().tolist()[0]
+    [1, 1, 1, 1, 0, 0]
+    """
+
+    size: int
+    around: int
+
+    no_text = "BigBird's attention makes it"
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return (q_pos // self.size - k_pos // self.size).abs() <= self.around
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        low, high = (block - self.around for block in (first // self.size, last // self.size))
+        wide = 2 * self.around + 1
+        some = range(max(0, low * self.size), max(0, min(k_len, (high + wide) * self.size)))
+        full = range(max(0, high * self.size), max(0, min(k_len, (low + wide) * self.size)))
+        return Segments(union([full]) if full else (), union([some]) if some else ())
+
+    def __str__(self) -> str:
+        return f"near_blocks({self.size}, {self.around})"
+
+
+class _Masks:
+    """Patterns made from a mask tensor, which all layers of a forward pass share, with the plans of these patterns."""
+
+    def __init__(self) -> None:
+        self.kept: Any = WeakTensorKeyDictionary()
+
+    def of(self, mask: torch.Tensor, name: Any, make: Callable[[], Pattern]) -> tuple[Pattern, dict[Any, Any]]:
+        made = self.kept.setdefault(mask, {})
+        if name not in made:
+            made[name] = make(), {}
+        return made[name]
+
+
+_masks = _Masks()
+
+
+def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """(batch, heads, length, head_dim) of (batch, length, dim)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _refuse_weights(module: nn.Module, wanted: Any) -> None:
+    if wanted:
+        raise UnsupportedError(
+            f"{type(module).__name__} was called with output_attentions=True, and regard does not store the weights; "
+            f"collect them with observe(model, 'weights')"
+        )
+
+
+class RegardLongformerSelfAttention(LongformerSelfAttention):
+    """Longformer's attention: windows and global tokens in one softmax, and queries of global tokens with weights of
+    their own over all keys."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Any = None,
+        is_index_masked: torch.Tensor | None = None,
+        is_index_global_attn: torch.Tensor | None = None,
+        is_global_attn: bool | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor]:
+        """attention_mask: (batch, length), below 0 for padding, above 0 for global tokens, 0 otherwise."""
+        _refuse_weights(self, output_attentions)
+        window, x = 2 * self.one_sided_attn_window_size, hidden_states
+        live, chosen = attention_mask >= 0, attention_mask > 0
+        pattern, plans = _masks.of(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
+        q, k, v = (_heads(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
+        asked = Asked(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
+        output = attended(self, q, k, v, asked).transpose(1, 2).flatten(2)  # (batch, length, dim)
+        output = output * live.unsqueeze(-1)
+        return (self._with_global_rows(x, output, attention_mask, live, chosen) if is_global_attn else output,)
+
+    def _with_global_rows(
+        self, x: torch.Tensor, output: torch.Tensor, mask: torch.Tensor, live: torch.Tensor, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """The output with the rows of global tokens, which have projections of their own."""
+        most = int(chosen.sum(1).max())
+        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (batch, most), others where fewer
+        pattern, plans = _masks.of(mask, "rows", lambda: live_keys(live))
+        asked = Asked(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
+        index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
+        q = _heads(self.query_global(x.gather(1, index)), self.num_heads)
+        k, v = (_heads(layer(x), self.num_heads) for layer in (self.key_global, self.value_global))
+        found = attended(self, q, k, v, asked).transpose(1, 2).flatten(2)  # (batch, most, dim)
+        filled = output.scatter(1, index, found.to(output.dtype))
+        return torch.where(chosen.unsqueeze(-1), filled, output)
+
+
+def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
+    near = SlidingWindow(window) & live_keys(live)
+    return (near | KeyMask(chosen) if bool(chosen.any()) else near).canonical()
+
+
+class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
+    """BigBird's block-sparse attention in evaluation: near blocks, the first and the last block.
+
+    Its random blocks are all block 0 in evaluation, so each query of the middle counts block 0 once more for each of
+    them, which is a bias of log(1 + random blocks). In training they are drawn for each head and layer, and this is
+    refused.
+    """
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        band_mask: torch.Tensor | None = None,
+        from_mask: torch.Tensor | None = None,
+        to_mask: torch.Tensor | None = None,
+        from_blocked_mask: torch.Tensor | None = None,
+        to_blocked_mask: torch.Tensor | None = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """from_mask: (batch, 1, length, 1), to_mask: (batch, 1, 1, length), with 1 for live positions."""
+        if self.training:
+            raise UnsupportedError(
+                f"BigBird draws {self.num_random_blocks} random blocks for each head and layer while it trains, and "
+                f"regard computes those of evaluation alone; call model.eval(), detach(model) to train, or "
+                f"config.attention_type='original_full'"
+            )
+        _refuse_weights(self, others.get("output_attentions"))
+        assert from_mask is not None
+        assert to_mask is not None
+        x, size, heads = hidden_states, self.block_size, self.num_attention_heads
+        length = x.shape[1]
+        q, k, v = (_heads(layer(x), heads) for layer in (self.query, self.key, self.value))
+        live = to_mask[:, 0, 0] > 0
+        wide, plans = _masks.of(to_mask, "keys", lambda: live_keys(live))
+        near, near_plans = _masks.of(to_mask, size, lambda: _big_bird_pattern(size, length, live))
+        counted = x.new_zeros(1, 1, 1, length)
+        counted[..., :size] = math.log1p(self.num_random_blocks)
+        first, middle, last = q.split((size, length - 2 * size, size), 2)
+        whole = [attended(self, rows, k, v, Asked(wide, 0, plans=plans)) for rows in (first, last)]
+        inner = attended(self, middle, k, v, Asked(near, size, counted, plans=near_plans))
+        output = torch.cat((whole[0], inner, whole[1]), 2) * (from_mask > 0)  # (batch, heads, length, head_dim)
+        return output.transpose(1, 2).flatten(2), None
+
+
+def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
+    outer = KeySpan(0, size) | KeySpan(length - size, length)
+    return ((NearBlocks(size, 1) | outer) & live_keys(live)).canonical()
+
+
+class RegardBigBirdSelfAttention(BigBirdSelfAttention):
+    """BigBird's full attention, which it also takes for short inputs; as BERT's."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """attention_mask: as registered attention gets it."""
+        _refuse_weights(self, others.get("output_attentions"))
+        crossing = encoder_hidden_states is not None
+        seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
+        q = _heads(self.query(hidden_states), self.num_attention_heads)
+        if crossing and past_key_values is not None and past_key_values.get_seq_length(self.layer_idx) > 0:
+            k, v = (getattr(past_key_values.layers[self.layer_idx], name) for name in ("keys", "values"))
+        else:
+            k, v = (_heads(layer(seen), self.num_attention_heads) for layer in (self.key, self.value))
+            if past_key_values is not None:
+                k, v = past_key_values.update(k, v, self.layer_idx)
+        mask = encoder_attention_mask if crossing else attention_mask
+        dropout = self.dropout.p if self.training else 0.0
+        output, _ = regard_attention(self, q, k, v, mask, dropout=dropout, is_causal=False)
+        return output.flatten(2), None
+
+
+class RegardBigBirdAttention(BigBirdAttention):
+    """Holds one of the two above, and makes the other when BigBird changes its type of attention."""
+
+    def set_attention_type(self, value: str, layer_idx: int | None = None) -> None:
+        super().set_attention_type(value, layer_idx=layer_idx)
+        replace_modules(self)
+
+
+REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
+    LongformerSelfAttention: RegardLongformerSelfAttention,
+    BigBirdBlockSparseAttention: RegardBigBirdBlockSparseAttention,
+    BigBirdSelfAttention: RegardBigBirdSelfAttention,
+    BigBirdAttention: RegardBigBirdAttention,
+}
+
+
+def replace_modules(model: nn.Module) -> int:
+    """Give the attention modules that have a replacement its class; returns how many there were."""
+    return _exchange(model, REPLACEMENTS)
+
+
+def restore_modules(model: nn.Module) -> int:
+    """The opposite of `replace_modules`."""
+    return _exchange(model, {ours: theirs for theirs, ours in REPLACEMENTS.items()})
+
+
+def _exchange(model: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> int:
+    modules = [module for module in model.modules() if type(module) in classes]
+    for module in modules:
+        module.__class__ = classes[type(module)]
+    return len(modules)

@@ -1,0 +1,373 @@
+"""What a model's attention did: `explain` shows it for each layer, `observe` collects statistics while it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest, whole
+from regard.core.plan import AttentionDetail, Plan
+from regard.core.result import TopKeysFound, Want, checked_wants
+from regard.errors import ArgumentError, RegardError
+from regard.integrations.transformers.attaching import attention_modules
+from regard.integrations.transformers.attending import Asked, Watcher, watchers
+from regard.reprs import Described, brief
+
+__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe"]
+
+
+@brief
+@dataclass(frozen=True)
+class ExplainedCall:
+    """What became of one call of an attention module.
+
+    Args:
+        layer: the name of the module.
+        pattern: which query may look at which key.
+        q_len, k_len: sizes of the call.
+        backend: what computed it.
+        share: pairs computed over all pairs, 0 to 1.
+        dense: why every pair of a mask was stored, or None if the mask stayed a pattern.
+        options: what each option of the call became, such as "position_bias: bias".
+    """
+
+    layer: str
+    pattern: str
+    q_len: int
+    k_len: int
+    backend: str
+    share: float
+    dense: str | None = None
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What became of the attention of a model in one forward pass; its repr is a table.
+
+    Args:
+        model: the class of the model.
+        calls: the calls in order.
+        silent: attention modules that never called regard.
+    """
+
+    model: str
+    calls: tuple[ExplainedCall, ...]
+    silent: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        head = f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"
+        rows: list[tuple[str, ...]] = [("layer", "pattern", "q x k", "backend", "pairs", "dense mask", "options")]
+        rows += [_row(names, call) for names, call in _merged(self.calls)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        if self.silent:
+            lines.append(f"never called regard: {', '.join(self.silent)}")
+        return "\n".join((head, *lines))
+
+
+def _row(names: list[str], call: ExplainedCall) -> tuple[str, ...]:
+    share = f"{call.share:.1%}"
+    sizes = f"{call.q_len} x {call.k_len}"
+    options = "; ".join(call.options) or "-"
+    return (_one_name(names), call.pattern, sizes, call.backend, share, call.dense or "no", options)
+
+
+def _merged(calls: Iterable[ExplainedCall]) -> list[tuple[list[str], ExplainedCall]]:
+    """Calls that differ in the number of their layer alone, together."""
+    groups: dict[Any, tuple[list[str], ExplainedCall]] = {}
+    for call in calls:
+        alike = re.sub(r"\d+", "#", call.layer), replace(call, layer="", share=round(call.share, 3))
+        groups.setdefault(alike, ([], call))[0].append(call.layer)
+    return list(groups.values())
+
+
+def _one_name(names: list[str]) -> str:
+    """One name for layers: their numbers in braces."""
+    numbers = [re.findall(r"\d+", name) for name in names]
+    if len(set(names)) == 1:
+        return names[0] if len(names) == 1 else f"{names[0]} ({len(names)} times)"
+    differing = [column for column in range(len(numbers[0])) if len({row[column] for row in numbers}) > 1]
+    if len(differing) != 1:
+        return f"{names[0]} ... {names[-1]}"
+    (column,) = differing
+    found = sorted({int(row[column]) for row in numbers})
+    run = found == list(range(found[0], found[-1] + 1))
+    text = f"{found[0]}..{found[-1]}" if run and len(found) > 2 else ",".join(map(str, found))
+    place = list(re.finditer(r"\d+", names[0]))[column]
+    return f"{names[0][: place.start()]}{{{text}}}{names[0][place.end() :]}"
+
+
+class _Explaining:
+    """Collects the calls of one forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.taken: list[tuple[str, Asked, Plan]] = []
+
+    def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
+        return () if id(module) in self.names else None
+
+    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
+        self.taken.append((self.names[id(module)], asked, detail.plan))
+
+    def calls(self) -> tuple[ExplainedCall, ...]:
+        return tuple(_explained(*one) for one in self.taken)
+
+
+def _explained(layer: str, asked: Asked, plan: Plan) -> ExplainedCall:
+    problem, mask = plan.problem, asked.mask
+    dense = None
+    if mask is not None and mask.reason is not None:
+        dense = f"yes: {mask.reason}"
+    elif mask is not None and mask.written:
+        dense = "yes: the model's own code read its pairs"
+    return ExplainedCall(
+        layer, str(asked.pattern), problem.q_len, problem.k_len, plan.backend, plan.share_of_pairs_computed, dense,
+        _options(asked, plan),
+    )  # fmt: skip
+
+
+def _options(asked: Asked, plan: Plan) -> tuple[str, ...]:
+    """What each option became; those that nobody gave are left out."""
+    problem = plan.problem
+    said = [f"{name}: {became}" for name, became in asked.said.items()]
+    if asked.scale is not None:
+        said.append(f"scale {asked.scale:.4g}")
+    if asked.softcap is not None:
+        said.append(f"softcap {asked.softcap:g}")
+    if asked.sink is not None:
+        said.append(f"s_aux: sink of {count_of(len(asked.sink.flatten()), 'heads')}")
+    if asked.bias is not None:
+        said.append(f"bias {(*asked.bias.shape,)}")
+    if asked.dropout:
+        said.append(f"dropout {asked.dropout:g}")
+    if problem.kv_heads != problem.heads:
+        said.append(f"{problem.heads} heads over {problem.kv_heads}")
+    if problem.v_dim != problem.head_dim:
+        said.append(f"head_dim {problem.head_dim}, v_dim {problem.v_dim}")
+    return tuple(said)
+
+
+def explain(model: PreTrainedModel, inputs: Any) -> Explained:
+    """Run a model once, and show for each layer what became of its mask and its options.
+
+    Args:
+        model: an attached model.
+        inputs: what the model takes: a mapping of keywords, such as a tokeniser returns, or the ids as a tensor.
+
+    Returns:
+        A record that prints as a table: pattern, backend, share of pairs computed, whether a mask was stored pair by
+        pair and why, options, and attention modules that never called regard.
+
+    Raises:
+        RegardError: the model called regard nowhere.
+
+    >>> import transformers
+    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
+    >>> from regard.integrations.transformers.attaching import attach
+    >>> explained = explain(attach(transformers.GPT2Model(config)), torch.tensor([[1, 2, 3]]))
+    >>> explained.calls[0].layer, explained.calls[0].pattern, explained.silent
+    ('h.0.attn', 'causal', ())
+    """
+    _check_model(model)
+    explaining = _Explaining(model)
+    with _watching(explaining), torch.no_grad():
+        _run(model, inputs)
+    if not explaining.taken:
+        raise RegardError(_unseen(model, "explain"))
+    called = {name for name, _, _ in explaining.taken}
+    silent = tuple(name for name in attention_modules(model) if name not in called)
+    return Explained(type(model).__name__, explaining.calls(), silent)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model is {kind_of(model)}; it needs a model of transformers that attach was given")
+
+
+def _run(model: nn.Module, inputs: Any) -> None:
+    if isinstance(inputs, torch.Tensor):
+        model(inputs)
+    elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
+        model(**inputs)
+    else:
+        raise ArgumentError(f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids")
+
+
+def _unseen(model: nn.Module, what: str) -> str:
+    return (
+        f"{what} saw no attention of {type(model).__name__}: nothing inside called regard; give it to "
+        f"attach(model) first, or load it with attn_implementation='regard', and run it uncompiled"
+    )
+
+
+@contextmanager
+def _watching(watcher: Watcher) -> Generator[None]:
+    token = watchers.set((*watchers.get(), watcher))
+    try:
+        yield
+    finally:
+        watchers.reset(token)
+
+
+@brief
+@dataclass(frozen=True)
+class ObservedCall:
+    """The statistics of one call of an attention module, of the heads that were asked for.
+
+    Args:
+        layer: the name of the module.
+        heads: the heads, in the order of the second axis.
+        q_len, k_len: sizes of the call.
+    """
+
+    layer: str
+    heads: tuple[int, ...]
+    q_len: int
+    k_len: int
+    _statistics: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """A statistic by its name, as `AttentionDetail` has it."""
+        statistics = self.__dict__.get("_statistics", {})
+        if name in statistics:
+            return statistics[name]
+        if name in STATISTICS:
+            wanted = ", ".join(statistics) or "nothing"
+            raise RegardError(f"{name} was not requested; add it to want= (requested: {wanted})")
+        raise AttributeError(f"'ObservedCall' has no attribute {name!r}")
+
+
+STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", "chosen_weights", "top_keys")
+
+
+class Observed(Described):
+    """The calls that were observed, in order, by the name of the attention module."""
+
+    def __init__(self, model: str, layers: tuple[str, ...]) -> None:
+        self.model, self.layers = model, layers
+        self.calls: list[ObservedCall] = []
+
+    def __getitem__(self, layer: str | int) -> list[ObservedCall]:
+        """The calls of one layer, by its name or its number."""
+        if is_whole(layer) and isinstance(layer, int):
+            if not 0 <= layer < len(self.layers):
+                raise ArgumentError(f"there is no layer {layer}; {count_of(len(self.layers), 'layers')} are observed")
+            layer = self.layers[layer]
+        calls = [call for call in self.calls if call.layer == layer]
+        if not calls:
+            raise ArgumentError(f"no call of {layer!r} was observed; {suggest(layer, self.layers)}")
+        return calls
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+
+class _Observing:
+    """Takes the statistics of chosen layers and heads."""
+
+    def __init__(self, model: nn.Module, want: tuple[Want, ...], chosen: tuple[str, ...], heads: Any) -> None:
+        self.want, self.heads = want, heads
+        self.names = {id(module): name for name, module in model.named_modules() if name in chosen}
+        self.observed = Observed(type(model).__name__, chosen)
+
+    def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
+        return self.want if id(module) in self.names else None
+
+    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
+        problem = detail.plan.problem
+        heads = tuple(range(problem.heads)) if self.heads is None else self.heads
+        if heads and max(heads) >= problem.heads:
+            raise ArgumentError(
+                f"head {max(heads)} of {self.names[id(module)]} is wanted, which has heads 0 to {problem.heads - 1}"
+            )
+        names = [str(one) if isinstance(one, str) else _ATTRIBUTE[type(one).__name__] for one in self.want]
+        chosen = None if self.heads is None else torch.tensor(heads, device=detail.output.device)
+        statistics = {name: _of_heads(getattr(detail, name), chosen) for name in names}
+        call = ObservedCall(self.names[id(module)], heads, problem.q_len, problem.k_len, statistics)
+        self.observed.calls.append(call)
+
+
+_ATTRIBUTE = {"TopKeys": "top_keys", "WeightsOf": "chosen_weights"}
+
+
+def _of_heads(statistic: Any, heads: torch.Tensor | None) -> Any:
+    """A statistic without its graph, of some heads: (batch, heads, ...)."""
+    if isinstance(statistic, TopKeysFound):
+        return TopKeysFound(_of_heads(statistic.indices, heads), _of_heads(statistic.weights, heads))
+    return statistic.detach() if heads is None else statistic.detach().index_select(1, heads)
+
+
+@contextmanager
+def observe(
+    model: PreTrainedModel,
+    want: Iterable[Want] | Want = ("log_sum_exp", "entropy"),
+    *,
+    layers: Iterable[str | int] | str | int | None = None,
+    heads: Iterable[int] | int | None = None,
+) -> Generator[Observed]:
+    """Collect statistics of a model's attention while the block runs: a forward pass, training, or `generate`.
+
+    The model's outputs are unchanged. Calls of this thread are observed.
+
+    Args:
+        model: an attached model.
+        want: statistics, as for `attention_detail`: "entropy", "weights", `top_keys(n)`, `weights_of(rows)`, ...
+        layers: numbers or names of attention modules, as `explain` prints them; all by default.
+        heads: query heads; all by default.
+
+    Returns:
+        A context manager whose `as` target holds the calls in order, and by layer.
+
+    Raises:
+        ArgumentError: an unknown statistic, layer or head.
+        RegardError: at the end of the block, if nothing was observed.
+
+    >>> import transformers
+    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
+    >>> from regard.integrations.transformers.attaching import attach
+    >>> model = attach(transformers.GPT2Model(config))
+    >>> with observe(model, "weights", layers=1, heads=0) as observed:
+    ...     output = model(torch.tensor([[1, 2, 3]]))
+    >>> observed["h.1.attn"][0].weights.shape
+    torch.Size([1, 1, 3, 3])
+    """
+    _check_model(model)
+    observing = _Observing(model, checked_wants(want), _layers(model, layers), _heads(heads))
+    with _watching(observing):
+        yield observing.observed
+    if not observing.observed.calls:
+        raise RegardError(_unseen(model, "observe"))
+
+
+def _layers(model: nn.Module, layers: Any) -> tuple[str, ...]:
+    """The names of the chosen attention modules."""
+    there = tuple(attention_modules(model))
+    if layers is None:
+        return there
+    given = [layers] if isinstance(layers, str | int) else a_list("layers", layers, (str, int), "names or numbers")
+    chosen = []
+    for one in given:
+        if isinstance(one, str) and one not in there:
+            raise ArgumentError(
+                f"no attention module is called {one!r}; {suggest(one, there, 'explain(model, inputs)')}"
+            )
+        if not isinstance(one, str) and not 0 <= whole("one of layers", one) < len(there):
+            raise ArgumentError(f"there is no layer {one}; the model has {count_of(len(there), 'attention modules')}")
+        chosen.append(one if isinstance(one, str) else there[one])
+    return tuple(dict.fromkeys(chosen))
+
+
+def _heads(heads: Any) -> tuple[int, ...] | None:
+    if heads is None:
+        return None
+    given = [heads] if is_whole(heads) else a_list("heads", heads, int, "whole numbers")
+    return tuple(whole("one of heads", one, 0) for one in given)

@@ -1,0 +1,156 @@
+"""Models of transformers give the same numbers through regard; here a few families, with `-m slow` all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import hugging_face_checks as checks
+import torch
+import transformers as tf
+from hugging_face_families import BY_NAME, FAMILIES, REFUSED, SIZES
+
+import regard as rg
+from regard.integrations.transformers import attach, detach, explain
+
+QUICK = ("Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "BigBird")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    tf.logging.set_verbosity_error()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_family_is_as_its_status_says(name):
+    assert checks.faults(checks.row(BY_NAME[name])) == []
+
+
+@pytest.mark.parametrize("padding", checks.PADDINGS)
+@pytest.mark.parametrize("name", QUICK)
+def test_logits_are_those_of_eager_attention(name, padding):
+    family = BY_NAME[name]
+    assert checks.logits(family, family.model(), padding) <= checks.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
+def test_a_dropped_padding_mask_fails_the_comparison(name):
+    """Otherwise the comparisons above would prove nothing."""
+    family = BY_NAME[name]
+    assert min(checks.control(family, family.model()).values()) > 1e-2
+
+
+def test_a_dropped_window_fails_the_comparison():
+    family = BY_NAME["Mistral"]
+    with checks.dropped("mask_function"):
+        assert checks.logits(family, family.model(), "none") > 1e-2
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_attention_module_calls_regard(name):
+    calls, silent = checks.called(BY_NAME[name], BY_NAME[name].model())
+    assert calls >= 3
+    assert silent == ()
+
+
+@pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "T5"])
+def test_gradients_are_those_of_eager_attention(name):
+    family = BY_NAME[name]
+    model = family.model()
+    assert checks.gradients(family, model) <= checks.GRADIENTS
+    assert checks.checkpointed(family, model) <= checks.GRADIENTS
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Llama 4"])
+def test_packed_documents_and_chunked_prompts(name):
+    family = BY_NAME[name]
+    model = family.model()
+    assert checks.packed(family, model) <= checks.TOLERANCE
+    assert checks.chunked(family, model) <= checks.TOLERANCE
+    assert checks.chunked(family, model, "holes") <= checks.TOLERANCE
+
+
+@pytest.mark.parametrize("way", checks.GENERATIONS)
+@pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
+def test_generate_writes_the_same_tokens(name, way):
+    family = BY_NAME[name]
+    assert checks.same_tokens(family, family.model(), way)
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES if family.status == REFUSED])
+def test_models_that_would_never_call_regard_are_refused_and_unchanged(name):
+    model = BY_NAME[name].model()
+    before = model.config._attn_implementation
+    with pytest.raises(rg.UnsupportedError, match="does not call registered attention"):
+        attach(model)
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("name", ["Longformer", "BigBird"])
+def test_models_with_replacements_are_refused_without_replace_and_restored_by_detach(name):
+    model = BY_NAME[name].model()
+    kinds = [type(module) for module in model.modules()]
+    with pytest.raises(rg.UnsupportedError, match="replace=True"):
+        attach(model)
+    attach(model, replace=True)
+    assert [type(module) for module in model.modules()] != kinds
+    detach(model)
+    assert [type(module) for module in model.modules()] == kinds
+
+
+@pytest.mark.parametrize("name", ["LongformerModel", "BigBirdModel"])
+def test_a_name_given_at_loading_is_refused_where_nothing_would_call_regard(name):
+    """transformers accepts the name there, and the model would read the mask as numbers."""
+    config = getattr(tf, name.replace("Model", "Config"))(**SIZES, attn_implementation="regard")
+    model = getattr(tf, name)(config).eval()
+    with pytest.raises(rg.UnsupportedError, match="attach"):
+        model(input_ids=torch.randint(3, 99, (2, 14)), attention_mask=torch.ones(2, 14, dtype=torch.long))
+
+
+@pytest.mark.parametrize("marks", [[], [(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 0), (1, 4), (3, 7), (3, 8)]])
+@pytest.mark.parametrize("padding", ["none", "left", "holes"])
+def test_longformers_global_tokens_may_differ_by_row(marks, padding):
+    family = BY_NAME["Longformer"]
+    model = family.model()
+    inputs, live = checks.inputs_of(family, padding)
+    inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
+    for place in marks:
+        inputs["global_attention_mask"][place] = 1
+    expected, found = checks.both(family, model, lambda: checks.output_of(model, inputs))
+    assert checks.farthest(found, expected, live) <= checks.TOLERANCE
+
+
+@pytest.mark.parametrize("length", [14, 60, 67])
+def test_big_birds_blocks(length):
+    """Short inputs change its type of attention; 67 is padded to whole blocks."""
+    settings = {**SIZES, "max_position_embeddings": 256, "block_size": 4, "num_random_blocks": 2}
+    ids = torch.randint(3, 99, (4, length))
+    live = torch.ones(4, length, dtype=torch.long)
+    live[0, :5], live[1, -7:], live[2, [3, 9]] = 0, 0, 0
+    outputs = []
+    for ours in (False, True):
+        torch.manual_seed(1)
+        model = tf.BigBirdModel(tf.BigBirdConfig(**settings, initializer_range=0.1), add_pooling_layer=False).eval()
+        model = attach(model, replace=True) if ours else model
+        with torch.no_grad():
+            outputs.append(model(ids, attention_mask=live).last_hidden_state)
+    assert checks.farthest(*outputs, live.bool()) <= checks.TOLERANCE
+    assert model.encoder.attention_type == ("original_full" if length == 14 else "block_sparse")
+    assert type(model.encoder.layer[0].attention.self).__name__.startswith("RegardBigBird")
+    if length > 14:
+        with pytest.raises(rg.UnsupportedError, match="random blocks"):
+            model.train()(ids)
+
+
+def test_explain_shows_windows_and_the_share_of_pairs():
+    family = BY_NAME["Mistral"]
+    model = attach(family.model())
+    explained = explain(model, {"input_ids": torch.randint(3, 99, (1, 400))})
+    assert [call.pattern for call in explained.calls] == ["causal_window(5)"] * 3
+    assert all(call.share < 0.2 and call.dense is None for call in explained.calls)
+    table = repr(explained)
+    assert "model.layers.{0..2}.self_attn" in table
+    assert "4 heads over 2" in table
+    assert len(table.splitlines()) == 3
