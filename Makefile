@@ -9,7 +9,7 @@ BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures bench wheel clean
+.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures explorer bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -55,6 +55,9 @@ docs: $(READY)                ## the site, in site/: no network is needed to rea
 
 figures: $(READY)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
 	$(BIN)/python -m docs.making
+
+explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
+	cd regard/inspection/explorer/source && npm ci --no-audit --no-fund && node build.mjs
 
 bench: $(BUILT)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'

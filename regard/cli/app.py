@@ -43,6 +43,10 @@ class TopLevel(Commands):
             "Show what attention does with a sentence, step by step: every number, its formula and its line of "
             "PyTorch.",
         ),
+        "view": Source(
+            "view", "view",
+            "Explore the attention of a trained model, and what each word that it wrote depends on, in a local page.",
+        ),
         "lesson": Source(
             "lesson", "lesson",
             "Check claims of articles about attention by computing them, with numbers and a figure.",

@@ -1,9 +1,10 @@
-"""Inspect a model: attention weights, lenses on a written word, pictures, statistics about pronouns, approximations.
+"""Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics, approximations.
 
 The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
 to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
 """
 
+from regard.inspection.explorer import Page, show
 from regard.inspection.head_grid import draw_heads
 from regard.inspection.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
@@ -41,6 +42,9 @@ __all__ = [
     "looked_at",
     "tell_look",
     "visible",
+    # a page to explore them in
+    "show",
+    "Page",
     # what a written word depends on
     "relevance",
     "Relevance",

@@ -1,0 +1,46 @@
+// Controls that several views have: labelled choices, which head is shown, and whether its numbers are exact.
+
+import {html, nothing} from "lit-html";
+import {PALETTES, SCALES} from "./colours.js";
+
+/** A labelled list of choices: pairs of a value and what it is called. */
+export function choice(label, choices, chosen, change) {
+  return html`<label class="choice"><span>${label}</span>
+    <select @change=${(event) => change(event.target.value)}>
+      ${choices.map(([value, name]) => html`<option value=${value} ?selected=${String(value) === String(chosen)}
+        .selected=${String(value) === String(chosen)}>${name}</option>`)}
+    </select></label>`;
+}
+
+/** The choices of attention, layer and head, for every view of one head. */
+export function headChoice(app, {mean = true} = {}) {
+  const {state, source} = app;
+  const [layers, heads] = app.attention.shape;
+  const numbers = (count) => Array.from({length: count}, (_, at) => [at, String(at)]);
+  const all = mean && heads > 1 ? [["mean", `mean of ${heads}`]] : [];
+  return html`
+    ${source.header.attentions.length > 1
+      ? choice("Attention", source.header.attentions.map((one, at) => [at, one.name]), state.kind, (kind) =>
+          app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}))
+      : nothing}
+    ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
+    ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))}
+  `;
+}
+
+/** The choices of palette and scale. */
+export function colourChoice(app) {
+  const {state} = app;
+  return html`
+    ${choice("Palette", Object.entries(PALETTES), state.palette, (palette) => app.set({palette}))}
+    ${choice("Scale", Object.entries(SCALES), state.scale, (scale) => app.set({scale}))}
+  `;
+}
+
+/** Whether the numbers of a head are exact. */
+export function badge(weights) {
+  return weights.exact
+    ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers.">exact</span>`
+    : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale.">rounded to
+        0.004 or better</span>`;
+}

@@ -1,0 +1,136 @@
+// The data of a page: the header as JSON, and arrays in base64 that are unpacked when they are needed.
+
+const KEPT = 48; // unpacked heads that are kept
+
+/** The page's own data. */
+export function embedded(root = document) {
+  const header = JSON.parse(root.getElementById("regard-header").textContent);
+  return new Source(header, root.getElementById("regard-arrays").textContent);
+}
+
+export class Source {
+  constructor(header, arrays) {
+    this.header = header;
+    this.arrays = arrays;
+    this.kept = new Map();
+  }
+
+  /** The inflated bytes of one array. */
+  async bytes([start, length]) {
+    const text = atob(this.arrays.slice(start, start + length));
+    const deflated = new Uint8Array(text.length);
+    for (let at = 0; at < text.length; at += 1) deflated[at] = text.charCodeAt(at);
+    const stream = new Blob([deflated]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+
+  /** The words of rows and columns of a kind of attention. */
+  words(attention) {
+    const {texts} = this.header;
+    return {rows: texts[attention.rows], columns: texts[attention.columns]};
+  }
+
+  /** The weights of one head, or of the mean over a layer's heads if `head` is "mean". */
+  head(kind, layer, head) {
+    const key = `${kind}/${layer}/${head}`;
+    let found = this.kept.get(key);
+    if (found) this.kept.delete(key); // the newest is last
+    else found = head === "mean" ? this.#mean(kind, layer) : this.#one(kind, layer, head);
+    this.kept.set(key, found);
+    if (this.kept.size > KEPT) this.kept.delete(this.kept.keys().next().value);
+    return found;
+  }
+
+  async #one(kind, layer, head) {
+    const attention = this.header.attentions[kind];
+    const [, , rows, columns] = attention.shape;
+    if (attention.exact) {
+      const bytes = await this.bytes(attention.exact[layer][head]);
+      return new Weights(new Float32Array(bytes.buffer), rows, columns, true);
+    }
+    const bytes = await this.bytes(attention.bytes[layer][head]);
+    const weights = new Float32Array(bytes.length);
+    for (let at = 0; at < bytes.length; at += 1) weights[at] = DECODED[bytes[at]];
+    return new Weights(weights, rows, columns, false);
+  }
+
+  async #mean(kind, layer) {
+    const heads = this.header.attentions[kind].shape[1];
+    const all = [];
+    for (let head = 0; head < heads; head += 1) all.push(await this.#one(kind, layer, head));
+    const sum = new Float32Array(all[0].values.length);
+    for (const one of all) for (let at = 0; at < sum.length; at += 1) sum[at] += one.values[at] / heads;
+    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact);
+  }
+
+  /** The thumbnails of all heads, one byte for each cell on a square-root scale. */
+  async thumbnails(kind) {
+    const {shape, place} = this.header.attentions[kind].thumbnails;
+    return {rows: shape[0], columns: shape[1], bytes: await this.bytes(place)};
+  }
+}
+
+const DECODED = Float32Array.from({length: 256}, (_, byte) => (byte / 255) ** 2);
+
+/** The weights of a head, by rows. */
+export class Weights {
+  constructor(values, rows, columns, exact) {
+    Object.assign(this, {values, rows, columns, exact});
+  }
+
+  row(at) {
+    return this.values.subarray(at * this.columns, (at + 1) * this.columns);
+  }
+
+  at(row, column) {
+    return this.values[row * this.columns + column];
+  }
+
+  entropy(row) {
+    let sum = 0;
+    for (const weight of this.row(row)) if (weight > 0) sum -= weight * Math.log(weight);
+    return sum;
+  }
+
+  /** The sum of the weights that each key receives. */
+  get received() {
+    this.sums ??= this.#received();
+    return this.sums;
+  }
+
+  #received() {
+    const sums = new Float32Array(this.columns);
+    for (let row = 0, at = 0; row < this.rows; row += 1)
+      for (let column = 0; column < this.columns; column += 1, at += 1) sums[column] += this.values[at];
+    return sums;
+  }
+
+  /** The keys of a row with the largest weights: as few as reach a share of the row's sum, and at most `most`. */
+  links(row, share, most) {
+    const weights = this.row(row);
+    const order = largest(weights, most);
+    let total = 0;
+    for (const weight of weights) total += weight;
+    const links = [];
+    let covered = 0;
+    for (const key of order) {
+      if (!(weights[key] > 0) || covered >= share * total - 1e-9) break;
+      covered += weights[key];
+      links.push({key, weight: weights[key]});
+    }
+    return {links, hidden: Math.max(0, total - covered)};
+  }
+}
+
+/** The indices of the largest numbers, the largest first; of equal ones the first. */
+export function largest(values, count) {
+  const top = [];
+  for (let at = 0; at < values.length; at += 1) {
+    if (top.length === count && !(values[at] > values[top[count - 1]])) continue;
+    let place = top.length;
+    while (place > 0 && values[at] > values[top[place - 1]]) place -= 1;
+    top.splice(place, 0, at);
+    if (top.length > count) top.pop();
+  }
+  return top;
+}

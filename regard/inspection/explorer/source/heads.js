@@ -1,0 +1,146 @@
+// "What does each head do?": all heads of all layers as small maps on one canvas, sorted by what is measured of them.
+
+import {html} from "lit-html";
+import {choice, colourChoice} from "./controls.js";
+import {entry, pixels} from "./colours.js";
+import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
+
+const SORTS = {
+  layer: {title: "layer and head", says: ""},
+  entropy: {title: "entropy", says: "low: each word looks at few others; high: at all alike", unit: "nats"},
+  distance: {title: "distance", says: "the mean distance between a word and what it looks at", unit: "words"},
+  first: {title: "weight of the first word", says: "a head that looks there does little (an attention sink)"},
+  received: {title: "most received", says: "the largest share of all weight that one word receives"},
+};
+const GAP = 14;
+const LABEL = 15; // pixels above a map
+const LISTED = 100; // rows of the table
+
+export function headsView(app) {
+  const {state, attention} = {state: app.state, attention: app.attention};
+  const measures = Object.keys(SORTS).filter((name) => name === "layer" || attention.statistics[name]);
+  if (!measures.includes(state.sort)) state.sort = "layer";
+  const order = sorted(attention, state.sort);
+  const kinds = app.source.header.attentions;
+  const chosen = Math.max(order.findIndex(([layer, head]) => layer === state.layer && head === state.head), 0);
+  return html`
+    <h2>What does each head do?</h2>
+    <div class="bar">
+      ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
+        app.set({kind})) : ""}
+      ${choice("Sort by", measures.map((name) => [name, SORTS[name].title]), state.sort, (sort) => app.set({sort}))}
+      ${colourChoice(app)}
+    </div>
+    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
+      ${SORTS[state.sort].says ? `Sorted by ${SORTS[state.sort].title} (${SORTS[state.sort].says}), the lowest first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.</p>
+    <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
+      aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
+      data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen))}
+      @click=${(event) => open(app, order, hit(event))}
+      @keydown=${(event) => onKey(app, event, order, chosen)}></canvas>
+    <details class="twin"><summary>The same as a table</summary>${table(app, attention, order, measures)}</details>
+  `;
+}
+
+function sorted(attention, name) {
+  const [layers, heads] = attention.shape;
+  const order = [];
+  for (let layer = 0; layer < layers; layer += 1) for (let head = 0; head < heads; head += 1) order.push([layer, head]);
+  const values = attention.statistics[name];
+  return values ? order.sort((a, b) => values[a[0]][a[1]] - values[b[0]][b[1]]) : order;
+}
+
+function telling(attention, order, at) {
+  const [layer, head] = order[at];
+  const measures = Object.entries(attention.statistics).map(([name, values]) =>
+    `${SORTS[name].title} ${values[layer][head].toFixed(2)}`);
+  return `Layer ${layer}, head ${head}: ${measures.join(", ")}.`;
+}
+
+/** How many maps stand beside each other, and how large each is. */
+function layout(canvas, attention, order) {
+  const width = Math.max(canvas.parentElement.clientWidth - 2, 200);
+  const heads = attention.shape[1];
+  const side = Math.min(Math.max(Math.floor(width / Math.min(heads, 8)) - GAP, 56), 150);
+  const across = Math.max(Math.min(Math.floor((width + GAP) / (side + GAP)), heads), 1);
+  const [, , rows, columns] = attention.shape;
+  const tall = Math.min(Math.max(Math.round((side * rows) / columns), 24), 2 * side);
+  return {width, side, tall, across, down: Math.ceil(order.length / across)};
+}
+
+async function draw(app, canvas, order, chosen) {
+  const {kind, palette, scale, sort} = app.state;
+  const {attention} = app;
+  const thumbnails = await app.source.thumbnails(kind);
+  if (!canvas.isConnected || app.state.view !== "heads") return;
+  const {width, side, tall, across, down} = layout(canvas, attention, order);
+  canvas.grid = {side, tall, across};
+  const pen = context(canvas, width, down * (tall + LABEL + GAP));
+  const theme = themeColours(canvas);
+  const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
+  const table = pixels(palette);
+  pen.imageSmoothingEnabled = false;
+  order.forEach(([layer, head], at) => {
+    const left = (at % across) * (side + GAP);
+    const top = Math.floor(at / across) * (tall + LABEL + GAP);
+    paint(small, thumbnails, layer * attention.shape[1] + head, table, scale);
+    pen.drawImage(small, left, top + LABEL, side, tall);
+    font(pen, 11);
+    pen.fillStyle = theme.faint;
+    const value = attention.statistics[sort];
+    pen.fillText(`${layer}.${head}${value ? `  ${value[layer][head].toFixed(2)}` : ""}`, left, top + LABEL / 2);
+    if (at === chosen) {
+      pen.strokeStyle = theme.accent;
+      pen.lineWidth = 3;
+      pen.strokeRect(left - 2, top + LABEL - 2, side + 4, tall + 4);
+    }
+  });
+}
+
+function paint(small, {rows, columns, bytes}, number, table, scale) {
+  const image = new ImageData(columns, rows);
+  const target = new Uint32Array(image.data.buffer);
+  const from = number * rows * columns;
+  for (let at = 0; at < target.length; at += 1) {
+    const root = bytes[from + at] / 255;
+    target[at] = table[entry(scale === "linear" ? root * root : root)];
+  }
+  small.getContext("2d").putImageData(image, 0, 0);
+}
+
+function hit(event) {
+  const {side, tall, across} = event.currentTarget.grid;
+  const [x, y] = pointAt(event);
+  const column = Math.min(Math.floor(x / (side + GAP)), across - 1);
+  return Math.floor(y / (tall + LABEL + GAP)) * across + column;
+}
+
+function open(app, order, at) {
+  if (order[at]) app.set({layer: order[at][0], head: order[at][1], view: "map"});
+}
+
+function onKey(app, event, order, chosen) {
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    open(app, order, chosen);
+    return;
+  }
+  const {across} = event.currentTarget.grid;
+  const place = [Math.floor(chosen / across), chosen % across];
+  const next = moved(event, place, [Math.ceil(order.length / across), across]);
+  if (next === null) return;
+  const at = Math.min(next[0] * across + next[1], order.length - 1);
+  app.set({layer: order[at][0], head: order[at][1], said: telling(app.attention, order, at)});
+}
+
+function table(app, attention, order, measures) {
+  const names = measures.filter((name) => name !== "layer");
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table"><table>
+    <thead><tr><th scope="col">Layer</th><th scope="col">Head</th>
+      ${names.map((name) => html`<th scope="col">${SORTS[name].title}</th>`)}</tr></thead>
+    <tbody>${order.slice(0, LISTED).map(([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
+      <button class="link" aria-label="Open layer ${layer}, head ${head}"
+        @click=${() => app.set({layer, head, view: "map"})}>${head}</button></th>
+      ${names.map((name) => html`<td>${attention.statistics[name][layer][head].toFixed(3)}</td>`)}</tr>`)}</tbody>
+  </table></div>${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
+}

@@ -1,0 +1,201 @@
+// The weights of one head as a map: queries down, keys across, on one canvas whatever the number of words.
+
+import {html} from "lit-html";
+import {badge, colourChoice, headChoice} from "./controls.js";
+import {css, entry, pixels, scaled} from "./colours.js";
+import {largest} from "./data.js";
+import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
+
+const LARGEST_CELL = 34;
+const NAMED_CELL = 9; // the smallest cell whose word is written
+const LABELS = 110; // pixels for words beside the map
+const LISTED = 20; // keys of the table
+
+export function heatmapView(app, weights) {
+  const {state, words} = app;
+  const said = telling(app, weights, state.row, state.column);
+  return html`
+    <h2>Heat map</h2>
+    <div class="bar">${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
+      <button @click=${(event) => savePicture(event, "png")}>Save PNG</button></div>
+    <p class="hint">${app.attention.name}. Rows: ${app.attention.row_title}. Columns: ${app.attention.column_title}.
+      The weights of each row sum to 1.${app.attention.unwritten ? " Grey cells did not exist yet." : ""}</p>
+    <div class="map" tabindex="-1">
+      <canvas class="heatmap" tabindex="0" role="application" aria-roledescription="heat map"
+        aria-label="Weights; arrow keys move. ${said}"
+        ${drawn((canvas) => draw(app, canvas, weights))}
+        @pointermove=${(event) => point(app, event, weights)}
+        @click=${(event) => point(app, event, weights)}
+        @keydown=${(event) => onKey(app, event, weights)}></canvas>
+      <div class="cursor" aria-hidden="true"></div>
+    </div>
+    <p class="readout" data-readout>${said}</p>
+    ${legend(app)}
+    <details class="twin" open><summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
+      ${rowTable(app, weights)}</details>
+  `;
+}
+
+function telling(app, weights, row, column) {
+  const {rows, columns} = app.words;
+  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
+  const weight = weights.at(row, column);
+  let rank = 1;
+  for (const other of weights.row(row)) if (other > weight) rank += 1;
+  return `${rows[row]} (${row}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
+}
+
+/** Enough decimals to tell small weights apart. */
+function shown(weight) {
+  return weight >= 0.001 || weight === 0 ? weight.toFixed(4) : weight.toExponential(2);
+}
+
+function isUnwritten(app, weights, row, column) {
+  return app.attention.unwritten && column > row && weights.at(row, column) === 0;
+}
+
+/** Where the map is on its canvas, and how large a cell is. */
+function geometry(canvas, weights) {
+  const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
+  const tight = room < 520;
+  const named = (cell) => cell >= NAMED_CELL;
+  let cell = Math.min((room - LABELS) / weights.columns, LARGEST_CELL);
+  const ratio = window.devicePixelRatio || 1;
+  if (!named(cell)) cell = Math.max(Math.min((room - 30) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
+  cell = cell >= 2 ? Math.floor(cell * ratio) / ratio : cell;
+  const margin = named(cell) ? (tight ? 80 : LABELS) : 24;
+  return {cell, left: margin, top: named(cell) ? 78 : 24, named: named(cell), ratio};
+}
+
+export function paintWeights(weights, {palette, scale}, hides) {
+  const image = new OffscreenCanvas(weights.columns, weights.rows);
+  const data = new ImageData(weights.columns, weights.rows);
+  const target = new Uint32Array(data.data.buffer);
+  const table = pixels(palette);
+  for (let row = 0, at = 0; row < weights.rows; row += 1) {
+    const values = weights.row(row);
+    const most = scale === "largest" ? values[largest(values, 1)[0]] : 1;
+    for (let column = 0; column < weights.columns; column += 1, at += 1)
+      target[at] = hides && hides(row, column) ? 0 : table[entry(scaled(values[column], scale, most))];
+  }
+  image.getContext("2d").putImageData(data, 0, 0);
+  return image;
+}
+
+function draw(app, canvas, weights) {
+  const place = geometry(canvas, weights);
+  const {cell, left, top, named} = place;
+  const [width, height] = [weights.columns * cell, weights.rows * cell];
+  const theme = themeColours(canvas);
+  const key = [weights.rows, app.state.palette, app.state.scale, theme.unseen, width, canvas.parentElement.clientWidth].join();
+  canvas.place = place;
+  if (canvas.painted !== weights || canvas.key !== key) {
+    canvas.painted = weights;
+    canvas.key = key;
+    const pen = context(canvas, left + width + 46, top + height + 2);
+    pen.fillStyle = theme.unseen;
+    pen.fillRect(left, top, width, height);
+    pen.imageSmoothingEnabled = cell * place.ratio < 1;
+    pen.drawImage(paintWeights(weights, app.state, (row, column) => isUnwritten(app, weights, row, column)), left, top, width, height);
+    if (named) labels(pen, app.words, place, theme);
+    else axes(pen, weights, place, theme);
+  }
+  moveCursor(canvas, app.state.row, app.state.column);
+}
+
+function labels(pen, {rows, columns}, {cell, left, top}, theme) {
+  font(pen, Math.min(Math.max(cell * 0.62, 8), 13));
+  pen.fillStyle = theme.ink;
+  pen.textAlign = "right";
+  rows.forEach((word, at) => pen.fillText(fitted(pen, word, left - 8), left - 5, top + (at + 0.5) * cell));
+  pen.textAlign = "left";
+  columns.forEach((word, at) => {
+    pen.save();
+    pen.translate(left + (at + 0.5) * cell, top - 5);
+    pen.rotate(-Math.PI / 4);
+    pen.fillText(fitted(pen, word, 96), 0, 0);
+    pen.restore();
+  });
+}
+
+/** Numbers of words where there is no room for words. */
+function axes(pen, weights, {cell, left, top}, theme) {
+  font(pen, 10);
+  pen.fillStyle = theme.faint;
+  const step = [10, 20, 50, 100, 200, 500, 1000].find((one) => one * cell >= 40) ?? 5000;
+  pen.textAlign = "center";
+  for (let at = 0; at < weights.columns; at += step) pen.fillText(String(at), left + (at + 0.5) * cell, top - 8);
+  pen.textAlign = "right";
+  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(at), left - 3, top + (at + 0.5) * cell);
+}
+
+function moveCursor(canvas, row, column) {
+  const {cell, left, top} = canvas.place;
+  const {style} = canvas.parentElement.querySelector(".cursor");
+  const size = Math.max(cell, 6);
+  style.transform = `translate(${left + (column + 0.5) * cell - size / 2}px, ${top + (row + 0.5) * cell - size / 2}px)`;
+  style.width = `${size}px`;
+  style.height = `${size}px`;
+}
+
+/** The cell under the pointer is read out at once; a click chooses it, which draws the page again. */
+function point(app, event, weights) {
+  const canvas = event.currentTarget;
+  const {cell, left, top} = canvas.place;
+  const [x, y] = pointAt(event);
+  const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
+  if (row < 0 || column < 0 || row >= weights.rows || column >= weights.columns) return;
+  moveCursor(canvas, row, column);
+  if (event.type === "click") app.set({row, column, said: telling(app, weights, row, column)});
+  else canvas.parentElement.nextElementSibling.textContent = telling(app, weights, row, column);
+}
+
+function onKey(app, event, weights) {
+  const {row, column} = app.state;
+  const next = moved(event, [row, column], [weights.rows, weights.columns]);
+  if (next === null) return;
+  app.set({row: next[0], column: next[1], said: telling(app, weights, ...next)});
+}
+
+function legend(app) {
+  const {palette, scale} = app.state;
+  const end = scale === "largest" ? "the row's largest weight" : "1";
+  return html`<p class="legend"><span>0</span><canvas width="160" height="12" role="img"
+    aria-label="Colours from 0 to ${end}" ${drawn((canvas) => {
+      const pen = canvas.getContext("2d");
+      for (let at = 0; at < 160; at += 1) {
+        pen.fillStyle = css(palette, at / 159);
+        pen.fillRect(at, 0, 1, 12);
+      }
+    })}></canvas><span>${end}</span>${scale === "root" ? html`<span>(0.25 is in the middle)</span>` : ""}</p>`;
+}
+
+export function rowTable(app, weights) {
+  const {row} = app.state;
+  const {columns} = app.words;
+  const values = weights.row(row);
+  const keys = largest(values, LISTED);
+  const rest = Math.max(0, values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0));
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest weights of the row"><table>
+    <thead><tr><th scope="col">Rank</th><th scope="col">Place</th><th scope="col">Word</th><th scope="col">Weight</th></tr></thead>
+    <tbody>${keys.map((key, rank) => html`<tr><td>${rank + 1}</td><td>${key}</td><th scope="row"><bdi>${columns[key]}</bdi></th>
+      <td>${shown(values[key])}</td></tr>`)}</tbody></table></div>
+    <p class="hint">${columns.length > LISTED ? `The other ${columns.length - LISTED} keys together: ${shown(rest)}. ` : ""}Entropy
+      of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
+}
+
+function savePicture(event) {
+  const canvas = event.currentTarget.closest("main").querySelector("canvas.heatmap");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const pen = copy.getContext("2d");
+  pen.fillStyle = themeColours(canvas).paper;
+  pen.fillRect(0, 0, copy.width, copy.height);
+  pen.drawImage(canvas, 0, 0);
+  copy.convertToBlob({type: "image/png"}).then((blob) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = "attention.png";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+}

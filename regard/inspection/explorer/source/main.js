@@ -1,0 +1,133 @@
+// The page: its heading, its controls, and the view that is chosen. State is kept here and in the page's address.
+
+import {html, nothing, render} from "lit-html";
+import {PALETTES, SCALES} from "./colours.js";
+import {compareView} from "./compare.js";
+import {choice} from "./controls.js";
+import {embedded} from "./data.js";
+import {headsView} from "./heads.js";
+import {heatmapView} from "./heatmap.js";
+import {linksView} from "./links.js";
+import {liveForm} from "./live.js";
+import {readerView} from "./reader.js";
+
+const VIEWS = {
+  reader: {title: "Reader", draw: readerView},
+  heads: {title: "Heads", draw: headsView},
+  map: {title: "Heat map", draw: heatmapView},
+  links: {title: "Links", draw: linksView},
+  compare: {title: "Compare", draw: compareView},
+};
+const KEPT = ["view", "kind", "layer", "head", "row", "palette", "scale", "theme", "share", "sort"]; // in the address
+
+export class App {
+  constructor(element, source) {
+    this.element = element;
+    this.source = source;
+    this.state = {
+      view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0, palette: "cividis",
+      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "",
+    };
+    const {attentions} = source.header;
+    this.state.layer = attentions[0].shape[0] - 1;
+    Object.assign(this.state, fromAddress(location.hash));
+    this.#repair();
+  }
+
+  get attention() {
+    return this.source.header.attentions[this.state.kind];
+  }
+
+  get words() {
+    return this.source.words(this.attention);
+  }
+
+  /** Change the state and draw again. */
+  set(changes) {
+    Object.assign(this.state, changes);
+    this.#repair();
+    this.#remember();
+    return this.draw();
+  }
+
+  /** Replace what is shown, as after reading another sentence. */
+  replace(source) {
+    this.source = source;
+    return this.set({kind: 0, row: source.header.chosen, column: 0, said: source.header.title});
+  }
+
+  async draw() {
+    const {kind, layer, head} = this.state;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const weights = await this.source.head(kind, layer, head);
+    if (turn !== this.turn) return; // a newer change is being drawn
+    document.documentElement.dataset.theme = this.state.theme;
+    render(page(this, weights), this.element);
+    this.element.dataset.ready = "yes";
+  }
+
+  /** Indices that do not exist become the nearest ones that do. */
+  #repair() {
+    const {state} = this;
+    const {attentions} = this.source.header;
+    const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), count - 1);
+    state.kind = within(state.kind, attentions.length);
+    const [layers, heads, rows, columns] = this.attention.shape;
+    state.layer = within(state.layer, layers);
+    state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);
+    state.row = within(state.row, rows);
+    state.column = within(state.column, columns);
+    state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
+    if (!Object.hasOwn(VIEWS, state.view)) state.view = "reader";
+    if (!Object.hasOwn(PALETTES, state.palette)) state.palette = "cividis";
+    if (!Object.hasOwn(SCALES, state.scale)) state.scale = "linear";
+    if (!["system", "light", "dark"].includes(state.theme)) state.theme = "system";
+  }
+
+  #remember() {
+    const kept = new URLSearchParams(KEPT.map((name) => [name, this.state[name]]));
+    try {
+      history.replaceState(null, "", `#${kept}`);
+    } catch {
+      // a frame of a notebook has no address of its own
+    }
+  }
+}
+
+function fromAddress(hash) {
+  const given = new URLSearchParams(hash.slice(1));
+  return Object.fromEntries(KEPT.filter((name) => given.has(name)).map((name) => [name, given.get(name)]));
+}
+
+function page(app, weights) {
+  const {state, source} = app;
+  return html`
+    <header class="top">
+      <h1><bdi>${source.header.title}</bdi></h1>
+      ${source.header.live ? liveForm(app) : nothing}
+      <nav aria-label="Views">
+        ${Object.entries(VIEWS).map(
+          ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
+            @click=${() => app.set({view: name})}>${view.title}</button>`,
+        )}
+      </nav>
+    </header>
+    <main>${VIEWS[state.view].draw(app, weights)}</main>
+    <p class="said" role="status" aria-live="polite">${state.said}</p>
+    <footer>
+      ${source.header.notes.map((note) => html`<p>${note}</p>`)}
+      <p>Attention alone is not an explanation: a model can look at a word without using it. Made by regard
+        ${source.header.version}; this page loads nothing from a network.</p>
+      ${choice("Colours", Object.entries({system: "of the system", light: "light", dark: "dark"}), state.theme,
+        (theme) => app.set({theme}))}
+    </footer>
+  `;
+}
+
+const element = document.getElementById("regard-explorer");
+if (element) {
+  element.replaceChildren();
+  const app = new App(element, embedded());
+  app.draw();
+  addEventListener("resize", () => app.draw());
+}

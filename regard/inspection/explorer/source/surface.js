@@ -1,0 +1,76 @@
+// Canvases: sharp at any pixel ratio, drawn after lit-html has placed them, and used by keyboard as grids.
+
+import {AsyncDirective} from "lit-html/async-directive.js";
+import {directive} from "lit-html/directive.js";
+
+const FONT = "system-ui, sans-serif";
+
+/** `${drawn(canvas => …)}` on a canvas: calls the function whenever the page is drawn. */
+export const drawn = directive(
+  class extends AsyncDirective {
+    render() {}
+
+    update(part, [draw]) {
+      queueMicrotask(() => this.isConnected && draw(part.element));
+    }
+  },
+);
+
+/** Set a canvas to a size in CSS pixels and return its context, scaled to the pixels of the screen. */
+export function context(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== across) canvas.width = across;
+  if (canvas.height !== down) canvas.height = down;
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  pen.textBaseline = "middle";
+  return pen;
+}
+
+export function font(pen, size, weight = "normal") {
+  pen.font = `${weight} ${size}px ${FONT}`;
+}
+
+/** The colours of the page's theme, for canvases. */
+export function themeColours(element) {
+  const style = getComputedStyle(element);
+  const read = (name) => style.getPropertyValue(name).trim();
+  return {ink: read("--ink"), faint: read("--faint"), line: read("--line"), accent: read("--accent"),
+    unseen: read("--unseen"), paper: read("--paper")};
+}
+
+/** A text cut so that it fits a width. */
+export function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (pen.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
+    else high = middle - 1;
+  }
+  return `${text.slice(0, low)}…`;
+}
+
+/** Where the pointer is on an element, in CSS pixels. */
+export function pointAt(event) {
+  const box = event.currentTarget.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+}
+
+const STEPS = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [-10, 0],
+  PageDown: [10, 0]};
+
+/** The place in a grid that a key leads to, or null if it is no key of grids. */
+export function moved(event, [row, column], [rows, columns]) {
+  let next = null;
+  if (event.key in STEPS) next = [row + STEPS[event.key][0], column + STEPS[event.key][1]];
+  else if (event.key === "Home") next = [event.ctrlKey ? 0 : row, 0];
+  else if (event.key === "End") next = [event.ctrlKey ? rows - 1 : row, columns - 1];
+  if (next === null) return null;
+  event.preventDefault();
+  return [Math.min(Math.max(next[0], 0), rows - 1), Math.min(Math.max(next[1], 0), columns - 1)];
+}

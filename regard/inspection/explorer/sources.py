@@ -1,0 +1,288 @@
+"""What the explorer shows: attention weights between labelled texts, and what each written word depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from regard.arguments import a_list, a_string, of_kind, shown
+from regard.errors import ArgumentError, ShapeError
+from regard.inspection.lenses.contrast import Contrast, find_contrast
+from regard.inspection.lenses.explain import LENSES, explain
+from regard.inspection.lenses.passes import Explained, in_eval_mode, is_word
+from regard.inspection.lenses.record import Relevance
+from regard.inspection.maps import KINDS, AttentionMaps, look
+from regard.inspection.picture import WORDING
+from regard.inspection.texts import TextMaps, TextModel, look_text
+from regard.models import LanguageModel, RecurrentTranslator
+from regard.models.kinds import TranslationModel
+from regard.reprs import brief
+from regard.text import BEGIN, END, Tokeniser
+
+OTHERS = 3  # the words that a written word is compared with: the model's most probable alternatives
+MOST_EXPLAINED = 60  # words of a text that are explained when the page is made
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The weights of every head of one kind of attention.
+
+    Args:
+        name: such as "Cross-attention".
+        rows, columns: names of the texts whose words are the queries and the keys.
+        weights: (layers, heads, queries, keys).
+        row_title, column_title: what the words of the rows and of the columns do, such as "word written".
+        unwritten: whether keys after the query's own place did not exist yet.
+    """
+
+    name: str
+    rows: str
+    columns: str
+    weights: torch.Tensor
+    row_title: str = "query"
+    column_title: str = "key"
+    unwritten: bool = False
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Exploration:
+    """Everything that one page shows.
+
+    Args:
+        title: a line above the page.
+        texts: the words of each text, by its name.
+        attentions: the kinds of attention, the first of which is shown first.
+        explained: for words of the text `written`, by their index: the relevance by each lens.
+        written: the name of the text whose words are explained.
+        chosen: index of the word that is shown first.
+        notes: sentences below the page, such as the settings of the model.
+    """
+
+    title: str
+    texts: Mapping[str, tuple[str, ...]]
+    attentions: tuple[Attention, ...]
+    explained: Mapping[int, tuple[Relevance, ...]]
+    written: str = ""
+    chosen: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for one in self.attentions:
+            rows, columns = (len(self.texts[name]) for name in (one.rows, one.columns))
+            if one.weights.dim() != 4 or one.weights.shape[2:] != (rows, columns):
+                raise ShapeError(
+                    f"weights of {one.name} are {tuple(one.weights.shape)}; their words need (layers, heads, {rows}, "
+                    f"{columns})"
+                )
+
+
+def explore_translation(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    source: str,
+    target_ids: Sequence[int],
+    *,
+    title: str = "",
+    of: str | None = None,
+    instead_of: Sequence[str] = (),
+    place: int | None = None,
+) -> Exploration:
+    """The maps of a translation, and what each of its words depends on by every lens.
+
+    Each written word is compared with the three words that the model found most probable beside it; `of` is compared
+    with `instead_of`, and is shown first.
+
+    Args:
+        model: a translation model; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        source: the text that was translated.
+        target_ids: what was written, without BEGIN and END, as `Translation.ids`.
+        title: a line above the page.
+        of, instead_of, place: the word that is shown first, what it is compared with, and its index if it occurs more
+            than once; as for `relevance`.
+
+    Raises:
+        ArgumentError: as `look` and `relevance`.
+        UnsupportedError: a translator without attention.
+    """
+    maps = look(model, tokeniser, source, target_ids).merged()
+    contrasts = alternatives(model, tokeniser, source, target_ids)
+    chosen = min(contrasts, default=0)
+    if of is not None:
+        asked = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+        contrasts[asked.place], chosen = asked, asked.place
+    found = explore_maps(maps, title=title)
+    return replace(found, explained=explained(model, tokeniser, contrasts), written="target", chosen=chosen)
+
+
+def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = "") -> Exploration:
+    """The maps of a language model or an encoder on a text, and what each word that a language model read depends on.
+
+    Args:
+        model: a language model or an encoder; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        text: the text.
+        title: a line above the page.
+
+    Raises:
+        ArgumentError: as `look_text`.
+    """
+    maps = look_text(model, tokeniser, text)
+    found = explore_maps(maps, title=title)
+    if not isinstance(model, LanguageModel):
+        return found
+    contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text))
+    shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
+    return replace(
+        found, explained=explained(model, tokeniser, shifted), written="text", chosen=max(shifted, default=0)
+    )
+
+
+def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
+    """Recorded maps as the explorer shows them, between words."""
+    if isinstance(maps, TextMaps):
+        name = "Self-attention"
+        one = Attention(name, "text", "text", maps.weights, "word reading", "words read", unwritten=maps.causal)
+        return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
+    of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
+    maps = maps.merged()
+    texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
+    ends = {"encoder": ("source", "source"), "decoder": ("target", "read"), "cross": ("target", "source")}
+    kinds = [kind for kind in sorted(KINDS, key=["cross", "encoder", "decoder"].index) if len(getattr(maps, kind))]
+    attentions = []
+    for kind in kinds:
+        name, columns, rows = WORDING[kind]
+        attentions.append(Attention(name, *ends[kind], getattr(maps, kind), rows, columns, kind == "decoder"))
+    return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
+
+
+def explore_weights(
+    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+) -> Exploration:
+    """Arrays of weights as the explorer shows them.
+
+    Args:
+        weights: (queries, keys), (heads, queries, keys) or (layers, heads, queries, keys), of any floating-point dtype,
+            a tensor or an array; or a sequence of layers, each (heads, queries, keys) or (1, heads, queries, keys), as
+            other libraries return them.
+        tokens: the words of the queries; their positions by default.
+        keys: the words of the keys; those of the queries by default, if there are as many.
+        title: a line above the page.
+
+    Raises:
+        ShapeError: weights of another shape, or of another size than the words.
+        ArgumentError: weights that are negative, above 1 or not finite.
+    """
+    stacked = _stacked(weights)
+    rows, columns = stacked.shape[2:]
+    row_words = _words("tokens", tokens, rows)
+    if keys is not None:
+        column_words = _words("keys", keys, columns)
+    else:
+        column_words = row_words if rows == columns else _words("keys", None, columns)
+    same = keys is None and rows == columns
+    causal = same and not bool((stacked * torch.ones(rows, columns).triu(1)).any())
+    texts = {"text": row_words} if same else {"queries": row_words, "keys": column_words}
+    one = Attention("Attention", *(("text", "text") if same else ("queries", "keys")), stacked, unwritten=causal)
+    return Exploration(title or "Attention weights", texts, (one,), {})
+
+
+def alternatives(
+    model: Explained, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int]
+) -> dict[int, Contrast]:
+    """For each written word, by its index: the word against the ids that the model found most probable beside it."""
+    ids = list(target_ids)
+    begin = [] if source is None else [BEGIN]
+    source_ids = [] if source is None else [*tokeniser.encode(source), END]
+    written = [*begin, *ids]
+    device = model.embedding.weight.device
+    with torch.no_grad(), in_eval_mode(model):
+        read = torch.tensor([written], device=device)
+        logits = model(read) if source is None else model(torch.tensor([source_ids], device=device), read)
+    contrasts: dict[int, Contrast] = {}
+    for place, (word, at) in enumerate(tokeniser.words(ids)):
+        before = len(begin) + at.start
+        if not before or len(contrasts) >= MOST_EXPLAINED:
+            continue
+        row = logits[0, before - 1].float().cpu()
+        row[~is_word(torch.arange(len(row)))] = -torch.inf  # PAD, BEGIN and END
+        row[ids[at.start]] = -torch.inf
+        others = tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
+        read_ids = written[:before]
+        contrasts[place] = Contrast(
+            word=word, others=tuple(_word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
+            instead_of=others, source=tuple(source_ids), written=tuple(read_ids),
+            source_words=tuple(tokeniser.words(source_ids)), written_words=tuple(tokeniser.words(read_ids)),
+            place=place,
+        )  # fmt: skip
+    return contrasts
+
+
+def explained(
+    model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast]
+) -> dict[int, tuple[Relevance, ...]]:
+    """The relevance by every lens that the model allows, for each contrast."""
+    lenses = [lens for lens in ("erase", *LENSES) if lens != "rollout" or not isinstance(model, RecurrentTranslator)]
+    columns = [explain(model, tokeniser, list(contrasts.values()), lens) for lens in dict.fromkeys(lenses)]
+    return dict(zip(contrasts, zip(*columns, strict=True), strict=True))
+
+
+def _word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
+    """The sub-word as it would continue the text: with "…" before it if it would continue a word."""
+    piece = tokeniser.pieces([other])[0]
+    text = tokeniser.decode([*read, other])[len(tokeniser.decode(list(read))) :]
+    return (text.strip() or piece) if text.startswith(" ") or not read else piece
+
+
+def _stacked(weights: Any) -> torch.Tensor:
+    """(layers, heads, queries, keys), float32 on the CPU."""
+    if isinstance(weights, (list, tuple)) and weights and all(hasattr(layer, "shape") for layer in weights):
+        layers = [_tensor(layer) for layer in weights]
+        layers = [layer[0] if layer.dim() == 4 and layer.shape[0] == 1 else layer for layer in layers]
+        shapes = {tuple(layer.shape) for layer in layers}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 3:
+            raise ShapeError(
+                f"the layers of weights are {shown(sorted(shapes))}; each must be (heads, queries, keys), or with a "
+                f"batch of 1 before, and all of one shape"
+            )
+        tensor = torch.stack(layers)
+    else:
+        tensor = _tensor(weights)
+        if not 2 <= tensor.dim() <= 4:
+            raise ShapeError(
+                f"weights are {tuple(tensor.shape)}; give (queries, keys), (heads, queries, keys) or (layers, heads, "
+                f"queries, keys)"
+            )
+        tensor = tensor[(None,) * (4 - tensor.dim())]
+    if 0 in tensor.shape:
+        raise ShapeError(f"weights are {tuple(tensor.shape)}; there is nothing to show")
+    least, most = (float(value) for value in tensor.aminmax())
+    if not (least >= 0 and most <= 1 + 1e-3):
+        raise ArgumentError(
+            f"weights are from {least:.3g} to {most:.3g}; they must be from 0 to 1, as they are after the softmax"
+        )
+    return tensor
+
+
+def _tensor(weights: Any) -> torch.Tensor:
+    try:
+        tensor = weights if isinstance(weights, torch.Tensor) else torch.as_tensor(weights)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"weights is {shown(weights)}; it needs a tensor, an array or a list of them") from None
+    if not tensor.is_floating_point():
+        raise ArgumentError(f"weights are of {tensor.dtype}; they need floating-point numbers")
+    return tensor.detach().float().cpu()
+
+
+def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if words is None:
+        return tuple(map(str, range(count)))
+    listed = a_list(name, words, str, "a list of words")
+    if len(listed) != count:
+        raise ShapeError(f"{name} has {len(listed)} words, and the weights have {count} there")
+    return tuple(a_string(name, word) for word in listed)

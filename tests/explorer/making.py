@@ -1,0 +1,42 @@
+"""Explorations of small random models, made once, and weights of any size."""
+
+from functools import cache
+
+import torch
+
+from regard.inspection.explorer import explore_translation
+from regard.models import LanguageModel, TranslationTransformer
+from regard.text import Tokeniser
+
+SOURCE = "The animal didn't cross the street because it was too tired."
+TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."
+TOKENISER = Tokeniser.train([SOURCE, TARGET, "er sie es"] * 3, 400)
+
+
+def translator(**settings):
+    torch.manual_seed(0)
+    chosen = {"dim": 16, "heads": 2, "encoder_layers": 3, "decoder_layers": 1, "dropout": 0.0, **settings}
+    return TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)).eval()
+
+
+def language_model():
+    torch.manual_seed(0)
+    config = LanguageModel.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2)
+    return LanguageModel(config).eval()
+
+
+@cache
+def translation():
+    """An encoder of three layers and a decoder of one, and the question of the pronoun."""
+    return explore_translation(
+        translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), title=f"{SOURCE} → {TARGET}", of="es",
+        instead_of=("er", "sie"),
+    )  # fmt: skip
+
+
+def weights(layers, heads, rows, columns=None, *, causal=False, seed=0, sharpness=2.0):
+    generator = torch.Generator().manual_seed(seed)
+    scores = sharpness * torch.randn(layers, heads, rows, columns or rows, generator=generator)
+    if causal:
+        scores = scores.masked_fill(torch.ones(rows, columns or rows, dtype=torch.bool).triu(1), -torch.inf)
+    return scores.softmax(-1)
