@@ -47,6 +47,15 @@ static inline vf numbers_at(const char *p, vf scale) {
   return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))) * scale;
 }
 
+constexpr int AHEAD = 32;  // keys
+
+// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
+template <int BYTES>
+static inline void fetch(const char *p) {
+#pragma GCC unroll 8
+  for (int at = 0; at < BYTES; at += 64) __builtin_prefetch(p + at);
+}
+
 // Scores of M rows with the NR keys from `key` on.
 template <int M, int TYPE>
 static void score_few(const Vectors &keys, int key, const real *q, real *s) {
@@ -57,8 +66,9 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s) {
     for (int i = 0; i < M; i++) sum[i] = vf{};
     if (TYPE == RG_INT8)
       for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
-    const char *p = keys.row(key);
-    for (int c = 0; c < keys.dim; c += STEP, p += 16) {
+    const char *p = keys.row(key), *next = p + AHEAD * row;
+    for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
+      if (row == keys.dim * BYTES) fetch<16 * W>(next);
       const Words words(p, row);
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
@@ -82,6 +92,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
+    if (column == 0) fetch<N * W * BYTES>(p + AHEAD * values.x.row * BYTES);
     const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
     vf x[N];
 #pragma GCC unroll 4
