@@ -81,8 +81,14 @@ static real query_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scal
 static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
   const Vectors keys = w.keys();
   const int d = w.c.head_dim;
+  const bool in_registers = few(w.stack.rows, keys);
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
+    const int key = panels[p].key;
+    if (in_registers && keys.begin(key) == key && keys.end(key, NR) == key + NR) {
+      if (tiles.state[0][p] != EMPTY) score_few(w.stack.rows, keys, key, room.q, room.scores + p * NR);
+      continue;
+    }
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.state[t][p] == EMPTY) continue;
       if (!packed) {
@@ -204,6 +210,8 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
   if (p0 >= p1) return;
   const Vectors values = w.values();
   const int begin = values.begin(chunk_key + p0 * NR), end = values.end(chunk_key, p1 * NR);
+  if (few(w.stack.rows, values))
+    return add_few(w.stack.rows, values, begin, end, room.scores + (begin - chunk_key), sums.output, sums.width);
   long row;
   const real *v = chunk_values(w, values, begin, end, room.values, room.padded, &row);
   for (int n = 0; n < room.padded; n += NR)

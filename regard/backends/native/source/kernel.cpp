@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -30,6 +31,7 @@ namespace {
 #include "panels.h"
 #include "options.h"
 #include "watching.h"
+#include "few.h"
 #include "forward.h"
 #include "backward.h"
 #include "tasks.h"

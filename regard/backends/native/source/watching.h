@@ -139,7 +139,7 @@ struct Watch {
       const vf weights = exp2(load(own.score + j) - all(highest)) / all(total);
       for (int i = 0; i < std::min(W, most - j); i++) {
         const bool found = own.key[j + i] >= 0;
-        ((real *)s.top_weights)[line * most + j + i] = found ? weights[i] : 0;
+        ((real *)s.top_weights)[line * most + j + i] = found || total != total ? weights[i] : 0;
         s.top_keys[line * most + j + i] = found ? own.key[j + i] - c.first_key : -1;
       }
     }

@@ -1,0 +1,160 @@
+// Few rows, as in decoding: keys and values are read once from memory, in their own type, and widened in registers.
+//
+// The order of every sum is that of the tiles, so the bits are too.
+
+constexpr int FEW = 8;  // rows at most
+
+#if defined(RG_512)
+// Sixteen rows of memory: four neighbouring 32-bit words of each, column by column.
+struct Words {
+  __m512i column[4];
+
+  static __m512i four(const char *p, long row) {  // words of the rows 0, 4, 8 and 12
+    const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)(p + i * row)); };
+    const __m512i low = _mm512_inserti32x4(_mm512_castsi128_si512(one(0)), one(4), 1);
+    return _mm512_inserti32x4(_mm512_inserti32x4(low, one(8), 2), one(12), 3);
+  }
+  Words(const char *p, long row) {
+    const __m512i a = four(p, row), b = four(p + row, row), c = four(p + 2 * row, row), d = four(p + 3 * row, row);
+    const __m512i t0 = _mm512_unpacklo_epi32(a, b), t1 = _mm512_unpackhi_epi32(a, b);
+    const __m512i t2 = _mm512_unpacklo_epi32(c, d), t3 = _mm512_unpackhi_epi32(c, d);
+    column[0] = _mm512_unpacklo_epi64(t0, t2), column[1] = _mm512_unpackhi_epi64(t0, t2);
+    column[2] = _mm512_unpacklo_epi64(t1, t3), column[3] = _mm512_unpackhi_epi64(t1, t3);
+  }
+};
+
+template <int TYPE>
+constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // numbers in 32 bits
+
+// The number `place` of each word, as real; int8 times its scale.
+template <int TYPE>
+static inline vf number_in(__m512i word, int place, vf scale) {
+  if constexpr (TYPE == RG_FLOAT32) return (vf)word;
+  if constexpr (TYPE == RG_BFLOAT16)
+    return (vf)(place ? _mm512_and_epi32(word, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(word, 16));
+  if constexpr (TYPE == RG_FLOAT16)
+    return (vf)_mm512_cvtph_ps(_mm512_cvtepi32_epi16(place ? _mm512_srli_epi32(word, 16) : word));
+  return (vf)_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(word, 24 - 8 * place), 24)) * scale;
+}
+
+// Sixteen neighbouring numbers of a row, as reals; int8 times its scale.
+template <int TYPE>
+static inline vf numbers_at(const char *p, vf scale) {
+  if constexpr (TYPE == RG_FLOAT32) return load((const real *)p);
+  if constexpr (TYPE == RG_BFLOAT16)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+  if constexpr (TYPE == RG_FLOAT16) return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+  return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))) * scale;
+}
+
+constexpr int AHEAD = 32;  // keys
+
+// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
+template <int BYTES>
+static inline void fetch(const char *p) {
+#pragma GCC unroll 8
+  for (int at = 0; at < BYTES; at += 64) __builtin_prefetch(p + at);
+}
+
+// Scores of M rows with the NR keys from `key` on.
+template <int M, int TYPE>
+static void score_few(const Vectors &keys, int key, const real *q, real *s) {
+  constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
+  const long row = keys.x.row * BYTES;
+  for (int half = 0; half < NV; half++, key += W) {
+    vf sum[M], scale{};
+    for (int i = 0; i < M; i++) sum[i] = vf{};
+    if (TYPE == RG_INT8)
+      for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
+    const char *p = keys.row(key), *next = p + AHEAD * row;
+    for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
+      if (row == keys.dim * BYTES) fetch<16 * W>(next);
+      const Words words(p, row);
+#pragma GCC unroll 4
+      for (int word = 0; word < 4; word++)
+#pragma GCC unroll 4
+        for (int place = 0; place < IN_WORD<TYPE>; place++) {
+          const vf x = number_in<TYPE>(words.column[word], place, scale);
+#pragma GCC unroll 8
+          for (int i = 0; i < M; i++) sum[i] = madd(x, all(q[(long)i * keys.dim + c + word * IN_WORD<TYPE> + place]), sum[i]);
+        }
+    }
+    for (int i = 0; i < M; i++) store(s + (long)i * LDS + half * W, sum[i]);
+  }
+}
+
+// Add the values of the keys [from, to), times their weights, to the columns of N registers of M rows.
+template <int M, int TYPE, int N>
+static void add_few(const Vectors &values, int from, int to, const real *weights, real *into, long width, int column) {
+  vf sum[M][N];
+  for (int i = 0; i < M; i++)
+    for (int n = 0; n < N; n++) sum[i][n] = vf{};
+  constexpr int BYTES = 4 / IN_WORD<TYPE>;
+  const char *p = values.row(from) + column * BYTES;
+  for (int key = from; key < to; key++, p += values.x.row * BYTES) {
+    if (column == 0) fetch<N * W * BYTES>(p + AHEAD * values.x.row * BYTES);
+    const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
+    vf x[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) x[n] = numbers_at<TYPE>(p + n * W * BYTES, scale);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) {
+      const vf weight = all(weights[(long)i * LDS + key - from]);
+#pragma GCC unroll 4
+      for (int n = 0; n < N; n++) sum[i][n] = madd(x[n], weight, sum[i][n]);
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int n = 0; n < N; n++) store(into + i * width + column + n * W, load(into + i * width + column + n * W) + sum[i][n]);
+}
+
+template <int M, int TYPE>
+static void add_few(const Vectors &values, int from, int to, const real *weights, real *into, long width) {
+  constexpr int N = M <= 4 ? 4 : 2;
+  int column = 0;
+  for (; column + N * W <= values.dim; column += N * W) add_few<M, TYPE, N>(values, from, to, weights, into, width, column);
+  for (; column < values.dim; column += W) add_few<M, TYPE, 1>(values, from, to, weights, into, width, column);
+}
+
+// Calls f<M, TYPE> for a number of rows and a type.
+template <int M, class F>
+static void with_type(int type, F f) {
+  std::integral_constant<int, M> rows;
+  if (type == RG_FLOAT32) return f(rows, std::integral_constant<int, RG_FLOAT32>());
+  if (type == RG_BFLOAT16) return f(rows, std::integral_constant<int, RG_BFLOAT16>());
+  if (type == RG_FLOAT16) return f(rows, std::integral_constant<int, RG_FLOAT16>());
+  f(rows, std::integral_constant<int, RG_INT8>());
+}
+template <class F, int M = FEW>
+static void with_rows(int rows, int type, F f) {
+  if constexpr (M > 1)
+    if (rows < M) return with_rows<F, M - 1>(rows, type, f);
+  with_type<M>(type, f);
+}
+#endif
+
+// Whether these rows are few, and the vectors are whole registers; then scores or sums are computed here.
+static bool few(int rows, const Vectors &x) {
+#if defined(RG_512)
+  return rows <= FEW && x.dim % W == 0;
+#else
+  (void)rows, (void)x;
+  return false;
+#endif
+}
+
+static void score_few(int rows, const Vectors &keys, int key, const real *q, real *s) {
+#if defined(RG_512)
+  with_rows(rows, keys.x.type, [&](auto m, auto type) { score_few<m(), type()>(keys, key, q, s); });
+#else
+  (void)rows, (void)keys, (void)key, (void)q, (void)s;
+#endif
+}
+
+static void add_few(int rows, const Vectors &values, int from, int to, const real *weights, real *into, long width) {
+#if defined(RG_512)
+  with_rows(rows, values.x.type, [&](auto m, auto type) { add_few<m(), type()>(values, from, to, weights, into, width); });
+#else
+  (void)rows, (void)values, (void)from, (void)to, (void)weights, (void)into, (void)width;
+#endif
+}
