@@ -100,14 +100,20 @@ def build(
         ]
         _run_all(commands)
         made = [f"{room}/{which}.o" for which in objects]
-        static = ("-static-libstdc++", "-static-libgcc")
-        _run_all([[*compiler, "-shared", *made, *static, *extra, "-o", f"{room}/library.so"]])
+        _run_all([[*_linker(compiler), "-shared", *made, *extra, "-o", f"{room}/library.so"]])
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(f"{room}/library.so", fresh)
         fresh.replace(library)  # a process that has loaded the old file keeps it
         stamp.write_text(name)
     return library
+
+
+def _linker(compiler: list[str]) -> list[str]:
+    """The command that links. The kernel needs no C++ library; Zig would compile one, which takes minutes."""
+    if compiler[-2:] == ["ziglang", "c++"]:
+        return [*compiler[:-1], "cc", "-Wl,-s"]
+    return [*compiler, "-static-libstdc++", "-static-libgcc"]
 
 
 def newest_glibc(library: Path) -> tuple[int, int] | None:
