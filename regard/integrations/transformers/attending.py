@@ -41,8 +41,8 @@ class Asked(NamedTuple):
     """A call of attention in regard's terms.
 
     pattern, q_start, bias, softcap, scale, dropout, sink: as `attention` takes them. mask: what transformers gave, if
-    it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what became of the
-    options that are no such keyword.
+    it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what became of
+    the options that are no such keyword.
     """
 
     pattern: Pattern
