@@ -1,4 +1,4 @@
-"""PyTorch's attention functions computed by regard inside a `with` block, for models that call them."""
+"""PyTorch's attention computed by regard: its functions inside a `with` block, and its layer as a drop-in."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from regard.arguments import shown
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
-from regard.errors import ArgumentError, ShapeError
-from regard.functional.api import attention_detail
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.functional.api import attention, attention_detail
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 
-__all__ = ["ReplacedAttention", "ReplacedCall", "replaced_attention"]
+__all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention"]
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,135 @@ def _live(mask: torch.Tensor) -> torch.Tensor | None:
         return None
     live = mask == 0
     return live if bool((live | (mask == -torch.inf)).all()) else None
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """`nn.MultiheadAttention` computed by regard: the same parameters, state_dict, arguments and numbers.
+
+    Weights are those before dropout, and are computed only for need_weights=True. A query with no key gets zeros, where
+    PyTorch gives NaN. Inside nn.TransformerEncoderLayer PyTorch's fast path for evaluation, which would not call this
+    layer, is off.
+
+    Args:
+        pattern: joined by & with what each call allows; PyTorch's own layer has none.
+        positional, keywords: as `nn.MultiheadAttention` takes them.
+
+    >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> ours = MultiheadAttention(8, 2, batch_first=True, pattern="causal_window(2)")
+    >>> ours.load_state_dict(theirs.state_dict())
+    <All keys matched successfully>
+    >>> x = torch.ones(1, 5, 8)
+    >>> ours(x, x, x)[1][0, 4].tolist()
+    [0.0, 0.0, 0.0, 0.5, 0.5]
+    """
+
+    def __init__(self, *positional: Any, pattern: Pattern | str | None = None, **keywords: Any) -> None:
+        super().__init__(*positional, **keywords)
+        self.pattern = as_pattern(pattern)
+        self.register_forward_pre_hook(_calls_forward)  # a layer with hooks is not skipped by the fast path
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Output and weights, as `nn.MultiheadAttention` gives them.
+
+        Raises:
+            ArgumentError: is_causal=True without attn_mask, as PyTorch refuses it; a mask of whole numbers.
+        """
+        if query.is_nested:
+            raise UnsupportedError(
+                "nn.TransformerEncoder made a nested tensor of a padded batch, which this layer does not take; make "
+                "the encoder with enable_nested_tensor=False"
+            )
+        if is_causal and attn_mask is None:
+            raise ArgumentError("is_causal=True is given without attn_mask; give the causal mask, or pattern='causal'")
+        batched = query.dim() == 3
+        given = [x if batched else x[:, None] for x in (query, key, value)]  # unbatched: (length, dim)
+        if batched and self.batch_first:
+            given = [x.transpose(0, 1) for x in given]
+        q, k, v = self._projected(*given)  # (length, batch, heads · head_dim)
+        live = None if key_padding_mask is None else _allowed("key_padding_mask", key_padding_mask, batched)
+        mask = None if attn_mask is None else _allowed("attn_mask", attn_mask)
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
+        k, v, added = self._with_added_keys(k, v)
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
+        mask = _both(mask, None if live is None else live[:, None, None])
+        if mask is not None:
+            mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)
+            mask = mask[(None,) * (4 - mask.dim())]
+        own, bias = meaning(mask, q.shape[2], k.shape[2])
+        options: dict[str, Any] = {
+            "pattern": own & self.pattern, "bias": None if bias is None else bias.to(q.dtype),
+            "dropout": self.dropout if self.training else 0.0,
+            "q_start": 0 if own == Causal() else None,
+        }  # fmt: skip
+        weights = None
+        if need_weights:
+            detail = attention_detail(q, k, v, want="weights", **options)
+            output, weights = detail.output, detail.weights.mean(1) if average_attn_weights else detail.weights
+        else:
+            output = attention(q, k, v, **options)
+        output = self.out_proj(output.permute(2, 0, 1, 3).flatten(2))
+        if not batched:
+            return output[:, 0], None if weights is None else weights[0]
+        return output.transpose(0, 1) if self.batch_first else output, weights
+
+    def _projected(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        matrices = (
+            self.in_proj_weight.chunk(3)
+            if self._qkv_same_embed_dim
+            else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        )
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (F.linear(*one) for one in zip((query, key, value), matrices, biases, strict=True))
+        return q, k, v
+
+    def _with_added_keys(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Keys and values with those of add_bias_kv and add_zero_attn after them, and how many these are."""
+        added = 0
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (torch.cat((x, one.expand(1, *x.shape[1:]))) for x, one in ((k, self.bias_k), (v, self.bias_v)))
+            added += 1
+        if self.add_zero_attn:
+            k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
+            added += 1
+        return k, v, added
+
+
+def _calls_forward(layer: nn.Module, inputs: Any) -> None:
+    """A hook that changes nothing."""
+
+
+def _allowed(name: str, mask: torch.Tensor, batched: bool = True) -> torch.Tensor:
+    """A mask of this layer, whose True means masked, as booleans whose True means allowed, or as numbers."""
+    if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ArgumentError(f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add")
+    mask = mask if batched else mask[None]
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def _both(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    """Two masks of booleans or numbers as one."""
+    if one is None or other is None:
+        return other if one is None else one
+    if one.dtype == other.dtype == torch.bool:
+        return one & other
+    one, other = (
+        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf) if x.dtype == torch.bool else x
+        for x in (one, other)
+    )
+    return one + other
 
 
 # While a mode handles a function, PyTorch switches the mode off. `F.multi_head_attention_forward` then finds

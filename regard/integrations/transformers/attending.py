@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import Want
@@ -19,7 +21,7 @@ from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Causal, Full, Pattern
 
-__all__ = ["UnreadMaskWarning", "attended", "regard_attention"]
+__all__ = ["UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
 
 # Keywords of a call that would change its result, and which regard has no name for.
 REFUSED = {
@@ -38,9 +40,9 @@ class UnreadMaskWarning(UserWarning):
 class Asked(NamedTuple):
     """A call of attention in regard's terms.
 
-    pattern, q_start, bias, softcap, scale, dropout: as `attention` takes them. sink: (heads,), a score in the softmax
-    that has no value. mask: what transformers gave, if it was no tensor of pairs. plans: those of a pattern that holds
-    a tensor, which layers share. said: what became of each option.
+    pattern, q_start, bias, softcap, scale, dropout, sink: as `attention` takes them. mask: what transformers gave, if
+    it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what became of
+    the options that are no such keyword.
     """
 
     pattern: Pattern
@@ -58,7 +60,7 @@ class Asked(NamedTuple):
         """The keywords of `attention`."""
         return {
             "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
-            "scale": self.scale, "dropout": self.dropout,
+            "scale": self.scale, "dropout": self.dropout, "sink": self.sink,
         }  # fmt: skip
 
 
@@ -76,6 +78,11 @@ class Watcher(Protocol):
 class _Warned:
     kinds: set[type] = field(default_factory=set)
 
+
+# How the projections of queries, or of all three together, are called.
+PROJECTION = re.compile(
+    r"(q|query|q_lin|q_proj|wq|in_proj|qkv|qkv_proj|Wqkv|c_attn|query_key_value|q_a_proj|query_proj|to_q|att_proj_qkv)"
+)
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 _warned = _Warned()
@@ -124,7 +131,9 @@ def regard_attention(
     if len(query) != len(key):  # learned queries, given once for all batch rows
         query = query.expand(len(key), *query.shape[1:])
     asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
-    asked = asked._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=s_aux)
+    asked = asked._replace(
+        softcap=softcap, scale=scaling, dropout=dropout, sink=None if s_aux is None else s_aux.flatten()
+    )
     return attended(module, query, key, value, asked).transpose(1, 2).contiguous(), None
 
 
@@ -195,9 +204,6 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
             return _watched(module, q, k, v, asked, [one for one, _ in wants], want)
-    if asked.sink is not None:
-        detail = attention_detail(q, k, v, want="log_sum_exp", **asked.options())
-        return _with_sink(detail.output, detail.log_sum_exp, asked.sink)
     if asked.plans is None or asked.pattern.by_value:
         return attention(q, k, v, **asked.options())
     return _planned_once(q, k, v, asked)
@@ -212,19 +218,10 @@ def _watched(
     watching: list[Watcher],
     want: tuple[Want, ...],
 ) -> torch.Tensor:
-    needed = want if asked.sink is None else tuple(dict.fromkeys((*want, "log_sum_exp")))
-    if asked.sink is not None and want:
-        raise UnsupportedError("statistics beside sinks are not computed yet")
-    detail = attention_detail(q, k, v, want=needed, **asked.options())
+    detail = attention_detail(q, k, v, want=want, **asked.options())
     for one in watching:
         one.take(module, asked, detail)
-    return detail.output if asked.sink is None else _with_sink(detail.output, detail.log_sum_exp, asked.sink)
-
-
-def _with_sink(output: torch.Tensor, log_sum_exp: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
-    """The output after one more score without a value: its share of the softmax is lost."""
-    kept = torch.sigmoid(log_sum_exp - sink.view(1, -1, 1).to(log_sum_exp.dtype))  # (batch, heads, q_len)
-    return output * kept.unsqueeze(-1).to(output.dtype)
+    return detail.output
 
 
 def _planned_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
@@ -235,8 +232,21 @@ def _planned_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Aske
         q.shape, k.shape, v.shape, q.dtype, k.dtype, q.device, asked.softcap, asked.scale, asked.dropout,
         torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad, torch.is_autocast_enabled(),
         None if bias is None else (bias.shape, bias.dtype, bias.requires_grad),
+        None if asked.sink is None else (asked.sink.shape, asked.sink.dtype, asked.sink.requires_grad),
     )  # fmt: skip
     plan: Plan | None = plans.get(look)
     if plan is None:
         plan = plans[look] = plan_attention(q, k, v, **asked.options())
-    return plan.run(q, k, v, bias=bias)
+    return plan.run(q, k, v, bias=bias, sink=asked.sink)
+
+
+def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that compute attention, by name: those with projections of queries or keys of their own."""
+    found = {}
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        children = [child for child, _ in module.named_children()]
+        projects = any(PROJECTION.fullmatch(child) for child in children)
+        if projects and re.search(r"Attention|Attn", kind) and not isinstance(module, PreTrainedModel):
+            found[name] = module
+    return found

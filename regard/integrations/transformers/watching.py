@@ -16,8 +16,7 @@ from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import TopKeysFound, Want, checked_wants
 from regard.errors import ArgumentError, RegardError
-from regard.integrations.transformers.attaching import attention_modules
-from regard.integrations.transformers.attending import Asked, Watcher, watchers
+from regard.integrations.transformers.attending import Asked, Watcher, attention_modules, watchers
 from regard.reprs import Described, brief
 
 __all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe"]
@@ -172,7 +171,7 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
 
     >>> import transformers
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
-    >>> from regard.integrations.transformers.attaching import attach
+    >>> from regard.integrations.transformers import attach
     >>> explained = explain(attach(transformers.GPT2Model(config)), torch.tensor([[1, 2, 3]]))
     >>> explained.calls[0].layer, explained.calls[0].pattern, explained.silent
     ('h.0.attn', 'causal', ())
@@ -333,7 +332,7 @@ def observe(
 
     >>> import transformers
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
-    >>> from regard.integrations.transformers.attaching import attach
+    >>> from regard.integrations.transformers import attach
     >>> model = attach(transformers.GPT2Model(config))
     >>> with observe(model, "weights", layers=1, heads=0) as observed:
     ...     output = model(torch.tensor([[1, 2, 3]]))

@@ -1,0 +1,150 @@
+"""The drop-in for nn.MultiheadAttention: the same state_dict, arguments, numbers and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import regard as rg
+from regard.integrations.torch import MultiheadAttention
+
+DIM, HEADS, BATCH, QUERIES, KEYS = 12, 4, 3, 5, 7
+PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3, [True, False, True, False, False, True, False]])
+OPTIONS = {
+    "plain": {},
+    "batch first": {"batch_first": True},
+    "no biases": {"bias": False},
+    "other widths": {"kdim": 6, "vdim": 9},
+    "a bias as a key": {"add_bias_kv": True},
+    "a zero key": {"add_zero_attn": True},
+    "both keys": {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True},
+}
+MASKS = {
+    "none": {},
+    "padding": {"key_padding_mask": PADDED},
+    "pairs": {"attn_mask": torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) > 0.7},
+    "numbers": {"attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1))},
+    "by head": {
+        "attn_mask": torch.rand(BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)) > 0.7
+    },
+    "padding and numbers": {
+        "key_padding_mask": PADDED.float().masked_fill(PADDED, -torch.inf),
+        "attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)),
+    },
+    "padding and pairs": {"key_padding_mask": PADDED, "attn_mask": torch.eye(QUERIES, KEYS) > 0},
+}
+
+
+def layers(**options):
+    theirs, ours = nn.MultiheadAttention(DIM, HEADS, **options), MultiheadAttention(DIM, HEADS, **options)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.4)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def inputs(options, queries=QUERIES, keys=KEYS, batch=(BATCH,)):
+    widths = DIM, options.get("kdim", DIM), options.get("vdim", DIM)
+    shapes = [(length, *batch, width) for length, width in zip((queries, keys, keys), widths, strict=True)]
+    first = options.get("batch_first") and batch
+    tensors = [torch.randn(shape).transpose(0, 1).contiguous() if first else torch.randn(shape) for shape in shapes]
+    return [x.requires_grad_() for x in tensors]
+
+
+@pytest.mark.parametrize("weights", [None, True, False])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_it_gives_the_numbers_of_pytorchs_layer(options, mask, weights):
+    """weights: None for none, True for their mean over the heads, False for those of each head."""
+    theirs, ours = layers(**OPTIONS[options])
+    given = inputs(OPTIONS[options])
+    asked = {**MASKS[mask], "need_weights": weights is not None, "average_attn_weights": bool(weights)}
+    expected, found = theirs(*given, **asked), ours(*given, **asked)
+    close = {"rtol": 1e-5, "atol": 2e-5}
+    torch.testing.assert_close(found[0], expected[0], **close)
+    assert (found[1] is None) == (weights is None)
+    if weights is not None:
+        torch.testing.assert_close(found[1], expected[1], **close)
+    grad = torch.randn_like(found[0])
+    wanted = torch.autograd.grad(expected[0], [*given, *theirs.parameters()], grad)
+    gradients = torch.autograd.grad(found[0], [*given, *ours.parameters()], grad)
+    for one, other in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4)
+
+
+def test_without_a_batch_axis():
+    theirs, ours = layers()
+    given = inputs({}, batch=())
+    for found, expected in zip(ours(*given, PADDED[1]), theirs(*given, PADDED[1]), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_causal_mask_is_recognised_and_alone_is_refused():
+    theirs, ours = layers()
+    x = torch.randn(6, BATCH, DIM)
+    mask = nn.Transformer.generate_square_subsequent_mask(6)
+    torch.testing.assert_close(ours(x, x, x, attn_mask=mask, is_causal=True)[0], theirs(x, x, x, attn_mask=mask)[0])
+    with pytest.raises(rg.ArgumentError, match="attn_mask"):
+        ours(x, x, x, is_causal=True)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_inside_pytorchs_encoder_its_fast_path_does_not_skip_the_layer(training):
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2, enable_nested_tensor=False
+    ).train(training)
+    x, padded = torch.randn(BATCH, KEYS, DIM), torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
+    with torch.set_grad_enabled(training):
+        expected = encoder(x, src_key_padding_mask=padded)
+        for layer in encoder.layers:
+            theirs = layer.self_attn
+            layer.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True).train(training)
+            layer.self_attn.load_state_dict(theirs.state_dict())
+        found = encoder(x, src_key_padding_mask=padded)
+        torch.testing.assert_close(found[~padded], expected[~padded], rtol=1e-5, atol=1e-5)
+        encoder.layers[0].self_attn.pattern = rg.patterns.SlidingWindow(2)
+        assert not torch.allclose(encoder(x, src_key_padding_mask=padded), found)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).eval()
+    encoder.layers[0].self_attn = MultiheadAttention(DIM, HEADS, batch_first=True).eval()
+    padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
+    with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="enable_nested_tensor=False"):
+        encoder(torch.randn(BATCH, KEYS, DIM), src_key_padding_mask=padded)
+
+
+def test_a_query_without_a_key_gets_zeros_before_the_last_projection():
+    _, ours = layers(bias=False)
+    given = inputs({})
+    output, weights = ours(*given, torch.ones(BATCH, KEYS, dtype=torch.bool))
+    assert not output.any()
+    assert not weights.any()
+
+
+def test_dropout_is_applied_in_training_alone_and_never_to_the_weights():
+    layer = MultiheadAttention(DIM, HEADS, dropout=0.5)
+    x = torch.randn(KEYS, BATCH, DIM)
+    layer.train()
+    first, second = layer(x, x, x), layer(x, x, x)
+    assert not torch.equal(first[0], second[0])
+    torch.testing.assert_close(first[1].sum(-1), torch.ones(BATCH, KEYS))
+    layer.eval()
+    assert torch.equal(layer(x, x, x)[0], layer(x, x, x)[0])
+
+
+def test_a_pattern_of_its_own():
+    layer = MultiheadAttention(DIM, HEADS, pattern="sliding_window(2)")
+    x = torch.randn(KEYS, BATCH, DIM)
+    weights = layer(x, x, x)[1]
+    assert torch.equal(weights > 0, rg.patterns.SlidingWindow(2).dense(KEYS, KEYS).expand_as(weights))
+
+
+def test_a_mask_of_whole_numbers_is_refused():
+    _, ours = layers()
+    with pytest.raises(rg.ArgumentError, match="key_padding_mask"):
+        ours(*inputs({}), PADDED.long())
