@@ -25,6 +25,7 @@ ROOMS = {
     "regard.decoding": "greedy search, beam search, sampling, scores",
     "regard.training": "the training loop and its runs",
     "regard.inspection": "attention weights of models, pictures, comparison with approximations",
+    "regard.inspection.explorer": "a page in which attention is explored",
     "regard.inspection.lenses": "what a written word depends on",
     "regard.studies.lenses": "lenses measured where swaps verify the cause",
     "regard.studies.lessons": "claims of articles about attention, checked by running them",

@@ -54,7 +54,7 @@ def test_another_word_and_another_lens_are_explained_when_they_are_chosen(browse
     with Opened(browser, translated) as opened:
         page = opened.page
         page.get_by_role("button", name="Tier").click()
-        page.get_by_label("Lens").select_option("gradients")
+        page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
         place = translation().texts["target"].index("Tier")
         one = next(one for one in translation().explained[place] if one.lens == "gradients")
         assert "Why Tier rather than" in page.locator(".question").inner_text()
@@ -106,13 +106,13 @@ def test_unequal_depths_and_lengths_are_all_reached(browser, translated):
     with Opened(browser, f"{translated}#view=map") as opened:
         page = opened.page
         for number, one in enumerate(translation().attentions):
-            page.get_by_label("Attention", exact=True).select_option(str(number))
+            page.get_by_role("combobox", name="Attention", exact=True).select_option(str(number))
             page.wait_for_timeout(100)
-            options = page.get_by_label("Layer").locator("option")
+            options = page.get_by_role("combobox", name="Layer", exact=True).locator("option")
             assert options.count() == one.weights.shape[0]
             for layer in range(one.weights.shape[0]):
-                page.get_by_label("Layer").select_option(str(layer))
-                page.get_by_label("Head").select_option("1")
+                page.get_by_role("combobox", name="Layer", exact=True).select_option(str(layer))
+                page.get_by_role("combobox", name="Head", exact=True).select_option("1")
                 page.wait_for_timeout(100)
                 row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('row')"))
                 expected = float(one.weights[layer, 1, row, 0])
@@ -142,7 +142,7 @@ def test_heads_are_sorted_by_their_measures(browser, folder):
     with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
         opened.page.locator("summary").click()
         for sort, order in orders.items():
-            opened.page.get_by_label("Sort by").select_option(sort)
+            opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
             opened.page.wait_for_timeout(100)
             shown = "".join(opened.page.locator("tbody th").all_inner_texts()).replace(" ", "")
             assert shown == order, sort
@@ -172,14 +172,14 @@ def test_a_pointer_over_512_tokens_is_answered_at_once(browser, large):
             for (let at = 0; at < 40; at += 1) {
                 const start = performance.now();
                 canvas.dispatchEvent(new PointerEvent("pointermove", {bubbles: true,
-                    clientX: box.left + 60 + 7 * at, clientY: box.top + 80 + 5 * at}));
+                    clientX: box.left + 60 + 5 * at, clientY: box.top + 80 + 7 * at}));
                 document.body.offsetHeight;
                 times.push(performance.now() - start);
             }
             return times.sort((a, b) => a - b)[20];
         }""")
         assert took <= 50
-        assert "looks at" in opened.page.locator("[data-readout]").inner_text()
+        assert " look" in opened.page.locator("[data-readout]").inner_text()
 
 
 def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):

@@ -23,7 +23,8 @@ from regard.reprs import brief
 from regard.text import BEGIN, END, Tokeniser
 
 OTHERS = 3  # the words that a written word is compared with: the model's most probable alternatives
-MOST_EXPLAINED = 60  # words of a text that are explained when the page is made
+STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
+MOST_EXPLAINED = 40  # words of a text that are explained when the page is made
 
 
 @brief
@@ -117,7 +118,8 @@ def explore_translation(
         asked = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
         contrasts[asked.place], chosen = asked, asked.place
     found = explore_maps(maps, title=title)
-    return replace(found, explained=explained(model, tokeniser, contrasts), written="target", chosen=chosen)
+    lenses = explained(model, tokeniser, contrasts, chosen)
+    return replace(found, explained=lenses, written="target", chosen=chosen)
 
 
 def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = "") -> Exploration:
@@ -138,9 +140,8 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
         return found
     contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text))
     shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
-    return replace(
-        found, explained=explained(model, tokeniser, shifted), written="text", chosen=max(shifted, default=0)
-    )
+    chosen = max(shifted, default=0)
+    return replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
 
 
 def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
@@ -224,12 +225,21 @@ def alternatives(
 
 
 def explained(
-    model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast]
+    model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
 ) -> dict[int, tuple[Relevance, ...]]:
-    """The relevance by every lens that the model allows, for each contrast."""
-    lenses = [lens for lens in ("erase", *LENSES) if lens != "rollout" or not isinstance(model, RecurrentTranslator)]
-    columns = [explain(model, tokeniser, list(contrasts.values()), lens) for lens in dict.fromkeys(lenses)]
-    return dict(zip(contrasts, zip(*columns, strict=True), strict=True))
+    """The relevance by every lens that the model allows, for each contrast; `chosen` is shown first."""
+    lenses = [lens for lens in LENSES if lens != "rollout" or not isinstance(model, RecurrentTranslator)]
+    found: dict[int, list[Relevance]] = {place: [] for place in contrasts}
+    for lens in sorted(lenses, key=lambda lens: lens != "erase"):  # erasure first
+        steps = STEPS if lens == "gradients" else None
+        results = dict(
+            zip(contrasts, explain(model, tokeniser, list(contrasts.values()), lens, steps=steps), strict=True)
+        )
+        if lens == "gradients" and chosen in contrasts:
+            results[chosen] = explain(model, tokeniser, [contrasts[chosen]], lens)[0]
+        for place, result in results.items():
+            found[place].append(result)
+    return {place: tuple(results) for place, results in found.items()}
 
 
 def _word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:

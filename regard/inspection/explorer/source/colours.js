@@ -55,7 +55,7 @@ export function weightColours(name, value) {
 
 /** A background and the ink to write on it. It is set as a property, which the page's content policy allows. */
 function style(red, green, blue) {
-  return `background:rgb(${red},${green},${blue});color:${isDark(red, green, blue) ? "#fff" : "#111"}`;
+  return `background:rgb(${red},${green},${blue});color:${isDark(red, green, blue) ? "#fff" : "#000"}`;
 }
 
 /** Whether white is easier to read on it than black: WCAG's relative luminance. */

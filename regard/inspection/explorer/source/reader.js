@@ -24,7 +24,7 @@ const LENSES = {
   },
 };
 const NAMED = 2; // words that the sentence above the words names
-const SHOWN = 400; // words of a text that are shown around the chosen one
+const SHOWN = 200; // words of a text that are shown around the chosen one
 
 export function readerView(app, weights) {
   const {header} = app.source;
@@ -50,7 +50,7 @@ function explainedReader(app) {
     <p class="question">Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}?
       Log odds ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.</p>
     <div class="columns">
-      ${panel(app, first, html`${choice("Lens", lenses.map((one) => [one.lens, LENSES[one.lens].title]), first.lens,
+      ${panel(app, first, html`<h3>By a lens</h3> ${choice("Lens", lenses.map((one) => [one.lens, LENSES[one.lens].title]), first.lens,
         (lens) => app.set({lens}))}`)}
       ${attention && attention !== first ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`) : nothing}
     </div>
@@ -80,7 +80,7 @@ function panel(app, one, heading) {
   const top = Math.max(...[...one.source, ...one.written].map(([, score]) => Math.abs(score)), 0);
   const sides = [["In the source", one.source], ["In what was already written", one.written]];
   return html`<section class="panel" data-lens=${one.lens}>
-    ${heading}
+    <div class="bar">${heading}</div>
     <p class="summary">${summary(one)}</p>
     ${sides.map(([title, words]) => words.length
       ? html`<h4>${title}</h4><div class="words">${words.map(([word, score]) => scored(app, one, word, score, top))}</div>`

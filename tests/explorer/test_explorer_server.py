@@ -1,0 +1,262 @@
+"""The local page: only this machine's browser, only its own address, and nobody can keep others waiting."""
+
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+
+import pytest
+from making import translation
+
+from regard.errors import ArgumentError
+from regard.inspection.explorer.server import LARGEST_BODY, ExplorerServer
+
+ENOUGH = 1.0  # seconds in which others are served
+
+
+def read(text):
+    if text == "refused":
+        raise ArgumentError("this sentence is refused")
+    if text == "broken":
+        raise IndexError("an index")
+    if text == "slow":
+        time.sleep(3)
+    return translation()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ExplorerServer(translation(), read, text="The animal.", label="Sentence") as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def ask(server, method="GET", path=None, body=None, headers=None, host=None):
+    """Status, headers and body of one request, whose headers may be anything."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    try:
+        connection.putrequest(method, f"/{server.token}/" if path is None else path, skip_host=True)
+        for name, value in {
+            "Host": f"127.0.0.1:{server.server_port}" if host is None else host,
+            **(headers or {}),
+        }.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        if body is not None:
+            connection.send(body)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def post(server, content, **changes):
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} | changes.pop("headers", {})
+    return ask(server, "POST", changes.pop("path", f"/{server.token}/read"), body, headers, **changes)
+
+
+def sent(server, data, *, close=True):
+    """The first line that the server answers to raw bytes, or b"" if it ends the connection."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        try:
+            connection.sendall(data)
+            if close:
+                connection.shutdown(socket.SHUT_WR)
+            return connection.recv(65536).split(b"\r\n")[0]
+        except OSError:
+            return b""
+
+
+def assert_serves(server):
+    start = time.perf_counter()
+    assert ask(server)[0] == 200
+    assert time.perf_counter() - start < ENOUGH
+
+
+def test_the_page_is_served_at_its_address_alone(server):
+    status, headers, body = ask(server)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b'id="regard-explorer"' in body
+    assert server.server_address[0] == "127.0.0.1"
+    assert len(server.token) >= 32
+    assert ask(server, "HEAD")[2] == b""
+
+
+def test_another_sentence_is_read(server):
+    status, _, body = post(server, {"text": "The street."})
+    answer = json.loads(body)
+    assert status == 200
+    assert answer["header"]["title"] == translation().title
+    assert answer["header"]["live"]["text"] == "The street."
+
+
+@pytest.mark.parametrize("text", ["refused", "broken"])
+def test_a_sentence_that_cannot_be_read_is_explained(server, text):
+    status, _, body = post(server, {"text": text})
+    assert status == 422
+    assert {"refused": "refused", "broken": "an index"}[text] in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:80", "[::1]", "127.0.0.1:PORT.evil.example", "\xff"],
+)
+def test_another_host_is_refused(server, host):
+    assert ask(server, host=host.replace("PORT", str(server.server_port)))[0] == 421
+    assert post(server, {"text": "a"}, host=host)[0] == 421
+
+
+def test_two_hosts_or_none_are_refused(server):
+    own = f"Host: 127.0.0.1:{server.server_port}\r\n"
+    for hosts in ("", own + "Host: evil.example\r\n", own + own):
+        assert b" 421 " in sent(server, f"GET /{server.token}/ HTTP/1.1\r\n{hosts}\r\n".encode())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "", "//", "/{token}", "/{token}/../", "/{token}//", "/{token}/..%2f", "/{token}/%2e%2e/%2e%2e/etc/passwd",
+        "/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd",
+        "/..%c0%af..%c0%afetc/passwd", "/....//....//etc/passwd", "/..\\..\\windows\\win.ini", "/{token}/read",
+        "/{token}/?x=1", "/{token}/%00", "file:///etc/passwd", "http://127.0.0.1/{token}/", "/.git/config",
+        "/{token}/explorer.js", "/x/{token}/", "/{token}/%ff", "*",
+    ],
+)  # fmt: skip
+def test_no_other_path_leads_anywhere(server, path):
+    status, _, body = ask(server, path=path.format(token=server.token) or "/")
+    assert status == 404
+    assert b"root:" not in body
+    assert server.token.encode() not in body
+
+
+def test_another_page_may_not_ask(server):
+    assert post(server, {"text": "a"}, headers={"Origin": "http://evil.example"})[0] == 403
+    assert post(server, {"text": "a"}, headers={"Origin": "null"})[0] == 403
+    assert post(server, {"text": "a"}, headers={"Content-Type": "text/plain"})[0] == 415
+    assert "Access-Control-Allow-Origin" not in ask(server)[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"text": 1}', b'{"text": ""}', b'{"text": "  "}', b'{"text": "\\ud800"}', b"\xff\xfe",
+     b"[" * 60_000, json.dumps({"text": "a" * 4001}).encode(), b'{"other": "a"}', b"NaN", b"1" * 6000],
+)  # fmt: skip
+def test_a_body_that_is_no_sentence_is_explained(server, body):
+    status, _, answer = post(server, body)
+    assert status == 400
+    assert "4000 characters" in json.loads(answer)["error"]
+
+
+def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
+    start = time.perf_counter()
+    for length in (10**9, LARGEST_BODY + 1, "9" * 400):
+        status, _, _ = ask(
+            server, "POST", f"/{server.token}/read",
+            headers={"Content-Type": "application/json", "Content-Length": str(length)},
+        )  # fmt: skip
+        assert status == 413
+    for length in ("-1", "x", "", "1e3", "\u0661".encode("utf-8").decode("latin-1")):
+        headers = {"Content-Type": "application/json", "Content-Length": length}
+        assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == 411
+    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+    assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == 411
+    assert time.perf_counter() - start < 10
+
+
+def test_unknown_methods_are_refused(server):
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"):
+        assert ask(server, method)[0] == 405
+
+
+def test_two_hundred_idle_connections_keep_nobody_waiting(server):
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(200)]
+    try:
+        for number, connection in enumerate(idle):
+            if number % 2:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost:")  # and no more
+        for _ in range(3):
+            assert_serves(server)
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
+    slow = socket.create_connection(("127.0.0.1", server.server_port))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    slow.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+    thinking = threading.Thread(target=post, args=(server, {"text": "slow"}))
+    thinking.start()
+    try:
+        time.sleep(0.2)
+        assert_serves(server)
+    finally:
+        slow.close()
+        thinking.join()
+
+
+def fuzzed(generator, server):
+    """A request that is nearly right: some bytes changed, removed, doubled, or all of it random."""
+    body = json.dumps({"text": "refused"}).encode()
+    request = generator.choice(
+        [
+            f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode(),
+            f"POST /{server.token}/read HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: "
+            f"application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body,
+            generator.randbytes(generator.randrange(1, 400)) + b"\r\n\r\n",
+        ]
+    )
+    data = bytearray(request)
+    for _ in range(generator.randrange(6)):
+        at = generator.randrange(len(data))
+        change = generator.randrange(4)
+        if change == 0:
+            data[at] = generator.randrange(256)
+        elif change == 1:
+            del data[at : at + generator.randrange(1, 9)]
+        elif change == 2:
+            data[at:at] = data[at : at + generator.randrange(1, 40)]
+        else:
+            data[at:at] = generator.choice([b"\r\n", b"\0", b" ", b"HTTP/9.9", b"\xff" * 30, b"A" * 70_000, b": "])
+        if not data:
+            return b"\r\n"
+    return bytes(data)
+
+
+def assert_survives_fuzzing(server, count):
+    generator = random.Random(0)
+    for _ in range(count):
+        data = fuzzed(generator, server)
+        first = sent(server, data)
+        assert not first or first.startswith((b"HTTP/1.1 2", b"HTTP/1.1 4")), (first, data[:200])
+    assert_serves(server)
+
+
+def test_fuzzed_requests_are_refused_or_explained(server):
+    assert_survives_fuzzing(server, 1_000)
+
+
+@pytest.mark.slow
+def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
+    assert_survives_fuzzing(server, 50_000)
+
+
+def test_a_port_that_is_taken_is_explained(server):
+    with pytest.raises(ArgumentError, match=f"port {server.server_port} cannot be used"):
+        ExplorerServer(translation(), port=server.server_port)
+
+
+def test_a_page_without_a_form_reads_nothing():
+    with ExplorerServer(translation()) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        assert post(running, {"text": "a"})[0] == 404
+        running.shutdown()
+        thread.join()
