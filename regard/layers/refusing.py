@@ -10,7 +10,7 @@ from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedEr
 from regard.layers.caches import Cache, RecurrentState
 from regard.mechanisms import Mechanism
 from regard.patterns import Explicit, Pattern
-from regard.patterns.base import Compound
+from regard.patterns.compound import Compound
 
 
 def checked_sizes(

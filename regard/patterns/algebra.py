@@ -10,7 +10,8 @@ import torch
 
 from regard.patterns.arguments import whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.base import Compound, Pattern
+from regard.patterns.base import Pattern
+from regard.patterns.compound import Compound
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import lcm
 from typing import Any, ClassVar
 
 import torch
@@ -328,70 +327,6 @@ def _joined(join: Callable[..., Pattern], one: Pattern | str, other: Pattern | s
     if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
         return NotImplemented
     return shallow(join(Pattern.machinery.as_pattern(one), Pattern.machinery.as_pattern(other)))
-
-
-class Compound(Pattern, enrol=False):
-    """A pattern made of other patterns."""
-
-    def made_of(self) -> tuple[Pattern, ...]:
-        """The patterns it is made of."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
-
-    @property
-    def levels(self) -> int:  # type: ignore[override]
-        levels = self.__dict__.get("_levels")
-        if levels is None:
-            levels = 1 + max(part.levels for part in self.made_of())
-            object.__setattr__(self, "_levels", levels)
-        return levels
-
-    @property
-    def query_free(self) -> bool:  # type: ignore[override]
-        return all(part.query_free for part in self.made_of())
-
-    @property
-    def compares_positions(self) -> bool:  # type: ignore[override]
-        return any(part.compares_positions for part in self.made_of())
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return all(part.by_value for part in self.made_of())
-
-    @property
-    def structured(self) -> bool:  # type: ignore[override]
-        return all(part.structured for part in self.made_of())
-
-    @property
-    def varies_by_head(self) -> bool:  # type: ignore[override]
-        return any(part.varies_by_head for part in self.made_of())
-
-    @property
-    def varies_by_row(self) -> bool:  # type: ignore[override]
-        return any(part.varies_by_row for part in self.made_of())
-
-    @property
-    def by_length(self) -> bool:  # type: ignore[override]
-        return any(part.by_length for part in self.made_of())
-
-    @property
-    def batch_rows(self) -> int:
-        return max(part.batch_rows for part in self.made_of())
-
-    @property
-    def period(self) -> int | None:
-        return _together([part.period for part in self.made_of()])
-
-    @property
-    def key_period(self) -> int | None:
-        return _together([part.key_period for part in self.made_of()])
-
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        for part in self.made_of():
-            part.check(batch, heads, q_len, k_len)
-
-
-def _together(periods: list[int | None]) -> int | None:
-    return None if None in periods else lcm(*(period for period in periods if period))
 
 
 def shallow(pattern: Pattern) -> Pattern:
