@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 from regard.text.lines import numbered_lines
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
@@ -96,17 +96,17 @@ def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
     names = max((_cells(first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
     if table.names is not None:
-        raise DataError(
+        raise NotFoundError(
             f"{table.path} has no columns {_quoted(table.names)}: its first line is {_quoted(names)}; "
             f"{_way_out(table, names)}"
         )
     if table.suffix == ".csv":
-        raise DataError(
+        raise NotFoundError(
             f"{table.path} begins with {_quoted(names)}; a .csv begins with a header. Put the line {_header(kinds)} "
             f"before it, or if it is the header, {_way_out(table, names)}"
         )
     if len(names) > 1 and all(name.strip().lower() in LANGUAGES for name in names):
-        raise DataError(
+        raise NotFoundError(
             f"{table.path}: the first line {_quoted(names)} may be a header or a row; remove it if it is a header, or "
             f"{_way_out(table, names)}"
         )

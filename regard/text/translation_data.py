@@ -60,7 +60,7 @@ def load_translation_data(
     if twins:
         raise ArgumentError(f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data")
     if not data:
-        raise DataError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
+        raise ArgumentError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
     read = read_pairs(*data)
     notes = [read.report()]
     if valid:

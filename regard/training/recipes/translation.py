@@ -174,6 +174,7 @@ class TranslationTraining(Recipe):
     ) -> None:  # fmt: skip
         super().__init__(config, tell)
         self._data, self._tokeniser = data, tokeniser
+        self.pieces_are_given = tokeniser is not None
 
     @classmethod
     def new_config(cls, given: Mapping[str, Any]) -> Config:
