@@ -9,6 +9,7 @@ from regard.errors import ArgumentError, NotFoundError
 from regard.models import SavedModel, load_model
 from regard.text import Tokeniser
 
+WORDS_FILE = "source-words.json"  # the words of the training texts, of a translator those of its sources
 TOKENISER_FILE = "tokeniser.json"
 
 

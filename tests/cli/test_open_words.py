@@ -7,8 +7,7 @@ from test_commands import regard
 
 from regard.conversion import load_converted
 from regard.decoding import Translator
-from regard.decoding.loading import TOKENISER_FILE
-from regard.decoding.translator import WORDS_FILE
+from regard.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard.models import TranslationTransformer, load_model
 from regard.text import SeenWords
 from regard.training import average_checkpoints

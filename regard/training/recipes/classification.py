@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding.loading import load_with_tokeniser
-from regard.decoding.translator import WORDS_FILE
+from regard.decoding.loading import WORDS_FILE, load_with_tokeniser
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints

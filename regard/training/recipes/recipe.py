@@ -62,6 +62,7 @@ class Training:
         config: the settings; they are stored in the folder.
         samples: returns lines with the output of the model for a few texts.
         test: pairs that are stored for the final evaluation.
+        learned: pairs that are learned from; an evaluation on them says so.
         files: texts that every checkpoint stores beside the tokeniser.
         judge: a phrase about the best model in the folder, from the result.
         tell: receives remarks.
@@ -73,6 +74,7 @@ class Training:
     tokeniser: Tokeniser
     samples: Samples | None = None
     test: tuple[Pair, ...] = ()
+    learned: Sequence[Pair] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     judge: Callable[[Path, TrainingResult], str | None] = lambda folder, result: None
     tell: Tell = silent
@@ -102,7 +104,7 @@ class Training:
             self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
             model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
             cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-            on_begin=lambda: write_run(folder, asdict(self.config), self.test),
+            on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned),
             on_validation=self._show if samples and self.samples else None,
         )  # fmt: skip
         if not share_of_work()["rank"]:
