@@ -9,10 +9,13 @@ BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo test test-long test-gpu test-machines test-floors check fix docs figures explorer bench wheel clean
+.PHONY: demo setup test test-long test-gpu test-machines test-floors check fix docs figures explorer bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
+
+setup: $(BUILT)               ## only make the environment, in .venv, with the command regard
+	@echo "ready: . .venv/bin/activate"
 
 test: $(BUILT)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         KeywordError,
         MissingPackageError,
         NotFoundError,
+        OccupiedError,
         RegardError,
         ShapeError,
         UnsupportedError,
@@ -47,6 +48,7 @@ _HOMES = {
         "DataError",
         "CheckpointError",
         "NotFoundError",
+        "OccupiedError",
         "MissingPackageError",
     ),
 }
@@ -94,6 +96,7 @@ __all__ = [
     "DataError",
     "CheckpointError",
     "NotFoundError",
+    "OccupiedError",
     "MissingPackageError",
 ]
 

@@ -30,7 +30,11 @@ class CheckpointError(RegardError, ValueError):
 
 
 class NotFoundError(DataError, CheckpointError):
-    """A file, folder, training run or model that was named and is not there."""
+    """A file, column, folder, training run or model that was named and is not there, or is one of another kind."""
+
+
+class OccupiedError(CheckpointError):
+    """A folder to write into that already holds something else, or a training run with other settings."""
 
 
 class MissingPackageError(RegardError, ImportError):

@@ -4,8 +4,10 @@ Nothing heavy is imported before a command runs, so that `regard --help` answers
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from regard.cli.interrupts import INTERRUPTED, quiet_interrupts
@@ -16,7 +18,11 @@ DONE, FAILED, MISUSED = 0, 1, 2
 
 
 def main() -> None:
-    """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted)."""
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (what was typed has to change) or 130 (interrupted).
+
+    If the reader of the output goes away, as `head` does, the process ends by SIGPIPE like other programs (141 in
+    shells).
+    """
     _limit_spinning()
     with quiet_interrupts():
         try:
@@ -45,7 +51,14 @@ def _run(app: Callable[..., Any]) -> int:
     from contextlib import redirect_stderr
 
     from regard.cli.console import PrintableStream, StoppedError
-    from regard.errors import ArgumentError, KeywordError, NotFoundError, RegardError
+    from regard.errors import (
+        ArgumentError,
+        KeywordError,
+        NotFoundError,
+        OccupiedError,
+        RegardError,
+        UnsupportedError,
+    )
     from regard.text.plain import write_plainly
 
     for stream in (sys.stdout, sys.stderr):
@@ -53,7 +66,7 @@ def _run(app: Callable[..., Any]) -> int:
     try:
         with redirect_stderr(PrintableStream(sys.stderr)):
             app(standalone_mode=True)
-    except (ArgumentError, KeywordError, NotFoundError) as error:
+    except (ArgumentError, KeywordError, NotFoundError, OccupiedError, UnsupportedError) as error:
         return _say(error, MISUSED)
     except StoppedError as error:
         return _say(error, INTERRUPTED)
@@ -61,18 +74,31 @@ def _run(app: Callable[..., Any]) -> int:
         return _say(error, FAILED)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except BrokenPipeError:
+        return _end_by_pipe()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return _say(_reason(error), MISUSED)
     except OSError as error:
         return _say(_reason(error), FAILED)
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # Typer or Rich has caught it
+            return _end_by_pipe()
         if leaving.code == INTERRUPTED:  # Typer has caught the Ctrl-C
             return _say("interrupted", INTERRUPTED)
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return DONE
+
+
+def _end_by_pipe() -> int:
+    """End as a program that writes into a closed pipe does: quietly, and by SIGPIPE where there is one."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())  # Python writes what is left when it ends
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    return 128 + 13
 
 
 def _reason(error: OSError) -> str:

@@ -71,7 +71,7 @@ def read_operands(file: Path) -> list[torch.Tensor]:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{file} cannot be read as safetensors: {reason}") from error
     if missing := [name for name in NAMES if name not in tensors]:
-        raise CheckpointError(
+        raise NotFoundError(
             f"{file} holds {', '.join(sorted(tensors)) or 'no tensor'} and lacks {', '.join(missing)}; it needs q, k "
             f"and v, each (batch, heads, length, size)"
         )

@@ -16,6 +16,7 @@ from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
 from regard.text import read_lines
+from regard.text.seen_words import UnknownWords
 from regard.text.terminal import printable_lines
 
 
@@ -61,11 +62,14 @@ def generate(
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
     generator = Generator.load(run)
+    unknown = UnknownWords(generator.words, "continuation")
     by_hand = not prompts and sys.stdin.isatty()
     if by_hand:
         say("one prompt per line; end with Ctrl-D")
     for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
         options["first_row"] = row  # each line draws for itself, as it would among the others
+        if remark := unknown.remark(prompt):
+            say(remark)
         if as_json:
             ((found,),) = generator.generate([prompt], **options)
             out_json(json.dumps(_record(found, options), ensure_ascii=False))

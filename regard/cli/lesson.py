@@ -89,7 +89,13 @@ def _show_table(table: Table, console: Console) -> None:
         drawn.add_column(Text(writable(column)), justify="right" if numeric else "left")
     for row in table.rows:
         drawn.add_row(*(Text(writable(cell)) for cell in row))
-    console.print(drawn)
+    if console.measure(drawn).minimum <= console.width:
+        console.print(drawn)
+        return
+    for row in table.rows:  # too narrow for columns: a block of lines for each row
+        console.print()
+        for column, cell in zip(table.columns, row, strict=True):
+            console.print(writable(f"{column}: {cell}" if column else cell))
 
 
 def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:

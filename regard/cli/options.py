@@ -77,7 +77,10 @@ def with_settings(
                 if own_fields[name].metadata.get("listed"):
                     chosen[name] = numbered(value) if int in get_args(hints_of_config[name]) else listed(value)
             given = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
-            command(**values, given=given)
+            try:
+                command(**values, given=given)
+            except ArgumentError as error:
+                raise ArgumentError(named_as_option(str(error), own_fields)) from error
 
         hints = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
@@ -95,6 +98,19 @@ def with_settings(
         return run
 
     return made
+
+
+def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
+    """The message with a setting at its beginning written as the option that sets it.
+
+    >>> named_as_option("learning_rate is -1; it must be above 0", {"learning_rate": field()})
+    '--learning-rate is -1; it must be above 0'
+    """
+    found = re.match(r"(?:encoder_|decoder_|cross_)?(\w+)(?= (?:is|has) )", message)
+    if found is None or found[1] not in known:
+        return message
+    flag = known[found[1]].metadata.get("option", f"--{found[1].replace('_', '-')}").split("/")[0]
+    return flag + message[found.end() :]
 
 
 def option(config: type[DataclassInstance], field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> Any:

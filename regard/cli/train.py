@@ -16,6 +16,7 @@ from regard.cli.console import StoppedError, duration, say
 from regard.cli.options import with_settings
 from regard.cli.progress import training_progress
 from regard.training import TrainingResult, average_checkpoints
+from regard.training.fingerprint import MAY_CHANGE
 from regard.training.recipes import (
     ClassifierTraining,
     LanguageModelTraining,
@@ -26,8 +27,14 @@ from regard.training.recipes import (
 from regard.training.recipes.recipe import share_of_work
 from regard.training.recipes.sizes import NAMES
 
+MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run with its own settings.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help=f"Continue the run in the folder; of its settings only {MAY_BE_GIVEN} may be given again."
+    ),
+]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
 SizeName = Annotated[

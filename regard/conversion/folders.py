@@ -10,7 +10,7 @@ from regard.conversion.heads import Conversion
 from regard.conversion.llama_folders import PROVENANCE, convert_llama
 from regard.conversion.llama_layout import CONFIG_FILE, read_json
 from regard.conversion.own_models import PROVENANCE_FILE, load_converted
-from regard.errors import CheckpointError
+from regard.errors import OccupiedError
 
 
 def convert_kv_heads(
@@ -73,14 +73,14 @@ def check_out(folder: Path, out: Path) -> None:
     known = _files_of_conversion(out)
     if known is None or (strangers := {path.name for path in out.iterdir()} - known):
         what = "is not an earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
-        raise CheckpointError(f"{out} {what}; choose another folder, or delete it first")
+        raise OccupiedError(f"{out} {what}; choose another folder, or delete it first")
 
 
 def check_apart(folder: Path, out: Path) -> None:
     """Raise a CheckpointError if one of the two folders contains the other."""
     here, there = folder.resolve(), out.resolve()
     if here == there or here in there.parents or there in here.parents:
-        raise CheckpointError(
+        raise OccupiedError(
             f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"
         )
 

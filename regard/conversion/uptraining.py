@@ -14,7 +14,7 @@ from regard.conversion.folders import check_apart, check_out, convert_kv_heads, 
 from regard.conversion.heads import METHODS, Conversion, row
 from regard.conversion.own_models import Converted, Model, load_converted
 from regard.decoding.loading import TOKENISER_FILE
-from regard.errors import ArgumentError, CheckpointError, UnsupportedError
+from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
 from regard.text.translation_data import load_translation_data
@@ -179,7 +179,7 @@ def held_out_task(converted: Converted, config: Uptraining.Config, tell: Tell = 
         CheckpointError: a model without a tokeniser.
     """
     if TOKENISER_FILE not in converted.files:
-        raise CheckpointError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
+        raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
     tokeniser = Tokeniser.from_json(converted.files[TOKENISER_FILE])
     texts = RunConfig(data=config.texts, seed=config.seed)
     shared: dict[str, Any] = {"batch_tokens": config.batch_tokens, "seed": config.seed, **share_of_work()}

@@ -10,13 +10,14 @@ from typing import Any
 
 from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.decoding.generate import generate
-from regard.decoding.loading import check_together, load_with_tokeniser
+from regard.decoding.loading import WORDS_FILE, check_together, load_with_tokeniser
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models import LanguageModel
 from regard.reprs import Described, brief
 from regard.text import BEGIN, Tokeniser, pad
+from regard.text.seen_words import SeenWords
 
 
 class TextStream(Described):
@@ -149,16 +150,17 @@ class Generator(Described):
     Args:
         model: a language model; it is put into eval mode.
         tokeniser: the tokeniser it was trained with.
+        words: the words of its training text, where they are stored.
 
     Raises:
         ArgumentError: the vocabulary sizes differ.
     """
 
-    def __init__(self, model: LanguageModel, tokeniser: Tokeniser) -> None:
+    def __init__(self, model: LanguageModel, tokeniser: Tokeniser, words: SeenWords | None = None) -> None:
         if not all(hasattr(model, name) for name in ("config", "start", "step")):
             raise ArgumentError(f"model is {shown(model)}; give a LanguageModel")
         check_together(model.config.vocab_size, tokeniser)
-        self.model, self.tokeniser = model.eval(), tokeniser
+        self.model, self.tokeniser, self.words = model.eval(), tokeniser, words
 
     @classmethod
     def load(cls, folder: str | Path) -> Generator:
@@ -168,7 +170,9 @@ class Generator(Described):
             CheckpointError: the folder is missing, damaged, or holds no language model.
         """
         saved, tokeniser = load_with_tokeniser(folder, LanguageModel.KIND)
-        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser)
+        stored = saved.extra_files.get(WORDS_FILE)  # runs of older versions have none
+        words = None if stored is None else SeenWords.from_json(stored)
+        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser, words)
 
     def generate(
         self,

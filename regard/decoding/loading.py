@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.arguments import of_kind
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, NotFoundError
 from regard.models import SavedModel, load_model
 from regard.text import Tokeniser
 
+WORDS_FILE = "source-words.json"  # the words of the training texts, of a translator those of its sources
 TOKENISER_FILE = "tokeniser.json"
 
 
@@ -20,7 +21,7 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
     """
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
-        raise CheckpointError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
+        raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
     return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
 
 

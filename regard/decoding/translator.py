@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from regard.arguments import a_list, of_kind, shown, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.generate import greedy_search
-from regard.decoding.loading import check_together, load_with_tokeniser
+from regard.decoding.loading import WORDS_FILE, check_together, load_with_tokeniser
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models.kinds import TranslationModel, translation_model
@@ -22,8 +22,6 @@ from regard.reprs import Described, brief
 from regard.text import PAD, Pair, Scores, Tokeniser, score
 from regard.text.batches import batches_in_order, encode_pairs
 from regard.text.seen_words import SeenWords
-
-WORDS_FILE = "source-words.json"  # the words of the training sources, beside the weights
 
 
 @brief

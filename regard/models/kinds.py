@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regard.errors import CheckpointError
+from regard.errors import NotFoundError
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.storage import SavedModel, load_model
 from regard.models.translation_transformer import KIND, TranslationTransformer
@@ -33,7 +33,7 @@ def translation_model(saved: SavedModel, where: str) -> TranslationModel:
         CheckpointError: another kind of model, or weights that do not fit its config.
     """
     if saved.kind not in TRANSLATORS:
-        raise CheckpointError(
+        raise NotFoundError(
             f"{where} holds a model of kind {saved.kind!r}, which does not translate; translation models are "
             f"{', '.join(TRANSLATORS)}"
         )

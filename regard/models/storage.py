@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path, a_string, count_of, of_kind
-from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.reprs import brief
 from regard.storage.files import (
     TEXT_LIMIT,
@@ -191,7 +191,7 @@ def _model_folder(folder: Path) -> Path:
 def _load(folder: Path, kind: str | None) -> SavedModel:
     content = _read_config(folder)
     if kind is not None and content["kind"] != kind:
-        raise CheckpointError(f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}")
+        raise NotFoundError(f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}")
     files = dict(content["files"])
     state = load_tensors(folder / WEIGHTS_FILE, seal=files.pop(WEIGHTS_FILE))
     texts = {}
@@ -223,7 +223,7 @@ def _check_replaceable(folder: Path) -> None:
     """Raise a CheckpointError unless the folder is missing, empty, or holds a saved model and no other files."""
     if not os.path.isdir(folder):
         if os.path.lexists(folder):
-            raise CheckpointError(f"{folder} is not a folder; choose another one")
+            raise OccupiedError(f"{folder} is not a folder; choose another one")
         return
     try:
         names = set(os.listdir(folder))
@@ -231,7 +231,7 @@ def _check_replaceable(folder: Path) -> None:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
     known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in names else set()
     if strangers := sorted(names - known):
-        raise CheckpointError(
+        raise OccupiedError(
             f"{folder} holds {count_of(len(strangers), 'files')} that a saved model does not have "
             f"({strangers[0]} ...); "
             f"choose another folder"

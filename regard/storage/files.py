@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from regard.errors import CheckpointError, RegardError
+from regard.errors import CheckpointError, OccupiedError, RegardError
 from regard.storage.ownership import remove_leftovers, unfinished
 
 TEXT_LIMIT = 64 * 2**20  # bytes; a tokeniser of 250,000 words needs about 20 MiB
@@ -154,7 +154,7 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
             os.rename(previous, folder)
         shutil.rmtree(previous, ignore_errors=True)
         if os.path.lexists(folder) and not replace and not _is_empty(folder):
-            raise CheckpointError(f"{given} exists already; choose another folder or delete it first")
+            raise OccupiedError(f"{given} exists already; choose another folder or delete it first")
         with unfinished(folder, folder=True) as aside:
             try:
                 with naming(given, aside):

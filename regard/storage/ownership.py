@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from regard.errors import CheckpointError, RegardError
+from regard.errors import CheckpointError, OccupiedError, RegardError
 
 _DIGITS = 8  # hexadecimal, random
 
@@ -132,7 +132,7 @@ def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: t
                 reasons.append(str(error))
     listed = ", ".join(present[:3]) + (f" and {len(present) - 3} more" if len(present) > 3 else "")
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    raise CheckpointError(
+    raise OccupiedError(
         f"{folder} holds {listed} and no {what} of regard{why}, so nothing is written there; choose a new or an empty "
         f"folder"
     )

@@ -105,7 +105,7 @@ def read_labelled(path: PathLike) -> LabelledFile:
     if table_of(Path(path)).suffix not in DELIMITERS:
         if not Path(path).exists():
             raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder")
-        raise DataError(
+        raise NotFoundError(
             f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text) or a .csv with a header "
             f"(label,text)"
         )

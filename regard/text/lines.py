@@ -46,6 +46,14 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PathLike = str | os.PathLike[str]
 
 
+def check_there(path: PathLike) -> None:
+    """Raise a NotFoundError if a file is missing, or a folder; nothing is opened, so that pipes stay whole."""
+    if os.path.isdir(path):
+        raise NotFoundError(f"{path} is a folder; name a file inside it")
+    if not os.path.exists(path):
+        raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder")
+
+
 def open_bytes(path: PathLike) -> BufferedReader:
     """Open a file for reading bytes.
 

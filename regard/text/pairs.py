@@ -78,7 +78,7 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> I
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
-        raise DataError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
+        raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
         return _parallel_rows(*paths)
     if not tables and Path(paths[0]).is_dir():
@@ -86,7 +86,7 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> I
     if not tables and not Path(paths[0]).exists():
         raise NotFoundError(f"{paths[0]} does not exist; check the path, which is relative to the current folder")
     if not tables:
-        raise DataError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
+        raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
     header = find_header(table, first_line(table.path), columns) if table.suffix in DELIMITERS else None
     return _table_rows(table.path) if header is None else _named_rows(table, header)

@@ -9,11 +9,12 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 from regard.text.lines import numbered_lines
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
@@ -83,7 +84,7 @@ def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
         wanted = kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
         places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
         if any(len(found) > 1 for found in places):
-            raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names)}")
+            raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
         if all(places):
             headers.append(Header(delimiter, len(names), places[0][0], places[1][0]))
     if headers:
@@ -96,19 +97,19 @@ def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
     names = max((_cells(first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
     if table.names is not None:
-        raise DataError(
+        raise NotFoundError(
             f"{table.path} has no columns {_quoted(table.names)}: its first line is {_quoted(names)}; "
-            f"{_way_out(table, names)}"
+            f"{_way_out(table, names, kinds)}"
         )
     if table.suffix == ".csv":
-        raise DataError(
+        raise NotFoundError(
             f"{table.path} begins with {_quoted(names)}; a .csv begins with a header. Put the line {_header(kinds)} "
-            f"before it, or if it is the header, {_way_out(table, names)}"
+            f"before it, or if it is the header, {_way_out(table, names, kinds)}"
         )
     if len(names) > 1 and all(name.strip().lower() in LANGUAGES for name in names):
-        raise DataError(
+        raise NotFoundError(
             f"{table.path}: the first line {_quoted(names)} may be a header or a row; remove it if it is a header, or "
-            f"{_way_out(table, names)}"
+            f"{_way_out(table, names, kinds)}"
         )
 
 
@@ -190,7 +191,18 @@ def _header(kinds: Columns) -> str:
     return f"{kinds.left[0]},{kinds.right[0]}"
 
 
-def _way_out(table: Table, names: Sequence[str]) -> str:
-    usable = [name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())]
-    left, right = usable[:2] if len(set(usable)) >= 2 else ("english", "german")
-    return f"name the columns after the file, as in {table.path}:{left},{right}"
+def _way_out(table: Table, names: Sequence[str], kinds: Columns) -> str:
+    """How to name the columns; those that the header leaves no doubt about are named."""
+    usable = {name.strip().lower(): name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())}
+    if table.names is not None:  # the columns most like those that were named
+        near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names]
+        chosen = [usable[found[0]] for found in near if found]
+    else:
+        languages = [name for key, name in usable.items() if key in LANGUAGES]
+        chosen = list(usable.values()) if len(usable) == 2 else languages
+    if len(chosen) == 2 and len(set(chosen)) == 2:
+        return f"name the columns after the file, as in {table.path}:{','.join(chosen)}"
+    return (
+        f"name the column of the {kinds.left[0]} and that of the {kinds.right[0]} after the file, as in "
+        f"{table.path}:{kinds.left[0].upper()},{kinds.right[0].upper()}"
+    )

@@ -11,6 +11,7 @@ from regard.text.pairs import Pair, read_pairs, split_by_hash
 from regard.text.pronouns import make_split, make_twins
 
 PRONOUNS = "pronouns"  # the name of the embedded corpus
+LEARNED = "a translator that has learned the embedded corpus, such as that of `regard demo`"  # for messages
 PRONOUN_COUNTS = {"train": 60_000, "valid": 400, "test": 600}
 LARGEST_PART = 2_000  # the most pairs held out of a user's file for validation, and for the test
 
@@ -60,7 +61,7 @@ def load_translation_data(
     if twins:
         raise ArgumentError(f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data")
     if not data:
-        raise DataError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
+        raise ArgumentError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
     read = read_pairs(*data)
     notes = [read.report()]
     if valid:

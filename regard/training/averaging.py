@@ -50,9 +50,9 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
         kept = ", ".join(names) or "beside the untrained"
-        raise CheckpointError(
+        raise NotFoundError(
             f"the last {count_of(count, 'checkpoints')} of {run} were asked for, and it keeps {len(names)} ({kept}); "
-            f"ask for fewer, or go on with the training and keep={count} (--resume --keep {count})"
+            f"ask for fewer, or go on with the training and keep more: --resume --keep {count} (keep={count} in Python)"
         )
     last, mean = _mean_of([run / name for name in names[-count:]])
     save_model(out, last.config, mean, last.kind, last.extra_files)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path
-from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.models.storage import (
     Checkpoints,
     load_model,
@@ -249,7 +249,7 @@ def read_run(folder: str | Path) -> RunSummary:
     try:
         config = TrainingConfig.from_dict(content["config"])
     except ArgumentError as error:
-        raise CheckpointError(f"{folder / checkpoints.last} was trained with other settings: {error}") from error
+        raise OccupiedError(f"{folder / checkpoints.last} was trained with other settings: {error}") from error
     state = RunState(**content["state"])
     data = content["fingerprint"].get("data", {})
     return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)

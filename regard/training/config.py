@@ -56,7 +56,7 @@ class TrainingConfig:
 
     Args:
         steps: optimiser steps. None: as many as the minutes allow, or until validation stops improving (patience).
-        minutes: a cap on the wall-clock time, with the last validation and resumed time.
+        minutes: minutes of training at most, the last validation and all sessions of a resumed run included.
         learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
         schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.

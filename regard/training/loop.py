@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, OccupiedError
 from regard.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, read_sealed_or_older
@@ -123,9 +123,9 @@ def check_run_folder(folder: str | Path) -> None:
     """
     folder = a_path("folder", folder)
     if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file, and a run is a folder; choose another name")
+        raise OccupiedError(f"{folder} is a file, and a run is a folder; choose another name")
     if (folder / "config.json").exists():
-        raise CheckpointError(f"{folder} holds a saved model, which a run would hide; choose another folder")
+        raise OccupiedError(f"{folder} holds a saved model, which a run would hide; choose another folder")
     marks = {
         RUN_FILE: lambda path: read_sealed_or_older(path, KEYS, KEYS),
         CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 
 import torch
 
-from regard.errors import ArgumentError, CheckpointError, RegardError
+from regard.errors import ArgumentError, OccupiedError, RegardError
 from regard.models.storage import read_checkpoints
 from regard.reprs import brief
 from regard.training.checkpoint import (
@@ -91,9 +91,9 @@ class Run:
         """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""
         found = read_checkpoints(self.folder)
         if found is not None and not resume:
-            raise CheckpointError(
-                f"{self.folder} already holds a run ({found.last}); go on with it by resume=True (--resume), or "
-                f"choose another folder"
+            raise OccupiedError(
+                f"{self.folder} already holds a run ({found.last}); go on with it by resume=True, or choose another "
+                f"folder"
             )
         notes: list[str] = []
         if found is not None:
@@ -101,6 +101,7 @@ class Run:
             self.state = restore_checkpoint(
                 self.folder / found.last, self.model, self.engine.optimiser, self.identity.kind
             )
+            notes += self._minutes_used()
         self.workers.wait()  # until every process has looked, before one writes
         self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
@@ -114,6 +115,14 @@ class Run:
         self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
         if found is None:
             self._save()
+
+    def _minutes_used(self) -> list[str]:
+        """How much of the minutes earlier sessions have used: minutes are those of all sessions together."""
+        if self.config.minutes is None:
+            return []
+        used = self.state.wall_seconds / 60
+        said = f"{used:.1f} of {self.config.minutes:g} minutes were used before; minutes count all sessions of a run"
+        return [f"{said}, so give more to go on" if used >= self.config.minutes else said]
 
     @property
     def last_step(self) -> int | None:
@@ -229,9 +238,9 @@ class Run:
         before = f" after {state.skipped_in_a_row} such steps in a row" if state.skipped_in_a_row else ""
         raise RegardError(
             f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
-            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning_rate "
-            f"({config.learning_rate}) or gradient_clip ({config.gradient_clip}); or go on and pass over such steps: "
-            f"skip_non_finite={state.skipped_in_a_row + 10} (--resume --skip-non-finite {state.skipped_in_a_row + 10})"
+            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning rate "
+            f"({config.learning_rate}) or gradient clip ({config.gradient_clip}); or go on and pass over such steps: "
+            f"--resume --skip-non-finite {state.skipped_in_a_row + 10} (skip_non_finite in Python)"
         )
 
     def _stop_destroyed(self, fault: str) -> NoReturn:
@@ -240,8 +249,8 @@ class Run:
         assert saved is not None, "a run begins with a checkpoint"
         raise RegardError(
             f"{fault}, so the model is destroyed and is not saved. The run stays as it was saved in {saved.last}. "
-            f"Begin another run with a lower learning_rate ({self.config.learning_rate}) or gradient_clip "
-            f"({self.config.gradient_clip}), or with more warmup_steps ({self.config.warmup_steps})"
+            f"Begin another run with a lower learning rate ({self.config.learning_rate}) or gradient clip "
+            f"({self.config.gradient_clip}), or with more warm-up steps ({self.config.warmup_steps})"
         )
 
     def _log_step(self, sums: StepSums) -> None:
@@ -314,7 +323,7 @@ class Run:
         before = read_training(checkpoint)
         now = self.identity.fingerprint
         if changed := differences(completed(before["fingerprint"], now, self.model), now):
-            raise CheckpointError(
+            raise OccupiedError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
                 f"the cosine, not steps); take these back, or choose another folder"
             )

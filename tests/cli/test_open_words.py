@@ -7,8 +7,7 @@ from test_commands import regard
 
 from regard.conversion import load_converted
 from regard.decoding import Translator
-from regard.decoding.loading import TOKENISER_FILE
-from regard.decoding.translator import WORDS_FILE
+from regard.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard.models import TranslationTransformer, load_model
 from regard.text import SeenWords
 from regard.training import average_checkpoints
@@ -159,7 +158,7 @@ def test_a_run_without_encoder_weights_is_scored_and_has_no_picture(data, tmp_pa
     assert answer.returncode == 0, answer.stderr
     picture = tmp_path / "a.png"
     answer = regard("translate", tmp_path / "run", "the bird", "--picture", picture)
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert "which computes no weights" in last_line(answer)
     assert answer.stdout == b""
     assert not picture.exists()

@@ -30,7 +30,7 @@ def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, comma
     monkeypatch.chdir(tmp_path / "here")
     answer = regard(*command.split(), *COMMANDS[command], "--out", ".")
     said = answer.stderr.decode()
-    assert answer.returncode == 1, said
+    assert answer.returncode == 2, said
     assert said.startswith("regard: .") or "convert" in command, said
     assert own in said or "convert" in command
     assert {path.name: path.read_text() for path in (tmp_path / "here").iterdir()} == {own: OWN.get(own, "mine")}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from regard.arguments import count_of, suggest
-from regard.errors import ArgumentError, DataError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
 from regard.studies.bench.case import Case, Contender, Contest
@@ -241,7 +241,7 @@ def begin(
             tell(f"{out / earlier.file} was written by a version without seals, so damage cannot be detected")
         return earlier
     if out is not None and out.exists() and not out.is_dir():
-        raise DataError(f"{out} is a file; results need a folder")
+        raise OccupiedError(f"{out} is a file; results need a folder")
     if out is not None:
         readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
         check_ours(out, readers, "benchmark results")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from regard.arguments import of_kind, suggest
 from regard.decoding import Translator
-from regard.errors import ArgumentError, CheckpointError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, OccupiedError, UnsupportedError
 from regard.models import LanguageModel
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
@@ -185,7 +185,7 @@ class Comparison:
         check_ours(out, {ASKED: read_asked}, "comparison")
         begun = (out / ASKED).exists()
         if begun and not resume:
-            raise CheckpointError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
+            raise OccupiedError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
         kept = read_asked(out / ASKED, tell) if begun else {}
         if begun and not given:
             return cls(cls.Config.of_asked(kept), tell, showing)
@@ -194,7 +194,7 @@ class Comparison:
         changed = sorted(name for name in kept.keys() | asked.keys() if kept.get(name) != asked.get(name))
         if begun and changed:
             changes = ", ".join(changed)
-            raise CheckpointError(f"{out} was begun with another {changes}; leave that out, or choose another folder")
+            raise OccupiedError(f"{out} was begun with another {changes}; leave that out, or choose another folder")
         return comparison
 
     def run(self, out: str | Path) -> Compared:

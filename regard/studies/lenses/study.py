@@ -23,6 +23,7 @@ from regard.studies.lenses.report import LENS_ROWS, LensReport, begin_report
 from regard.studies.lenses.routes import measure_routes, swapped
 from regard.studies.lenses.scoring import LensRow, agreement, deletion
 from regard.text.pronouns import make_split
+from regard.text.translation_data import LEARNED
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
@@ -65,7 +66,7 @@ def study_lenses(
         raise ArgumentError(
             f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 "
             f"a cause that swaps verify; "
-            f"lenses are measured on a translator that has learned the embedded corpus, such as that of `regard demo`"
+            f"lenses are measured on {LEARNED}"
         )
     report = begin_report(out, name=name, weights=weights_hash(translator), sentences=len(test), seed=seed)
     report.right, report.routes = len(known), routes.to_dict()

@@ -15,6 +15,8 @@ from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.inspection.terminal import visible
 from regard.models import TranslationTransformer
 from regard.studies.bench.measuring import Pace, take_turns, threads
+from regard.text.pronouns import make_split, pronoun_accuracy
+from regard.text.translation_data import LEARNED, PRONOUNS
 
 MOST_WORDS = 120
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -88,7 +90,7 @@ def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, Transla
     """Load the Transformer translator from the folder of a training run.
 
     Raises:
-        ArgumentError: no folder was given, or the model is a recurrent translator.
+        ArgumentError: no folder was given, the model is a recurrent translator, or it has learned other data.
         CheckpointError: no such folder, no translator in it, or a damaged one.
     """
     if run is None:
@@ -103,4 +105,24 @@ def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, Transla
         raise ArgumentError(
             f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"
         )
+    _check_learned(translator, run, lesson)
     return translator, translator.model
+
+
+LOOKED_AT, LEAST_RIGHT = 40, 0.25  # test sentences, and the share of right pronouns of a model that knows the corpus
+
+
+def _check_learned(translator: Translator, run: Path, lesson: str) -> None:
+    """Raise an ArgumentError for a training run on other data that does not know the sentences of the lesson."""
+    from regard.training.recipes import read_settings  # imports training, which most lessons do not need
+
+    settings = read_settings(run)
+    if settings is None or settings.get("data") == [PRONOUNS]:
+        return
+    test = make_split("test", LOOKED_AT)
+    right = pronoun_accuracy(test, [one.text for one in translator.translate([one.source for one in test])])
+    if right < LEAST_RIGHT:
+        raise ArgumentError(
+            f"of {LOOKED_AT} test sentences, {round(right * LOOKED_AT)} have the right pronoun; lesson {lesson} is "
+            f"taught on {LEARNED}"
+        )

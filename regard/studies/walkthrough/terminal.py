@@ -33,7 +33,7 @@ from regard.text.terminal import printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-LEAST, MOST = 60, 160  # limits of the width of a line in characters
+LEAST, MOST = 40, 160  # limits of the width of a line in characters
 ROWS, HEADS = 12, 4  # the most rows of a table and the most heads of a step
 INDENT = "    "
 LABEL, COLUMN = 14, 10  # the most characters of a row label and of a column label

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding.loading import load_with_tokeniser
-from regard.decoding.translator import WORDS_FILE
-from regard.errors import ArgumentError, CheckpointError, DataError
+from regard.decoding.loading import WORDS_FILE, load_with_tokeniser
+from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
 from regard.reprs import Described, brief
@@ -97,6 +96,12 @@ class ClassifierTraining(Recipe):
         more["learning_rate"] = self.Config.learning_rate
         return choose(STACK, amount, wish.budget, {**fixed, **wish.given}, size=wish.size, more=more)
 
+    def check_early(self, wish: Wish) -> None:
+        if self.config.from_run is None:
+            super().check_early(wish)
+        else:
+            load_with_tokeniser(self.config.from_run, TextEncoder.KIND)
+
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid, test, classes = read_classes(self.config, self.tell)
         self.settle(Amount.of([pair.source for pair in train], "texts"))
@@ -170,7 +175,7 @@ class Classifier(Described):
         model = TextEncoder.from_saved(saved, str(run))
         classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
         if model.config.head != "classes" or len(classes) != model.config.classes:
-            raise CheckpointError(
+            raise NotFoundError(
                 f"{run} holds an encoder whose head is {model.config.head!r} and "
                 f"{count_of(len(classes), 'labels')}, so it sorts "
                 f"nothing; train one with: regard train classifier --from {run}"

@@ -23,7 +23,7 @@ from regard.text.pronouns import (
 )
 from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard.training.recipes.recipe import Tell, silent
-from regard.training.recipes.run_folder import read_settings, read_test
+from regard.training.recipes.run_folder import count_trained, read_settings, read_test
 
 CONTRAST_PAIRS = 300
 SWAPS = 300
@@ -83,16 +83,21 @@ class PronounReport:
 
 @dataclass(frozen=True)
 class RunScores:
-    """The quality of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns."""
+    """The quality of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns.
+
+    `trained` counts those of the pairs that the run has learned from; None where the run does not say.
+    """
 
     name: str
     evaluation: Evaluation
     pronouns: PronounReport | None = None
+    trained: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
             "test": self.name,
+            "trained_on": self.trained,
             **self.evaluation.to_dict(),
             **(self.pronouns.to_dict() if self.pronouns else {}),
         }
@@ -104,14 +109,26 @@ class RunScores:
             "BLEU": f"{scores.bleu:.2f}   {scores.bleu_signature}",
             "chrF": f"{scores.chrf:.2f}   {scores.chrf_signature}",
             "exact match": f"{scores.exact_match:.3f}",
-            "perplexity": f"{self.evaluation.perplexity:.3f} an id",
+            "perplexity": f"{self.evaluation.perplexity:.3f} per id",
         }
         search = ", ".join(f"{key} {value}" for key, value in self.evaluation.settings.items())
         return [
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
+            *self._trained_on(),
             *(f"  {key:<12} {value}" for key, value in values.items()),
             *(self.pronouns.lines() if self.pronouns else []),
         ]
+
+    def _trained_on(self) -> list[str]:
+        """A line about pairs that were learned from; none where there are none."""
+        if not self.trained:
+            return []
+        which = (
+            "these pairs were"
+            if self.trained == self.evaluation.scores.count
+            else f"{self.trained:,} of these pairs were"
+        )
+        return [f"  {which} trained on, so the figures are better than those of new sentences"]
 
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
@@ -160,7 +177,7 @@ def evaluate_run(
     pronouns = None
     if not test and settings.get("data") == [PRONOUNS]:
         pronouns = judge_pronouns(translator, int(settings.get("seed", 0)), **search)
-    return RunScores(name, evaluation, pronouns)
+    return RunScores(name, evaluation, pronouns, count_trained(Path(run), pairs))
 
 
 def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounReport:

@@ -16,12 +16,14 @@ import torch
 import torch.nn.functional as F
 
 from regard.decoding.generator import Generator
+from regard.decoding.loading import WORDS_FILE
 from regard.errors import ArgumentError
 from regard.models import LanguageConfig, LanguageModel
 from regard.reprs import Described, brief
 from regard.text import BEGIN, END, PAD, Tokeniser
 from regard.text.batches import TokenBatches
 from regard.text.documents import read_documents
+from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS
 from regard.training.config import setting
 from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
@@ -107,7 +109,7 @@ class LanguageModelTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
-            judge=judge, tell=self.tell,
+            judge=judge, tell=self.tell, files={WORDS_FILE: SeenWords.of(train).to_json()},
         )  # fmt: skip
         self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
         return training

@@ -11,31 +11,36 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import count_of, of_kind
+from regard.arguments import count_of, of_kind, suggest
 from regard.decoding.loading import TOKENISER_FILE
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, OccupiedError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
+from regard.models.storage import read_checkpoints
 from regard.reprs import Described, brief
 from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
+from regard.text.lines import check_there
 from regard.text.pronouns import make_split
 from regard.text.scripts import remark_on_scripts
+from regard.text.tables import table_of
 from regard.text.terminal import printable
-from regard.text.translation_data import PRONOUN_COUNTS
+from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
+from regard.text.vocabularies import UNITS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves
 from regard.training.loop import check_run_folder, train
-from regard.training.recipes.choosing import Amount, Budget, Choice
+from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
 from regard.training.recipes.run_folder import read_settings, write_run
 from regard.training.recipes.settings import RunConfig
-from regard.training.recipes.sizes import check_size
+from regard.training.recipes.sizes import NAMES, check_size
 from regard.training.record import Progress
 from regard.training.run import TrainingResult
 from regard.training.task import Task
 
 SAMPLES_FOLDER = "samples"
+SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
 
 Tell = Callable[[str], None]
 """A function that receives each remark, one sentence at a time."""
@@ -57,6 +62,7 @@ class Training:
         config: the settings; they are stored in the folder.
         samples: returns lines with the output of the model for a few texts.
         test: pairs that are stored for the final evaluation.
+        learned: pairs that are learned from; an evaluation on them says so.
         files: texts that every checkpoint stores beside the tokeniser.
         judge: a phrase about the best model in the folder, from the result.
         tell: receives remarks.
@@ -68,6 +74,7 @@ class Training:
     tokeniser: Tokeniser
     samples: Samples | None = None
     test: tuple[Pair, ...] = ()
+    learned: Sequence[Pair] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     judge: Callable[[Path, TrainingResult], str | None] = lambda folder, result: None
     tell: Tell = silent
@@ -97,11 +104,11 @@ class Training:
             self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
             model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
             cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-            on_begin=lambda: write_run(folder, asdict(self.config), self.test),
+            on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned),
             on_validation=self._show if samples and self.samples else None,
         )  # fmt: skip
         if not share_of_work()["rank"]:
-            draw_run(folder, self.tell, tell_lost=True)
+            draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
         return result
 
     def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
@@ -137,6 +144,7 @@ class Recipe(Described, ABC):
     """
 
     COMMAND: ClassVar[str]  # the word under `regard train`
+    pieces_are_given: bool = False  # the tokeniser comes from elsewhere
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
 
@@ -172,6 +180,11 @@ class Recipe(Described, ABC):
         """
         folder = Path(folder)
         check_run_folder(folder)
+        if not resume and (found := read_checkpoints(folder)) is not None:
+            raise OccupiedError(
+                f"{folder} already holds a training run ({found.last}); go on with it by --resume, or choose another "
+                f"folder"
+            )
         given = {name: value for name, value in given.items() if value is not None}
         config = cls.decide(folder, given, resume=resume)
         recipe = cls(config, tell)
@@ -182,7 +195,26 @@ class Recipe(Described, ABC):
         if resume:
             tell(f"there is no training run in {folder} to resume; a new one begins")
         recipe._wish = Wish(given, None if size is None else check_size(size), cpu)
+        recipe.check_early(recipe._wish)
         return recipe
+
+    def check_early(self, wish: Wish) -> None:
+        """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""
+        config = self.config
+        for path in {*config.data, *config.valid} - {PRONOUNS}:
+            check_there(table_of(Path(path)).path)
+        if config.tokeniser not in UNITS:
+            raise ArgumentError(f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}")
+        refusals: list[RegardError] = []
+        for size in (wish.size,) if wish.size else NAMES:
+            try:
+                settings = self.choose(SOME, replace(wish, size=size)).settings
+                replace(config, **settings).model_config(SOME_PIECES)
+            except RegardError as refusal:
+                refusals.append(refusal)
+            else:
+                return
+        raise refusals[0]
 
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
@@ -208,7 +240,8 @@ class Recipe(Described, ABC):
         ]
         if changed:
             raise ArgumentError(
-                f"{folder} was begun with other settings ({', '.join(changed)}); leave them out, or begin another run"
+                f"{folder} was begun with other settings ({', '.join(changed)}); leave them out, or begin another run. "
+                f"What ends a training, such as --minutes, may be changed"
             )
         return after
 
@@ -223,6 +256,8 @@ class Recipe(Described, ABC):
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read; tell in one line what and why."""
+        if remark := remark_on_few(amount):
+            self.tell(remark)
         if self._wish is not None:
             choice = self.choose(amount, self._wish)
             self.config, self._wish = replace(self.config, **choice.settings), None
@@ -250,10 +285,13 @@ class Recipe(Described, ABC):
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
         config = self.config
+        found = training.tokeniser.vocab_size
+        if training.tokeniser.kind == "bpe" and found < config.vocab_size and not self.pieces_are_given:
+            pieces += f" (of the {config.vocab_size:,} that were allowed; the text has no more)"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
-            f"{name} of {count_of(parameters, 'numbers', ',')}, {training.tokeniser.vocab_size:,} {pieces}{more}; "
+            f"{name} of {count_of(parameters, 'numbers', ',')}, {found:,} {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 

@@ -17,18 +17,21 @@ from regard.training.explanation import FILES, explain_files
 from regard.training.loop import SETTINGS_FILE
 
 TEST_FILE = "test.jsonl"
+TRAINED_FILE = "trained-pairs.hashes"
+HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
     SETTINGS_FILE: "the options of the command that began this run",
     TEST_FILE: "pairs that were kept out of the training, to evaluate the model on; empty where there are none",
+    TRAINED_FILE: "8 bytes of the SHA-256 of each pair that was learned from, by which an evaluation recognises it",
     "curves.png": "the curves of log.jsonl as a picture",
     "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
     "pictures/": "what the demo drew",
 }
 
 
-def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None:
-    """Keep both, each whole or not at all.
+def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = ()) -> None:
+    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all.
 
     Raises:
         CheckpointError: the folder cannot be written.
@@ -39,9 +42,12 @@ def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair]) -> None
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
     explain_files(run, {**FILES, **FILES_OF_RECIPES})
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
-    hashes = {TEST_FILE: hashlib.sha256(lines).hexdigest()}
+    trained = b"".join(sorted({_hash_of(pair) for pair in learned}))
+    files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if learned else {})
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings, "files": hashes}))
-    replace_file(run / TEST_FILE, lines)
+    for name, data in files.items():
+        replace_file(run / name, data)
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
@@ -86,14 +92,35 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
     return read_pairs(path).pairs, []
 
 
-def _sealed_hash(run: Path) -> str | None:
-    """The SHA-256 of the test split as the settings have it; None in a run of a version before that."""
+def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
+    """How many of these pairs the run has learned from; None where the run does not say.
+
+    Raises:
+        CheckpointError: what the run says is damaged.
+    """
+    path = run / TRAINED_FILE
+    if not path.exists():
+        return None
+    with open_plain(path) as file:
+        data = file.read()
+    if len(data) % HASH_BYTES or hashlib.sha256(data).hexdigest() != _sealed_hash(run, TRAINED_FILE):
+        raise CheckpointError(f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged")
+    trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
+    return sum(_hash_of(pair) in trained for pair in pairs)
+
+
+def _hash_of(pair: Pair) -> bytes:
+    return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
+
+
+def _sealed_hash(run: Path, name: str = TEST_FILE) -> str | None:
+    """The SHA-256 of a file as the settings have it; None in a run of a version before that."""
     path = run / SETTINGS_FILE
     if not path.exists():
         return None
     files = read_sealed(path).get("files")
     if files is None:
         return None
-    if not isinstance(files, dict) or not isinstance(files.get(TEST_FILE), str):
-        raise CheckpointError(f"{path} holds no SHA-256 of {TEST_FILE}")
-    return files[TEST_FILE]
+    if not isinstance(files, dict) or not isinstance(files.get(name), str):
+        raise CheckpointError(f"{path} holds no SHA-256 of {name}")
+    return files[name]

@@ -56,6 +56,9 @@ class RunConfig(TrainingConfig):
                 object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
         super().__post_init__()
 
+    def model_config(self, vocab_size: int) -> Any:
+        """The config of the model, with a vocabulary of so many pieces."""
+
     def training_config(self) -> TrainingConfig:
         """The part of the settings that the loop takes."""
         names = [field.name for field in fields(TrainingConfig) if field.name != "save_every"]

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding.translator import WORDS_FILE
+from regard.decoding.loading import WORDS_FILE
 from regard.errors import ArgumentError, UnsupportedError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
@@ -175,6 +175,7 @@ class TranslationTraining(Recipe):
     ) -> None:  # fmt: skip
         super().__init__(config, tell)
         self._data, self._tokeniser = data, tokeniser
+        self.pieces_are_given = tokeniser is not None
 
     @classmethod
     def new_config(cls, given: Mapping[str, Any]) -> Config:
@@ -241,7 +242,7 @@ class TranslationTraining(Recipe):
                 f"left out of training"
             )
         training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test),
+            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
             samples=translation_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
             files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
         )  # fmt: skip
