@@ -144,6 +144,15 @@ class TestStorage:
         )
         assert_exact(found, q, k.widened(torch.float64), v.widened(torch.float64), allowed)
 
+    @pytest.mark.parametrize("fast", [True, False])
+    def test_keys_in_bfloat16_are_read_by_the_fused_operation_on_every_processor(self, fast, calls, monkeypatch):
+        monkeypatch.setattr(flash, "_BFLOAT16", fast)
+        q, k, v = (x.bfloat16() for x in make_qkv(heads=6, kv_heads=2, q_len=1, k_len=700))
+        output = run(q, k, v, pattern="causal").output
+        assert [(q_shape, k_shape) for q_shape, k_shape, _ in calls] == [((2, 2, 3, 5), tuple(k.shape))]
+        expected = run(*(x.double() for x in (q, k, v)), pattern="causal").output
+        assert (output.double() - expected).abs().max() < 2**-7 * expected.abs().max()
+
     def test_a_cache_is_never_widened_whole(self, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
         q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=20_000, head_dim=64, v_dim=64)

@@ -69,8 +69,20 @@ def test_a_file_that_is_no_library_says_so(tmp_path, monkeypatch):
 def test_without_a_compiler_the_build_says_so(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BuildError, match=r"no C\+\+ compiler was found"):
         build(tmp_path / "library.so")
+
+
+def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(building.shutil, "which", lambda name: "/bin/clang++" if name == "clang++" else None)
+    assert building.find_compiler() == ["/bin/clang++"]
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    compiler = building.find_compiler()
+    assert compiler == [sys.executable, "-m", "ziglang", "c++"]
+    assert building._linker(compiler)[:4] == [sys.executable, "-m", "ziglang", "cc"]
 
 
 @pytest.mark.parametrize(
