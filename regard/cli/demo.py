@@ -36,7 +36,7 @@ from regard.training.recipes.evaluation import PronounReport, RunScores, judge_p
 # decoder sees three of its own words, so the gender has to come from the source. The rates let slow seeds end well.
 SETTINGS = TranslationTraining.Config(
     data=(PRONOUNS,), twins=True, steps=3_200, dim=128, hidden=256, heads=4, layers=2, positions="rotary",
-    attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000, trim_vocabulary=True,
+    attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000,
     batch_tokens=800, learning_rate=3e-3, warmup_steps=140, schedule="inverse_square_root", cooldown=0.35,
     dropout=0.0, label_smoothing=0.0, validate_every=800,
 )  # fmt: skip
