@@ -2,6 +2,8 @@
 
 Before a backend runs, hidden keys are cut away or zeroed. After it has run, the output is checked for numbers that are
 not finite; if there are any, the call is computed again so that they reach only the queries that may look at their key.
+A call without gradients on the CPU does not zero hidden keys first, which would copy all keys and values: a backend
+gives masked pairs the weight 0, so only numbers that are not finite could reach the output, and the check finds those.
 """
 
 from __future__ import annotations
@@ -48,8 +50,12 @@ def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, 
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
         start = q_start.clone()  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
+    return Place(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
+
+
+def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
     visible = problem.pattern.visible_keys(grid)
-    return Place(grid, None if visible is None else ~_for_kv_heads(visible, problem)[..., None])
+    return None if visible is None else ~_for_kv_heads(visible, problem)[..., None]
 
 
 def prepare(problem: Problem, place: Place, call: Call) -> Operands:
@@ -133,6 +139,10 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
     A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values.
     """
     operands = operands.widened()
+    hidden = _hidden(problem, operands.grid) if problem.checks_hidden_after else None
+    if hidden is not None:
+        operands = operands._replace(k=operands.k.masked_fill(hidden, 0), v=operands.v.masked_fill(hidden, 0))
+        result = compute(operands)
     bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     if not bad.any():
         return result

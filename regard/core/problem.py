@@ -97,6 +97,14 @@ class Problem:
         return None if self.mechanism.is_dot_product else f"it computes dot products, not {self.mechanism}"
 
     @property
+    def checks_hidden_after(self) -> bool:
+        """Whether hidden keys are zeroed only if the output turns out not to be finite, as `core.hidden` explains."""
+        learning = self.needs_grad or self.bias_learns or self.forward_mode
+        return (
+            self.device == "cpu" and self.mechanism == _SOFTMAX and not learning and set(self.want) <= {"log_sum_exp"}
+        )
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to compute."""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "start_of",
     "starts_of",
     "whole",
+    "whole_numbers",
     "words",
     "yes_or_no",
 ]
@@ -117,6 +118,13 @@ def number_by_row(name: str, given: object) -> ByRow:
     if not is_whole(given):
         raise ArgumentError(f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)")
     return whole(name, given)
+
+
+def whole_numbers(name: str, given: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of a list with one for each batch row."""
+    if not given:
+        raise ArgumentError(f"{name} is {shown(given)}; a list holds one whole number for each batch row")
+    return tuple(whole(f"a number of {name}", one) for one in given)
 
 
 def on_rows(given: ByRow, like: torch.Tensor) -> ByRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows
+from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, whole_numbers
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.registry import word
 from regard.reprs import brief
 
-End = int | torch.Tensor | None
+End = int | Sequence[int] | torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -139,18 +140,24 @@ class KeySpan(Pattern):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.
 
     Args:
-        start: the first key: a number, or one for each batch row, (batch,).
+        start: the first key: a number, or one for each batch row as a list or an integer tensor (batch,).
         stop: one past the last key, likewise; None for no limit.
+
+    With lists it is a value like any other pattern: equal to every KeySpan of the same numbers, so that calls share
+    their plans. With a tensor it is equal only to itself, and each call is planned.
 
     >>> KeySpan(1, 3).dense(1, 4).int().tolist()
     [[0, 1, 1, 0]]
     >>> KeySpan(0, torch.tensor([1, 2])).dense(1, 2).shape
     torch.Size([2, 1, 1, 2])
+    >>> print(KeySpan([0, 3]) & KeySpan(0, 9))
+    key_span((0, 3)) & key_span(0, 9)
     """
 
     start: End = 0
     stop: End = None
     serial: int = field(default=0, init=False, repr=False)
+    values: tuple[Any, ...] = field(default=(), init=False, repr=False)  # start and stop as numbers and tuples
 
     query_free = True
     compares_positions = False
@@ -160,13 +167,22 @@ class KeySpan(Pattern):
         return not self.serial
 
     def __post_init__(self) -> None:
-        for name in ("start", "stop"):
-            object.__setattr__(self, name, _checked(name, getattr(self, name)))
-        if self._tensors():
+        given = {name: getattr(self, name) for name in ("start", "stop")}
+        listed = {
+            name: whole_numbers(f"KeySpan's {name}", x) for name, x in given.items() if isinstance(x, list | tuple)
+        }
+        for name, end in given.items():
+            numbers = listed.get(name)
+            kept = _checked(name, end) if numbers is None else torch.tensor(numbers, dtype=torch.int64, device="cpu")
+            object.__setattr__(self, name, kept)
+        if set(self._tensors()) - set(listed):
             object.__setattr__(self, "serial", new_serial())
+        else:
+            object.__setattr__(self, "values", tuple(listed.get(name, getattr(self, name)) for name in given))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        assert self.start is not None
+        assert isinstance(self.start, int | torch.Tensor)
+        assert isinstance(self.stop, int | torch.Tensor | None)
         live = torch.broadcast_tensors(q_pos, k_pos)[1] >= on_rows(self.start, k_pos)
         return live if self.stop is None else live & (k_pos < on_rows(self.stop, k_pos))
 
@@ -174,19 +190,19 @@ class KeySpan(Pattern):
         if self._tensors():
             return None
         assert isinstance(self.start, int)
-        assert not isinstance(self.stop, torch.Tensor)
+        assert isinstance(self.stop, int | None)
         return Band(start=self.start, stop=self.stop)
 
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]
-        return bool(self.serial)
+        return bool(self._tensors())
 
     @property
     def batch_rows(self) -> int:
         return max((len(end) for end in self._tensors().values()), default=1)
 
     def for_row(self, row: int) -> Pattern:
-        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.serial else self
+        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.varies_by_row else self
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for name, tensor in self._tensors().items():
@@ -201,7 +217,7 @@ class KeySpan(Pattern):
         return {name: end for name, end in ends.items() if isinstance(end, torch.Tensor)}
 
     def _value(self) -> tuple[object, ...]:
-        return ("serial", self.serial) if self.serial else (self.start, self.stop)
+        return ("serial", self.serial) if self.serial else self.values
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeySpan) and self._value() == other._value()
@@ -210,7 +226,8 @@ class KeySpan(Pattern):
         return hash(("KeySpan", self._value()))
 
     def __str__(self) -> str:
-        ends = [self.start] if self.stop is None else [self.start, self.stop]
+        ends = [self.start, self.stop] if self.serial else list(self.values)
+        ends = ends[:1] if self.stop is None else ends
         words = [f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
         return f"key_span({', '.join(words)})"
 

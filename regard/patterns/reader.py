@@ -122,7 +122,9 @@ class Reader:
         return None, self.value()
 
     def value(self) -> Any:
-        """The value of an argument."""
+        """The value of an argument: a number, a word, or a list of numbers in parentheses."""
+        if self.peek() == "(":
+            return tuple(self.listed(self.number))
         if self.peek() not in WORDS:
             return self.number("a whole number, all, true or false")
         self.at += 1

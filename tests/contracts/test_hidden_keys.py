@@ -182,3 +182,24 @@ def test_half_types_and_mechanisms_keep_it_from_earlier_queries():
         output = rg.attention(q, k, v, pattern="causal", mechanism=mechanism)
         assert output[:, :, :7].isfinite().all()
         assert output[:, :, 7:].isnan().all()
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_without_gradients_hidden_keys_change_no_bit_and_are_not_copied_first(name, monkeypatch):
+    """Keys are not zeroed before such a call; the output is checked after it."""
+    cut(monkeypatch)
+    pattern, hidden = HIDDEN[name]
+    with torch.no_grad():
+        for backend in (*LEARNING, "decode"):
+            for options in OPTIONS.values():
+                q, k, v = make_qkv()
+                if not computes(backend, q, k, v, pattern=pattern, **options):
+                    continue
+                found = []
+                for filling in (0.0, 7.0, math.nan, math.inf, -math.inf, 3e38):
+                    spoilt = (torch.where(hidden.expand(2, 3, 11)[..., None], filling, x) for x in (k, v))
+                    detail = ask(backend, q, *spoilt, pattern=pattern, want="log_sum_exp", **options)
+                    found.append((detail.output, detail.log_sum_exp))
+                for output, log_sum_exp in found[1:]:
+                    assert torch.equal(output, found[0][0]), backend
+                    assert torch.equal(log_sum_exp, found[0][1]), backend

@@ -11,6 +11,7 @@ import pytest
 import torch
 from packing_workers import ROOM, Packed, packed_batches
 
+import regard as rg
 from regard import patterns as p
 from regard.backends.flex.tile_map import tile_map
 from regard.layers import MultiHeadAttention
@@ -104,3 +105,31 @@ def test_a_copy_holds_the_same_numbers_and_so_is_equal(copied):
         assert str((again & pattern).canonical()) == str(pattern)
     for one, other in zip(made_of_a_tensor(), made_of_a_tensor(), strict=True):
         assert one != other  # the same numbers, given twice
+
+
+def test_spans_by_row_as_lists_are_values():
+    one, other = p.KeySpan([0, 3], [5, 9]), p.KeySpan((0, 3), (5, 9))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one.by_value
+    assert one != p.KeySpan([0, 3], [5, 8])
+    assert str(one) == "key_span((0, 3), (5, 9))"
+    assert p.parse(str(p.Causal() & one)) == (p.Causal() & one)
+    by_tensor = p.KeySpan(torch.tensor([0, 3]), torch.tensor([5, 9]))
+    assert by_tensor not in (one, p.KeySpan(torch.tensor([0, 3]), torch.tensor([5, 9])))
+    assert torch.equal(one.dense(3, 9), by_tensor.dense(3, 9))
+    assert copy.deepcopy(one) == pickle.loads(pickle.dumps(one)) == one
+
+
+def test_equal_spans_by_row_share_a_plan():
+    x = torch.randn(2, 2, 5, 4)
+    plans = [rg.plan_attention(x, x, x, pattern=p.Causal() & p.KeySpan([0, 2])) for _ in range(2)]
+    assert plans[0] is plans[1]
+    expected = rg.attention(x, x, x, pattern=p.Causal() & p.KeySpan(torch.tensor([0, 2])))
+    assert torch.equal(plans[0].run(x, x, x), expected)
+
+
+@pytest.mark.parametrize("given", [[], [0.5, 1], ["0"], [True, False]])
+def test_a_list_of_spans_holds_a_whole_number_for_each_row(given):
+    with pytest.raises(rg.ArgumentError, match="KeySpan's start"):
+        p.KeySpan(given)
