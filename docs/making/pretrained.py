@@ -74,7 +74,7 @@ def atom_verdict() -> str:
         f"atoms of {len(found['reactions'])} reactions give their largest weight to the atom that they came from; with "
         f"the weights of both directions added, {found['both_ways']:.1%}. The 96 heads of the model reach "
         f"{found['mean_share']:.1%} on average, and the best of them on these reactions, layer {found['best'][0]}, "
-        f"head {found['best'][1]}, {found['best_share']:.1%}. The i-th product atom taken for the i-th reactant atom is "
+        f"head {found['best'][1]}, {found['best_share']:.1%}. The i-th product atom taken for the i-th reactant is "
         f"right for {found['by_place']:.1%}. Weights through regard differ from those of eager "
         f"attention by at most {found['difference']:.0e}."
     )
