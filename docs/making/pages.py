@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.making import articles, choosing, comparing, keeping, lensing, start, walking
+from docs.making import articles, choosing, comparing, keeping, lensing, pretrained, start, walking
 from docs.making.figures import DOCS, Figure
 from docs.making.freshness import alike, settled
 from docs.making.lessons import lesson_figures, lesson_pages
@@ -15,7 +15,7 @@ from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
     **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS,
-    **start.PARTS, **walking.PARTS
+    **pretrained.PARTS, **start.PARTS, **walking.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 

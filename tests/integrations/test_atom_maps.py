@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
@@ -72,3 +75,10 @@ def test_maps_name_every_product_atom_once_and_only_atoms_of_its_element():
         assert [one.removesuffix("H") for one in found] == [one.removesuffix("H") for one in elements[1]], reaction.name
         for group in reaction.alike:
             assert len({elements[0][one] for one in group}) == 1, reaction.name
+
+
+def test_the_code_of_the_guide_runs(model):
+    """It is marked `py`, since pages run where rxnmapper is not installed too."""
+    page = (Path(__file__).parents[2] / "docs" / "recipes" / "atom-maps.md").read_text("utf-8")
+    (code,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "atom-maps.md", "exec"), {})

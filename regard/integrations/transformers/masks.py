@@ -294,10 +294,11 @@ def live_keys(live: torch.Tensor) -> Pattern:
     at = torch.arange(length, device=live.device)
     if not torch.equal(live, (at >= start[:, None]) & (at < (start + count)[:, None])):
         return KeyMask(live)
-    stop = start + count
-    if len(live) == 1 or bool(((start == start[0]) & (stop == stop[0])).all()):
-        return KeySpan(int(start[0]), int(stop[0]))  # by value, so that plans are kept
-    return KeySpan(start, stop)
+    starts, stops = start.tolist(), (start + count).tolist()  # values, so that plans are kept
+    open_ended = all(stop == length for stop in stops)  # left padding: the same pattern for every length of a cache
+    same = len({*zip(starts, stops, strict=True)}) == 1
+    stop = None if open_ended else stops[0] if same else stops
+    return KeySpan(starts[0] if same else starts, stop)
 
 
 def _documents(ids: torch.Tensor, keys: range) -> Pattern:

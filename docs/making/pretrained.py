@@ -1,0 +1,88 @@
+"""The tables of the pages about models of transformers, from the committed reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from docs.making.measured import RESULTS
+
+
+@cache
+def report() -> dict[str, Any]:
+    """The committed report of families."""
+    return json.loads((RESULTS / "pretrained_families_cpu" / "families.json").read_text(encoding="utf-8"))
+
+
+def families() -> str:
+    """A row for each family: what its attention is, whether it works, and how far numbers differ."""
+    lines = ["| family | attention | status | logits | gradients | generation |", "|---|---|---|---|---|---|"]
+    for row in report()["families"]:
+        head = f"| {row['name']} | {row['attention']} | {row['status']} |"
+        if "reason" in row:
+            why = row["reason"].partition("regard would never be asked: ")[2].partition(";")[0]
+            lines.append(f"{head} {why} | | |")
+            continue
+        ways = row["tokens"]
+        same = "the same tokens" if ways and all(ways.values()) else "other tokens" if ways else ""
+        lines.append(f"{head} {max(row['logits'].values()):.0e} | {row['gradients']:.0e} | {same} |")
+    return "\n".join(lines)
+
+
+def compared() -> str:
+    """What was compared, in sentences."""
+    found = report()
+    rows = found["families"]
+    working = [row for row in rows if "reason" not in row]
+    ways = sorted({way for row in working for way in row["tokens"]})
+    paddings = max((row["logits"] for row in working), key=len)
+    dropped = min(far for row in working for far in row.get("control", {}).values())
+    return (
+        f"Tiny random models of {len(rows)} families, with weights so large that attention is not flat, in "
+        f"{found['sizes']['rows']} batch rows of {found['sizes']['length']} ids, of which half are padded "
+        f"({', '.join(name for name in paddings if name != 'none')}). The largest differences from eager attention at "
+        f"any live position of any row stand in the table: of logits at most {found['tolerances']['logits']:.0e}, of "
+        f"gradients, relative to the norm of a parameter's gradient, at most {found['tolerances']['gradients']:.0e}. "
+        f"Tokens are compared in {', '.join(ways)}. Every attention module was seen to call regard. As a control the "
+        f"padding is dropped on purpose: the smallest difference then is {dropped:.1f}. "
+        f"torch {found['versions']['torch']}, transformers {found['versions']['transformers']}."
+    )
+
+
+@cache
+def atoms() -> dict[str, Any]:
+    """The committed report of the head that maps atoms."""
+    return json.loads((RESULTS / "atom_maps_cpu" / "atom_maps.json").read_text(encoding="utf-8"))
+
+
+def atom_table() -> str:
+    """A row for each reaction."""
+    lines = ["| reaction | written as | product atoms that find their own |", "|---|---|---|"]
+    for row in atoms()["reactions"]:
+        lines.append(f"| {row['name']} | `{row['smiles']}` | {row['right']} of {row['atoms']} |")
+    return "\n".join(lines)
+
+
+def atom_verdict() -> str:
+    """The shares, in a paragraph."""
+    found = atoms()
+    total = sum(row["atoms"] for row in found["reactions"])
+    return (
+        f"Layer {found['layer']}, head {found['head']}, counted from 0: {found['head_share']:.1%} of {total} product "
+        f"atoms of {len(found['reactions'])} reactions give their largest weight to the atom that they came from; with "
+        f"the weights of both directions added, {found['both_ways']:.1%}. The 96 heads of the model reach "
+        f"{found['mean_share']:.1%} on average, and the best of them on these reactions, layer {found['best'][0]}, "
+        f"head {found['best'][1]}, {found['best_share']:.1%}. The i-th product atom taken for the i-th reactant is "
+        f"right for {found['by_place']:.1%}. Weights through regard differ from those of eager "
+        f"attention by at most {found['difference']:.0e}."
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "families-table": families,
+    "families-compared": compared,
+    "atom-table": atom_table,
+    "atom-verdict": atom_verdict,
+}

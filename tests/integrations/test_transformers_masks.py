@@ -1,0 +1,235 @@
+"""Masks of transformers are read as patterns, pair by pair the same, and what cannot be read is said."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import torch
+import transformers as tf
+from hugging_face_families import BY_NAME
+from transformers import masking_utils as theirs
+
+import regard as rg
+from regard.integrations.transformers import (
+    PatternMask,
+    UnreadMaskWarning,
+    attach,
+    detach,
+    explain,
+    observe,
+    regard_mask,
+)
+from regard.integrations.transformers.attending import _warned
+from regard.patterns import Explicit
+
+IDS = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1, 2, 3]])
+POSITIONS = torch.tensor([[0, 1, 0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 1, 0, 0]])
+HOLES = torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 1]]).bool()
+LEFT = torch.arange(8) >= torch.tensor([[3], [1]])
+RIGHT = torch.arange(8) < torch.tensor([[8], [5]])
+CAUSAL, WINDOW = theirs.causal_mask_function, theirs.sliding_window_causal_mask_function(3)
+CHUNKS = theirs.chunked_causal_mask_function(3, torch.tensor([0, 2]))
+FUNCTIONS = {
+    "causal": CAUSAL,
+    "full": theirs.bidirectional_mask_function,
+    "window": WINDOW,
+    "window on both sides": theirs.sliding_window_bidirectional_mask_function(2),
+    "chunks": CHUNKS,
+    "chunks of all rows alike": theirs.chunked_causal_mask_function(3, torch.tensor([1, 1])),
+    "causal or in one block": theirs.or_masks(CAUSAL, theirs.blockwise_overlay(IDS - 1)),
+    "packed": theirs.packed_sequence_compatibility_function(CAUSAL, POSITIONS, IDS),
+    "packed windows": theirs.packed_sequence_compatibility_function(WINDOW, POSITIONS, IDS),
+    "packed chunks": theirs.packed_sequence_compatibility_function(CHUNKS, POSITIONS, IDS),
+    "padding as a function": theirs.and_masks(CAUSAL, theirs.padding_mask_function(HOLES)),
+}
+PADDINGS = {"none": None, "left": LEFT, "right": RIGHT, "holes": HOLES, "all live": torch.ones(2, 8).bool()}
+
+
+def mask_of(function, padding=None, q_length=8, kv_length=8, **offsets):
+    return regard_mask(2, q_length, kv_length, mask_function=function, attention_mask=padding, **offsets)
+
+
+def dense_of(mask):
+    q_len, k_len = mask.shape[2:]
+    return mask.pattern.dense(q_len, k_len, q_start=mask.q_start).expand(mask.shape)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_pattern_allows_the_pairs_of_the_mask(function, padding):
+    mask = mask_of(FUNCTIONS[function], PADDINGS[padding])
+    assert mask.reason is None
+    assert not mask.written
+    assert not isinstance(mask.pattern, Explicit)
+    expected = theirs.sdpa_mask(
+        2, 8, 8, mask_function=FUNCTIONS[function], attention_mask=PADDINGS[padding], allow_is_causal_skip=False
+    ).expand(2, 1, 8, 8)
+    assert torch.equal(dense_of(mask), expected)
+    assert torch.equal(mask.pairs(), expected)
+    assert mask.written
+
+
+@pytest.mark.parametrize("offsets", [(0, 0, 8), (5, 0, 8), (5, 3, 5), (7, 2, 6)])
+@pytest.mark.parametrize("function", ["causal", "window", "chunks", "causal or in one block"])
+def test_caches_that_begin_later_and_hold_more_than_the_queries(function, offsets):
+    q_offset, kv_offset, kv_length = offsets
+    q_length = min(3, 8 - q_offset)
+    mask = mask_of(FUNCTIONS[function], LEFT, q_length, kv_length, q_offset=q_offset, kv_offset=kv_offset)
+    assert mask.reason is None
+    assert torch.equal(dense_of(mask), mask.pairs())
+
+
+def test_left_padding_is_one_pattern_for_every_length_of_a_cache():
+    patterns = {mask_of(CAUSAL, LEFT[:, :length], 1, length, q_offset=length - 1).pattern for length in (5, 6, 7, 8)}
+    assert len(patterns) == 1
+
+
+def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
+    def mine(batch_idx, head_idx, q_idx, kv_idx):
+        return (kv_idx <= q_idx) & (kv_idx != 2)
+
+    mask = mask_of(theirs.and_masks(CAUSAL, mine))
+    assert "mine" in mask.reason
+    assert torch.equal(dense_of(mask)[0, 0], torch.ones(8, 8).tril().bool() & (torch.arange(8) != 2))
+
+    model = attach(BY_NAME["Llama"].model())
+    _warned.kinds.clear()
+
+    def run():
+        hidden = torch.randn(1, 8, 32)
+        layer = model.model.layers[0].self_attn
+        layer(
+            hidden, position_embeddings=model.model.rotary_emb(hidden, torch.arange(8)[None]), attention_mask=mask[:1]
+        )
+
+    mask = regard_mask(1, 8, 8, mask_function=theirs.and_masks(CAUSAL, mine))
+    with pytest.warns(UnreadMaskWarning, match="LlamaAttention.*mine"):
+        run()
+    run()  # said once: a second warning would be an error
+
+
+def test_a_mask_behaves_like_a_tensor():
+    mask = mask_of(WINDOW, LEFT)
+    assert isinstance(mask, torch.Tensor)
+    assert (mask.shape, mask.dtype, mask.dim(), mask.device.type) == ((2, 1, 8, 8), torch.bool, 4, "cpu")
+    assert isinstance(mask[:, :, :, :5], PatternMask)
+    assert mask[..., :5].shape == (2, 1, 8, 5)
+    assert isinstance(mask.to("cpu"), PatternMask)
+    assert not mask.written
+    assert torch.equal(mask[..., :5].pairs(), mask.pairs()[..., :5])
+    assert torch.equal(~mask, ~mask.pairs())
+    assert torch.equal(mask[1], mask.pairs()[1])
+    assert torch.equal(pickle.loads(pickle.dumps(mask)), mask.pairs())
+    assert isinstance(copy.deepcopy(mask), PatternMask)
+    assert "q_start=0" in repr(mask)
+
+
+def test_a_mask_of_the_users_own_is_taken_as_it_is():
+    """Booleans and numbers of four axes go past transformers' functions."""
+    family = BY_NAME["Llama"]
+    ids = torch.randint(3, 99, (2, 8))
+    allowed = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(1)) > 0.4
+    allowed |= torch.eye(8).bool()
+    added = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    model = family.model()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(ids, attention_mask=added).logits
+        attach(model)
+        for mask in (allowed, added):
+            assert float((model(ids, attention_mask=mask).logits - expected).abs().max()) <= 1e-5
+    assert "a mask (2, 1, 8, 8) of bool: pattern" in repr(explain(model, {"input_ids": ids, "attention_mask": allowed}))
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Gemma 2", "gpt-oss", "BERT"])
+def test_observed_weights_and_entropy_are_those_of_eager_attention(name):
+    model = BY_NAME[name].model()
+    ids, live = torch.randint(3, 99, (2, 14)), torch.ones(2, 14, dtype=torch.long)
+    live[0, :5] = 0
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        theirs_weights = model(input_ids=ids, attention_mask=live, output_attentions=True).attentions
+        attach(model)
+        with observe(model, ("weights", "entropy")) as observed:
+            model(input_ids=ids, attention_mask=live)
+    assert len(observed) == len(theirs_weights)
+    for number, weights in enumerate(theirs_weights):
+        (call,) = observed[number]
+        rows = live.bool()[:, None].expand(weights.shape[:3])
+        assert float((call.weights - weights)[rows].abs().max()) <= 1e-5
+        entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1)
+        assert float((call.entropy - entropy)[rows].abs().max()) <= 1e-4
+
+
+def test_observing_chooses_layers_and_heads_and_refuses_what_is_not_there():
+    model = attach(BY_NAME["Llama"].model())
+    ids = torch.randint(3, 99, (1, 6))
+    with observe(model, ("weights", rg.top_keys(2)), layers=["model.layers.1.self_attn", 2], heads=[3, 0]) as observed:
+        model.generate(ids, max_new_tokens=3, do_sample=False)
+    assert [call.layer for call in observed.calls[:2]] == ["model.layers.1.self_attn", "model.layers.2.self_attn"]
+    assert [call.q_len for call in observed[1]] == [6, 1, 1]
+    assert observed.calls[0].weights.shape == (1, 2, 6, 6)
+    assert observed.calls[0].top_keys.indices.shape == (1, 2, 6, 2)
+    with pytest.raises(rg.RegardError, match="entropy was not requested"):
+        _ = observed.calls[0].entropy
+    for layers in ("model.layers.9.self_attn", 3, [-1]):
+        with pytest.raises(rg.ArgumentError), observe(model, layers=layers):
+            pass
+    with pytest.raises(rg.ArgumentError, match="head 4"), observe(model, heads=4):
+        model(ids)
+
+
+def test_a_block_that_sees_nothing_raises():
+    model = detach(attach(BY_NAME["Llama"].model()))
+    ids = torch.randint(3, 99, (1, 6))
+    with pytest.raises(rg.RegardError, match="attach"), observe(model):
+        model(ids)
+    with pytest.raises(rg.RegardError, match="attach"):
+        explain(model, ids)
+    attach(model)
+    with pytest.raises(rg.RegardError, match="saw no attention"), observe(model):
+        pass
+
+
+def test_keywords_that_would_change_the_result_are_refused():
+    model = attach(BY_NAME["Llama"].model())
+    with pytest.raises(rg.UnsupportedError, match="block_indices"):
+        model(torch.randint(3, 99, (1, 6)), block_indices=torch.zeros(1))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_compiled_model_gives_the_same_numbers(padded):
+    model = attach(BY_NAME["Mistral"].model())
+    ids, live = torch.randint(3, 99, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    live[0, :4] = 0
+    given = {"input_ids": ids, "use_cache": False} | ({"attention_mask": live} if padded else {})
+    with torch.no_grad():
+        expected = model(**given).logits
+        torch._dynamo.reset()
+        found = torch.compile(model, backend="eager")(**given).logits
+    assert float((found - expected)[live.bool()].abs().max()) <= 1e-5
+
+
+def test_a_quantised_cache_hands_over_what_it_dequantised():
+    """Keys and values rounded by the cache are those that attention sees, in eager attention and in regard's."""
+
+    class Rounded(tf.cache_utils.DynamicLayer):
+        def update(self, key_states, value_states, *rest, **more):
+            keys, values = super().update(key_states, value_states, *rest, **more)
+            return (keys * 16).round() / 16, (values * 16).round() / 16
+
+    model = BY_NAME["Llama"].model()
+    ids, outputs = torch.randint(3, 99, (2, 9)), []
+    with torch.no_grad():
+        for switch in (lambda: model.set_attn_implementation("eager"), lambda: attach(model)):
+            switch()
+            cache = tf.DynamicCache(config=model.config)
+            cache.layers = [Rounded() for _ in range(3)]
+            model(ids[:, :6], past_key_values=cache)
+            outputs.append(model(ids[:, 6:], past_key_values=cache).logits)
+    assert float((outputs[0] - outputs[1]).abs().max()) <= 1e-5
