@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import regard as rg
 from regard.backends.native import library
 from regard.backends.native.filling import Filled, describe
-from regard.backends.native.lowering import Lowered, lower
+from regard.backends.native.lowering import Bands, Lowered, lower
 from regard.backends.schedule import Flat
 from regard.core.call import make_problem
 from regard.errors import RegardError
@@ -116,3 +117,23 @@ def test_the_structs_of_python_and_c_have_equal_sizes(native):
     native.handle.rg_sizes(sizes)
     structs = library.CSchedule, library.CTensor, library.CBias, library.CCall, library.CGradients, library.CStatistics
     assert list(sizes) == [ctypes.sizeof(one) for one in structs]
+
+
+def test_one_query_is_lowered_without_tensors_as_it_is_with_them(monkeypatch):
+    draw = random.Random(1)
+    for _ in range(300):
+        k_len, position = draw.randint(1, 200), draw.randint(-20, 220)
+        left, right = (draw.choice([None, draw.randint(-5, 90)]) for _ in range(2))
+        start, stop = torch.tensor([draw.randint(0, k_len)]), torch.tensor([draw.randint(0, k_len + 5)])
+        first = draw.randint(0, k_len)
+        bands, keys = Bands(left, right, start, stop), range(first, draw.randint(first, k_len))
+        assert bands.bounds_alone([position], 1, keys) is not None
+        ((alone, origin),) = bands.flats([position], 1, keys)
+        with monkeypatch.context() as patch:
+            patch.setattr(Bands, "bounds_alone", lambda *arguments: None)
+            ((flat, expected),) = bands.flats([position], 1, keys)
+        assert origin == expected
+        for name in ("blocks", "runs", "lo", "hi", "bits"):
+            one, other = getattr(alone, name), getattr(flat, name)
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other), (name, bands, keys)

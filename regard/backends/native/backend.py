@@ -102,6 +102,10 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
         band = Band(bands.left, bands.right, int(bands.start[0]), int(bands.stop[0]))
         edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
         return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), 1, True
+    if (alone := bands.bounds_alone([start], q_len, keys)) is not None:
+        low, high = alone
+        end = min(-(-high // width) * width, keys.stop)
+        return max(0, end - max(low // width * width, keys.start)) if low < high else 0, 1, False
     lo, hi = bands.bounds([start], q_len, keys)
     first = torch.arange(0, q_len, rows, device="cpu")
     last = (first + rows - 1).clamp(max=q_len - 1)

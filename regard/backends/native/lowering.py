@@ -85,8 +85,25 @@ class Bands:
         lo, hi = torch.broadcast_tensors(lo, torch.maximum(lo, hi))
         return lo.expand(-1, q_len), hi.expand(-1, q_len)
 
+    def bounds_alone(self, starts: list[int], q_len: int, keys: range) -> tuple[int, int] | None:
+        """The same for one query of all batch rows, as in decoding, without the time of operations on tensors; None
+        for more queries, or where batch rows differ."""
+        if q_len > 1 or len(starts) > 1 or len(self.start) > 1 or len(self.stop) > 1:
+            return None
+        low = min(max(int(self.start), keys.start), keys.stop)
+        high = max(min(max(int(self.stop), keys.start), keys.stop), low)
+        (position,) = starts
+        lo = low if self.left is None else min(max(position - self.left, low), high)
+        hi = high if self.right is None else min(max(position + self.right + 1, low), high)
+        return lo, max(lo, hi)
+
     def flats(self, starts: list[int], q_len: int, keys: range) -> list[tuple[Flat, int]]:
         """The schedule of each batch row, in blocks of the most rows, each with one run and the bounds of its rows."""
+        if (alone := self.bounds_alone(starts, q_len, keys)) is not None:
+            low, high = alone
+            block, run = [[0, 1, 0, int(low < high)]], [[low, high, int(Kind.WHOLE), 0]]
+            numbers = (torch.tensor(x, dtype=torch.int32, device="cpu") for x in (block, run, [low], [high], []))
+            return [(Flat(*numbers), min(max(int(self.start), 0), keys.stop))]
         lo, hi = (x.int().contiguous() for x in self.bounds(starts, q_len, keys))
         first = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
         end = (first + MOST_ROWS).clamp(max=q_len)
