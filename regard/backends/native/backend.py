@@ -7,6 +7,7 @@ import torch
 from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
+from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import with_statistics
@@ -42,7 +43,13 @@ class Native(Described):
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
         kernel = Kernel(library, problem)
-        return Offer(with_statistics(_cost(problem, library, pairs, estimated), problem), kernel.run, takes_stored=True)
+        steps = steps_of(library, problem)
+        return Offer(
+            with_statistics(_cost(problem, library, pairs, estimated), problem),
+            kernel.run,
+            takes_stored=True,
+            steps=None if steps is None else steps.run,
+        )
 
 
 def _reason_against(problem: Problem) -> str | None:
