@@ -19,6 +19,8 @@ import torch
 
 from regard.backends.statistics.second_pass import compute_statistics, with_statistics
 from regard.core.backend import Backend, Offer, Operands, Refusal
+from regard.core.call import Call
+from regard.core.hidden import prepared_sink
 from regard.core.problem import Problem
 from regard.core.result import Result
 
@@ -42,7 +44,12 @@ def with_sinks(kind: Kind) -> Kind:
             needs_grad=problem.needs_grad or problem.sink_learns,
             want=tuple(one for one in problem.want if one not in own),
         )
-        return replace(offer, cost=with_statistics(offer.cost, rest), run=partial(_run, problem, rest, offer.run))
+        return replace(
+            offer,
+            cost=with_statistics(offer.cost, rest),
+            run=partial(_run, problem, rest, offer.run),
+            steps=None if offer.steps is None or problem.sink_learns else partial(_step, offer.steps),
+        )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]
     return kind
@@ -52,8 +59,10 @@ def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result],
     """The result with sinks; `rest` wants the statistics that are computed from the scores once more."""
     plain = compute(operands)
     assert plain.log_sum_exp is not None
-    rows = share_of_keys(plain.log_sum_exp, operands.sink)
-    output = plain.output
+    output, learning = plain.output, plain.log_sum_exp.requires_grad or problem.sink_learns
+    if not problem.want and not learning:
+        return Result(_scaled(plain, operands.sink))
+    rows = rows_with_sinks(plain.log_sum_exp, operands.sink)
     if operands.sink is not None:
         output = (output * rows.share[..., None]).to(output.dtype)
     found: dict[str, Any] = compute_statistics(rest, operands.widened(), rows.of_keys) if rest.want else {}
@@ -62,6 +71,20 @@ def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result],
     if "sink" in problem.want:
         found["sink"] = rows.sink
     return Result(output, **found)
+
+
+def _step(compute: Callable[[Call], Result], call: Call) -> Result:
+    return Result(_scaled(compute(call), None if call.sink is None else prepared_sink(call.sink, call.q)))
+
+
+def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
+    """The output with sinks, in few operations and without a gradient; see `rows_with_sinks` for float64."""
+    assert plain.log_sum_exp is not None
+    if sink is None:
+        return plain.output
+    log_sum_exp = plain.log_sum_exp.double() if plain.log_sum_exp.is_cpu else plain.log_sum_exp
+    share = (log_sum_exp - sink).sigmoid_().nan_to_num_(0.0)  # NaN in an empty row whose logit is -inf
+    return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(plain.output.dtype)
 
 
 class Rows(NamedTuple):
@@ -77,7 +100,7 @@ class Rows(NamedTuple):
     sink: torch.Tensor
 
 
-def share_of_keys(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Rows:
+def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Rows:
     """The rows of a call from the log-sum-exp of its keys; without a sink, or with one of -inf, nothing changes.
 
     On the CPU this is computed in float64 and then rounded: PyTorch's vectorised and scalar code round alike then, so

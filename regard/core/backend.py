@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from regard.arguments import shown
+from regard.core.call import Call
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
@@ -127,11 +128,13 @@ class Offer:
     """The cost of computing a problem, and the function that computes it.
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
+    `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
     """
 
     cost: Cost
     run: Callable[[Operands], Result]
     takes_stored: bool = False
+    steps: Callable[[Call], Result] | None = None
 
 
 class Backend(Protocol):

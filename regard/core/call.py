@@ -12,6 +12,7 @@ from regard.arguments import PLAIN, plain, real, yes_or_no
 from regard.bias import Bias
 from regard.core.combination import check_combination, checked_parameters, named_parameters
 from regard.core.problem import (
+    FARTHEST,
     Problem,
     carries_tangent,
     checked_bias,
@@ -29,8 +30,12 @@ from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 
 _SOFTMAX = Softmax()
+STEP = 16  # the most queries of a step of decoding
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
+
+
+_LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
 
 
 class Call(NamedTuple):
@@ -57,7 +62,7 @@ class Call(NamedTuple):
     strict: bool = False
     backend: str = "auto"
 
-    def key(self) -> Hashable | None:
+    def key(self) -> tuple[Hashable, ...] | None:
         """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
 
         None if a kept plan cannot be used: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
@@ -94,6 +99,33 @@ class Call(NamedTuple):
             for name, x in sorted(parameters.items()):
                 key += (name, type(x), x.shape, x.dtype, x.device, x.layout, x.requires_grad)
         return key
+
+    def step_key(self) -> Hashable | None:
+        """The key of calls that differ from this one in q_start, and in k_len between two powers of two.
+
+        None if the call is no step of decoding: more than 16 queries, or an option that needs a plan for each k_len.
+
+        Raises:
+            AttributeError, TypeError, ValueError or RuntimeError: as `key`.
+        """
+        q, k, v, start = self.q, self.k, self.v, self.q_start
+        if q.shape[2] > STEP or self.bias is not None or self.parameters or self.dropout or self.want or self.strict:
+            return None
+        by_row = isinstance(start, torch.Tensor)
+        if by_row and (start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu):
+            return None
+        if not by_row and start is not None and (type(start) is not int or abs(start) > FARTHEST):
+            return None
+        (batch, kv_heads, k_len, head_dim), (*others, v_dim) = k.shape, v.shape
+        if others != [batch, kv_heads, k_len] or not k_len:
+            return None
+        of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None).key()
+        return None if of_all is None else (
+            "step", by_row, batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim,
+            type(k), k.dtype, k.device, k.layout, k.requires_grad,
+            type(v), v.dtype, v.device, v.layout, v.requires_grad,
+            *of_all,
+        )  # fmt: skip
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""

@@ -71,7 +71,7 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
         k, v = (x.hidden(place.hidden) if isinstance(x, Stored) else x.masked_fill(place.hidden, 0) for x in (k, v))
     bias = None if call.bias is None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
-    sink = None if call.sink is None else _prepared_sink(call.sink, call.q)
+    sink = None if call.sink is None else prepared_sink(call.sink, call.q)
     return Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
 
 
@@ -90,7 +90,7 @@ def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> t
     return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
 
 
-def _prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
     wide = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):

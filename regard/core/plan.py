@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -108,6 +108,11 @@ class Plan:
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
+
+    @property
+    def steps(self) -> Callable[[Call], Result] | None:
+        """What computes calls that differ from this plan's in k_len and q_start only, where there is such a thing."""
+        return self._offer.steps
 
     def lasting_place(self, device: torch.device) -> Place | None:
         """The place of every call of this plan on a device, or None where it differs between calls."""

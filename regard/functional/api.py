@@ -19,7 +19,7 @@ from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
 from regard.functional.jagged import is_nested, packed_call
-from regard.functional.kept import kept_plan, plan_of
+from regard.functional.kept import kept_plan, plan_of, stepped
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
@@ -91,8 +91,10 @@ def attention(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return traced_attention(call)
-    if compiler_beside() is not None or (kept := kept_plan(call)) is None:
+    if compiler_beside() is not None:
         return _attended(call)
+    if (kept := kept_plan(call)) is None:
+        return _attended(call) if (output := stepped(call)) is None else output
     plan, place = kept
     return plan.compute(call, place).output
 

@@ -7,7 +7,8 @@ problems share a plan.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -15,13 +16,19 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import check_backend
 from regard.core.call import UNKNOWN, Call
-from regard.core.hidden import Place
+from regard.core.hidden import Place, looks_sound
 from regard.core.plan import Plan, make_plan, make_plan_of_shapes
+from regard.core.problem import PER_ROW
+from regard.core.result import Result
 from regard.core.shaped import has_no_values
+from regard.core.tensors import Stored
+from regard.patterns import Pattern
 
+Step = Callable[[Call], Result | None]
 Kept = TypeVar("Kept")
 PLANS_KEPT = 512
 _plans: OrderedDict[Hashable, Plan] = OrderedDict()  # by problem and backend
+_steps: OrderedDict[Hashable, Step] = OrderedDict()  # by the key of a step
 _calls: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # by the key of a call
 
 
@@ -57,6 +64,49 @@ def plan_of(call: Call) -> Plan:
     if key is not None and not isinstance(call.q_start, torch.Tensor):
         _keep(_calls, key, (plan, plan.lasting_place(call.q.device)))
     return plan
+
+
+def stepped(call: Call) -> torch.Tensor | None:
+    """The output of a step of decoding whose plan holds for its k_len too, or None.
+
+    The first call of a kind is planned, as is the second with another k_len. If the plans of the smallest and the
+    largest k_len between two powers of two agree on the backend, it computes every k_len between them.
+    """
+    try:
+        step = _steps.get(key := call.step_key())
+    except UNKNOWN:
+        return None
+    if key is None or step is None:
+        if key is not None and (not isinstance(call.pattern, Pattern) or call.pattern.by_value):
+            _keep(_steps, key, _seen_once)
+        return None
+    if step is _seen_once:
+        step = _keep(_steps, key, _step_of(call) or _planned_each)
+    result = step(call)
+    return None if result is None or not looks_sound(result.output) else result.output
+
+
+def _seen_once(call: Call) -> Result | None:
+    """In the place of a step whose call occurred once."""
+    return None
+
+
+def _planned_each(call: Call) -> Result | None:
+    """In the place of a step where every k_len needs a plan of its own."""
+    return None
+
+
+def _step_of(call: Call) -> Step | None:
+    """What computes calls like this one for every k_len between two powers of two, if one backend is best for all."""
+    problem = call.in_numbers().problem()
+    above = 1 << problem.k_len.bit_length()
+    if problem.q_start is PER_ROW or (isinstance(call.k, Stored) and call.k.first):
+        ends = [problem]
+    else:
+        ends = [replace(problem, k_len=k_len, q_start=k_len - problem.q_len) for k_len in (above // 2, above - 1)]
+    plans = [make_plan(one, BACKENDS, call.backend) for one in ends]
+    same = len({plan.backend for plan in plans}) == 1
+    return plans[0].steps if same and call.cast() is call else None
 
 
 def _keep(plans: OrderedDict[Hashable, Kept], name: Hashable, plan: Kept) -> Kept:

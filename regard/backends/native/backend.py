@@ -8,6 +8,7 @@ from regard.backends.native.kernel import Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.native.statistics import with_asked
+from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
@@ -42,7 +43,13 @@ class Native(Described):
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
         kernel = Kernel(library, problem)
-        return Offer(with_asked(_cost(problem, library, pairs, estimated), problem), kernel.run, takes_stored=True)
+        steps = steps_of(library, problem)
+        return Offer(
+            with_asked(_cost(problem, library, pairs, estimated), problem),
+            kernel.run,
+            takes_stored=True,
+            steps=None if steps is None else steps.run,
+        )
 
 
 def _reason_against(problem: Problem) -> str | None:

@@ -46,8 +46,8 @@ class Filled:
         q = dense(operands.q)
         describe(call.q, q)
         describe(call.out, output)
-        kept += [q, _describe_vectors(call.k, call.k_scale, operands.k)]
-        kept += [_describe_vectors(call.v, call.v_scale, operands.v)]
+        kept += [q, describe_vectors(call.k, call.k_scale, operands.k)]
+        kept += [describe_vectors(call.v, call.v_scale, operands.v)]
         call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
         call.statistics = None
         if operands.bias is not None:
@@ -82,7 +82,7 @@ def describe(into: CTensor, x: torch.Tensor) -> None:
     into.type = TYPES[x.dtype]
 
 
-def _describe_vectors(into: CTensor, scale: CTensor, x: torch.Tensor | Stored) -> Any:
+def describe_vectors(into: CTensor, scale: CTensor, x: torch.Tensor | Stored) -> Any:
     """Describe keys or values, and the scales of int8 ones; returns what must live until the call is computed."""
     if not isinstance(x, Stored):
         x = dense(x)

@@ -1,0 +1,148 @@
+"""Steps of decoding are planned once for all lengths of the cache, and equal a planned call bit for bit."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.native.library import load
+from regard.core.tensors import Stored
+from regard.functional import api, kept
+from regard.layers.caches.entries import kept as stored
+
+pytestmark = [
+    pytest.mark.skipif(isinstance(load(), str), reason="without the library every step is planned"),
+    pytest.mark.usefixtures("nothing_planned"),
+]
+INF = torch.inf
+STEPS = {
+    "causal": ({"pattern": "causal"}, (1, 1, torch.float32)),
+    "window": ({"pattern": p.CausalWindow(7)}, (2, 3, torch.float32)),
+    "padding and sinks": (
+        {"pattern": p.Causal() & p.KeySpan([0, 3, 9]), "sink": torch.tensor([0.1, -INF, 2.0, 0.0])},
+        (3, 2, torch.float32),
+    ),
+    "right padding": ({"pattern": p.KeySpan([0, 3], [5, 40])}, (2, 1, torch.float32)),
+    "both sides": ({"pattern": p.SlidingWindow(8), "sink": 0.3}, (2, 5, torch.bfloat16)),
+    "full": ({}, (2, 2, torch.float64)),
+    "softcap": ({"pattern": "causal", "softcap": 3.0, "scale": 0.2}, (1, 4, torch.float16)),
+}
+
+
+@pytest.fixture
+def nothing_planned():
+    kept._steps.clear()
+    kept._calls.clear()
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Counts the calls of `attention` that are planned or checked."""
+    counted = []
+    monkeypatch.setattr(api, "_attended", lambda call, known=api._attended: counted.append(call) or known(call))
+    return counted
+
+
+def tensors(batch: int, q_len: int, k_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    shapes = (batch, 4, q_len, 16), (batch, 2, k_len, 16), (batch, 2, k_len, 8)
+    q, k, v = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in shapes)
+    return q, k, v
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_equals_the_planned_call_bit_for_bit(name, planned):
+    options, (batch, q_len, dtype) = STEPS[name]
+    q, keys, values = tensors(batch, q_len, 150, dtype)
+    lengths = range(2, 150, 5)
+    with torch.no_grad():
+        for k_len in lengths:
+            k, v = keys[:, :, :k_len], values[:, :, :k_len]
+            for start in (None, max(0, k_len - q_len - 2), torch.randint(-3, k_len + 3, (batch,))):
+                found = rg.attention(q, k, v, q_start=start, **options)
+                expected = rg.attention_detail(q, k, v, q_start=start, want="log_sum_exp", backend="native", **options)
+                assert torch.equal(found, expected.output), (k_len, start)
+    assert len(planned) < 40, f"{len(planned)} of {3 * len(lengths)} calls were planned"
+
+
+def test_a_growing_cache_is_planned_once_between_two_powers_of_two(planned):
+    q, k, v = tensors(1, 1, 511, torch.float32)
+    with torch.no_grad():
+        for k_len in range(256, 512):
+            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
+    assert len(planned) == 1  # the first; the second plans both ends of the lengths
+    kept._steps.clear()
+    with torch.no_grad():
+        for k_len in range(256, 266):
+            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern=p.KeySpan(torch.tensor([1])))
+    assert len(planned) == 11
+    assert not kept._steps, "a pattern that holds a tensor is not kept"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
+def test_steps_read_keys_as_a_cache_stores_them(dtype):
+    q, keys, values = tensors(2, 1, 60, torch.float32)
+    with torch.no_grad():
+        for k_len in range(33, 60, 3):
+            k, v = (Stored(*stored("x", x[:, :, :k_len], dtype)) for x in (keys, values))
+            found = rg.attention(q, k, v, pattern="causal")
+            assert torch.equal(found, rg.attention_detail(q, k, v, pattern="causal", backend="native").output)
+
+
+def test_a_step_keeps_numbers_that_are_not_finite_to_their_queries():
+    q, keys, values = tensors(2, 3, 60, torch.float32)
+    keys[0, 1, 2], values[1, 0, 39] = math.nan, math.inf
+    with torch.no_grad():
+        for k_len in (37, 38, 39, 40, 41):
+            k, v = keys[:, :, :k_len], values[:, :, :k_len]
+            found = rg.attention(q, k, v, pattern=p.CausalWindow(30))
+            expected = rg.attention(q, k, v, pattern=p.CausalWindow(30), backend="reference")
+            torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
+
+
+def test_steps_of_threads_do_not_share_their_arrays():
+    q, keys, values = tensors(2, 1, 127, torch.float32)
+    pattern, wrong = p.Causal() & p.KeySpan([0, 9]), []
+
+    def decode(offset: int) -> None:
+        with torch.no_grad():
+            for at in range(200):
+                k_len = 64 + (at + offset) % 63
+                k, v = keys[:, :, :k_len], values[:, :, :k_len]
+                if not torch.equal(rg.attention(q, k, v, pattern=pattern), expected[k_len]):
+                    wrong.append(k_len)
+
+    with torch.no_grad():
+        expected = {
+            n: rg.attention_detail(q, keys[:, :, :n], values[:, :, :n], pattern=pattern).output for n in range(64, 127)
+        }
+    threads = [threading.Thread(target=decode, args=(17 * number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+
+
+def test_wrong_tensors_are_refused_after_right_ones_too():
+    q, k, v = tensors(2, 1, 70, torch.float32)
+    with torch.no_grad():
+        for k_len in (66, 67, 68):
+            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
+        for wrong in ((q, k, v[:, :, :69]), (q, k[:, :1], v), (q, k[:1], v[:1]), (q, k.double(), v.double())):
+            with pytest.raises(rg.ShapeError):
+                rg.attention(*wrong, pattern="causal")
+        with pytest.raises(rg.ShapeError, match="q_start"):
+            rg.attention(q, k, v, pattern="causal", q_start=torch.tensor([1, 2, 3]))
+
+
+def test_a_step_that_learns_has_its_gradient():
+    q, keys, values = tensors(1, 2, 40, torch.float32)
+    for k_len in (33, 34, 35):
+        k = keys[:, :, :k_len].clone().requires_grad_()
+        rg.attention(q, k, values[:, :, :k_len], pattern="causal").sum().backward()
+        assert k.grad.abs().sum() > 0
