@@ -103,11 +103,10 @@ def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
     def run():
         hidden = torch.randn(1, 8, 32)
         layer = model.model.layers[0].self_attn
-        layer(
-            hidden, position_embeddings=model.model.rotary_emb(hidden, torch.arange(8)[None]), attention_mask=mask[:1]
-        )
+        turned = model.model.rotary_emb(hidden, torch.arange(8)[None])
+        layer(hidden, position_embeddings=turned, attention_mask=alone)
 
-    mask = regard_mask(1, 8, 8, mask_function=theirs.and_masks(CAUSAL, mine))
+    alone = regard_mask(1, 8, 8, mask_function=theirs.and_masks(CAUSAL, mine))
     with pytest.warns(UnreadMaskWarning, match="LlamaAttention.*mine"):
         run()
     run()  # said once: a second warning would be an error
