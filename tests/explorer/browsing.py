@@ -51,6 +51,13 @@ class Opened:
     def nodes(self):
         return self.page.evaluate("document.querySelectorAll('*').length")
 
+    def cpu_seconds(self):
+        """The processor time of the page since it was opened, which does not depend on what else the machine does."""
+        session = self.context.new_cdp_session(self.page)
+        session.send("Performance.enable")
+        metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        return metrics["ProcessTime"]
+
     def view(self, name):
         self.page.get_by_role("button", name=name, exact=True).click()
         self.page.wait_for_timeout(150)
