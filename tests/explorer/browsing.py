@@ -33,6 +33,7 @@ class Opened:
 
     def __init__(self, browser, url, *, width=1200, height=900, **options):
         self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        self.context.set_default_timeout(120_000)  # a busy machine; what is measured has limits of its own
         self.page = self.context.new_page()
         self.requests, self.complaints = [], []
         self.page.on("request", lambda one: self.requests.append(one.url))
@@ -40,7 +41,7 @@ class Opened:
         self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
         self.page.on("dialog", lambda one: (self.complaints.append(f"dialog {one.message}"), one.dismiss()))
         self.page.goto(url)
-        self.page.wait_for_selector("[data-ready]", timeout=30_000)
+        self.page.wait_for_selector("[data-ready]")
 
     def __enter__(self):
         return self
