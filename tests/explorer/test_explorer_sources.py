@@ -9,6 +9,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.inspection import look, look_text, relevance, show
 from regard.inspection.explorer import explore_maps, explore_text, explore_translation, explore_weights
 from regard.models import RecurrentTranslator, TextEncoder
+from regard.text import BEGIN, END, PAD
 
 
 def test_a_translation_has_every_kind_of_attention_with_its_own_depth():
@@ -48,9 +49,9 @@ def test_other_words_are_compared_with_the_most_probable_alternatives():
     ids = TOKENISER.encode(TARGET)
     found = explore_translation(model, TOKENISER, SOURCE, ids)
     with torch.no_grad():
-        total = model(torch.tensor([[*TOKENISER.encode(SOURCE), 2]]), torch.tensor([[1]]))[0, 0]
-        logits = model(torch.tensor([[*TOKENISER.encode(SOURCE), 2]]), torch.tensor([[1, *ids]]))[0, 0]
-    logits[[0, 1, 2, ids[0]]] = -torch.inf
+        total = model(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
+    logits = total.clone()
+    logits[[PAD, BEGIN, END, ids[0]]] = -torch.inf
     expected = logits.topk(3).indices
     one = found.explained[0][0]
     assert len(one.others) == 3

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.errors import ArgumentError
-from regard.inspection.explorer.page import Page, to_page
+from regard.inspection.explorer.page import Page, to_long_page, to_page
 from regard.inspection.explorer.sources import (
     Attention,
     Exploration,
@@ -19,11 +19,24 @@ from regard.inspection.explorer.sources import (
     explore_translation,
     explore_weights,
 )
+from regard.inspection.explorer.streaming import LongHead, stream_head
 from regard.inspection.maps import AttentionMaps
 from regard.inspection.texts import TextMaps
 
-__all__ = ["show", "Page", "to_page", "Exploration", "Attention", "explore_translation", "explore_text", "explore_maps",
-           "explore_weights"]  # fmt: skip
+__all__ = [
+    "show",
+    "Page",
+    "to_page",
+    "to_long_page",
+    "Exploration",
+    "Attention",
+    "explore_translation",
+    "explore_text",
+    "explore_maps",
+    "explore_weights",
+    "stream_head",
+    "LongHead",
+]
 
 
 def show(
@@ -32,9 +45,9 @@ def show(
     """Make a page in which attention weights can be explored; a notebook displays it, `save` writes it.
 
     Args:
-        weights: AttentionMaps, TextMaps, an Exploration, or weights after the softmax: (queries, keys), (heads,
-            queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers, each
-            (heads, queries, keys) or (1, heads, queries, keys).
+        weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
+            (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,
+            each (heads, queries, keys) or (1, heads, queries, keys).
         tokens: the words of the queries; their positions by default.
         keys: the words of the keys; those of the queries by default, if there are as many.
         title: a line above the page.
@@ -51,8 +64,10 @@ def show(
     >>> page.html.count("</script>"), page.html.count("<script")
     (3, 3)
     """
-    if isinstance(weights, AttentionMaps | TextMaps | Exploration):
+    if isinstance(weights, AttentionMaps | TextMaps | Exploration | LongHead):
         if tokens is not None or keys is not None:
             raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")
+        if isinstance(weights, LongHead):
+            return to_long_page(weights, title=title)
         return to_page(weights if isinstance(weights, Exploration) else explore_maps(weights, title=title))
     return to_page(explore_weights(weights, tokens, keys, title=title))

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 from regard import __version__
 from regard.inspection.explorer.sources import Attention, Exploration
+from regard.inspection.explorer.streaming import LongHead
 from regard.inspection.lenses.record import Relevance
 from regard.inspection.terminal import visible
 from regard.storage.files import replace_file
@@ -106,11 +107,39 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
         exploration: what the page shows.
         live: what a local page may ask its server for; None for a page that stands alone.
     """
-    answer = to_answer(exploration, live=live)
+    return _page(exploration.title, to_answer(exploration, live=live), is_live=live is not None)
+
+
+def to_long_page(head: LongHead, *, title: str = "") -> Page:
+    """Write one head of a long text as a page: statistics of rows, the largest links, and a coarse map."""
+    packed = Packed()
+    arrays = {
+        "rows": head.rows.int(), "entropy": head.entropy, "distance": head.distance, "largest": head.largest,
+        "first": head.first, "keys": _planes(head.keys.int()), "weights": to_bytes(head.weights),
+        "received": head.received, "map": to_bytes(head.map),
+    }  # fmt: skip
+    title = title or f"One head over {head.length:,} positions"
+    header = {
+        "version": __version__, "title": _shown(title, 400), "live": None, "notes": [],
+        "words": [_shown(word) for word in head.words],
+        "long": {
+            "length": head.length, "rows": len(head.rows), "links": head.keys.shape[1], "side": len(head.map),
+            "arrays": {name: packed.add(array) for name, array in arrays.items()},
+        },
+    }  # fmt: skip
+    return _page(title, {"header": header, "arrays": str(packed)}, is_live=False)
+
+
+def _planes(numbers: torch.Tensor) -> torch.Tensor:
+    """The first bytes of all whole numbers, then the second ones, and so on; they deflate better than in turn."""
+    return numbers.contiguous().view(torch.uint8).view(-1, 4).T
+
+
+def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
     script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
     data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    connects = "'none'" if live is None else "'self'"
+    connects = "'self'" if is_live else "'none'"
     rules = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
         f"connect-src {connects}; base-uri 'none'; form-action 'none'"
@@ -122,7 +151,7 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
                 f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
                 '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">',
-                f"<title>{escape(_shown(exploration.title))}</title>\n<style>{style}</style>\n</head>\n<body>",
+                f"<title>{escape(_shown(title))}</title>\n<style>{style}</style>\n</head>\n<body>",
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
                 f'<script type="text/plain" id="regard-arrays">{answer["arrays"]}</script>',

@@ -9,6 +9,7 @@ import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView} from "./links.js";
 import {liveForm} from "./live.js";
+import {LongApp} from "./long.js";
 import {readerView} from "./reader.js";
 
 const VIEWS = {
@@ -127,7 +128,7 @@ function page(app, weights) {
 const element = document.getElementById("regard-explorer");
 if (element) {
   element.replaceChildren();
-  const app = new App(element, embedded());
-  app.draw();
-  addEventListener("resize", () => app.draw());
+  const source = embedded();
+  const app = source.header.long ? new LongApp(element, source) : new App(element, source);
+  (app.load ? app.load() : app.draw()).then(() => addEventListener("resize", () => app.draw()));
 }
