@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 from regard.text import Pair, read_pairs
 from regard.text.documents import read_labelled
 
@@ -100,3 +100,21 @@ def test_labels_are_read_by_their_names_too(write, name, content, asked):
     read = read_labelled(f"{write(name, content)}{asked}")
     assert read.labels == ("bad", "good")
     assert read.pairs[0] == Pair("A bird sang.", "good")
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "hint"),
+    [
+        ("a.csv", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:englisch,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,german", "id,english,german", "as in {path}:SOURCE,TARGET"),
+        ("a.csv", "question,answer", "as in {path}:question,answer"),
+        ("a.csv", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
+    ],
+)
+def test_the_way_out_names_columns_that_can_be_meant(tmp_path, name, first, hint):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n{','.join('x' * len(first.split(',')))}\n")
+    with pytest.raises(NotFoundError) as refused:
+        read_pairs(tmp_path / name)
+    assert str(refused.value).endswith(hint.format(path=path))
