@@ -66,7 +66,7 @@ def test_a_file_with_such_a_name_is_that_file(write):
         ("a.csv", "", "", "begins with an empty line"),
         ("a.tsv", "en\tde\nHello\tHallo\n", "", "the first line 'en', 'de' may be a header or a row"),
         ("a.csv", "source,target,source\na,b,c\n", "", "names a column twice"),
-        ("a.csv", "english,german\na,b\n", ":english,french", "has no columns 'english', 'french'"),
+        ("a.csv", "english,german\na,b\n", ":english,french", "has no column 'french': its first line is"),
         ("a.tsv", "a\tb\n", ":english,german", "its first line is 'a', 'b'"),
         ("a.csv", 'source,target\na,b\n"open,c\nd,e\n', "", "line 3: the quotes do not close"),
     ],
@@ -107,7 +107,8 @@ def test_labels_are_read_by_their_names_too(write, name, content, asked):
     [
         ("a.csv", "id,english,german", "as in {path}:english,german"),
         ("a.csv:englisch,german", "id,english,german", "as in {path}:english,german"),
-        ("a.csv:text,german", "id,english,german", "as in {path}:SOURCE,TARGET"),
+        ("a.csv:text,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,reply", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
         ("a.csv", "question,answer", "as in {path}:question,answer"),
         ("a.csv", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
     ],
