@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "real_pairs_cpu"
 FIXED = {
     "dim": 128, "layers": 2, "heads": 4, "vocab_size": 4_000, "batch_tokens": 1_500, "learning_rate": 2e-3,
     "warmup_steps": 200, "schedule": "cosine", "positions": "sinusoidal", "dropout": 0.1, "label_smoothing": 0.1,
-    "steps": 1_500,
+    "steps": 1_500, "trim_vocabulary": False,
 }  # fmt: skip
 DEFAULTS = {"steps": 2_400}  # about the time of the fixed settings, in smaller batches
 RUNS = {

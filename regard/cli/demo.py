@@ -33,12 +33,13 @@ from regard.training.recipes import TranslationTraining, read_settings
 from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
-# decoder sees three of its own words, so the gender has to come from the source. The rates let slow seeds end well.
+# decoder sees three of its own words, so the gender has to come from the source. With eight heads, each seed finds the
+# match of adjective and noun on which the pronoun rests; with four, one seed of three does not.
 SETTINGS = TranslationTraining.Config(
-    data=(PRONOUNS,), twins=True, steps=3_200, dim=128, hidden=256, heads=4, layers=2, positions="rotary",
-    attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000, trim_vocabulary=True,
+    data=(PRONOUNS,), twins=True, steps=2_800, dim=128, hidden=256, heads=8, layers=2, positions="rotary",
+    attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000,
     batch_tokens=800, learning_rate=3e-3, warmup_steps=140, schedule="inverse_square_root", cooldown=0.35,
-    dropout=0.0, label_smoothing=0.0, validate_every=800,
+    dropout=0.0, label_smoothing=0.0, validate_every=700,
 )  # fmt: skip
 PICTURES = "pictures"
 EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, validation sentences for a head

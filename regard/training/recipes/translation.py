@@ -108,7 +108,8 @@ class TranslationTraining(Recipe):
             window: of Luong's local attention: words on either side.
             input_feeding: Luong's attentional vector is fed to the next step.
             label_smoothing: share of the probability that is spread over all ids.
-            trim_vocabulary: drop sub-words that occur in the training pairs only as a part of longer ones.
+            trim_vocabulary: drop sub-words that occur in the training pairs only as a part of longer ones, so that
+                none is left that is never learned.
             twins: of the embedded corpus, sentences whose one changed adjective changes the pronoun share a batch.
         """
 
@@ -131,7 +132,7 @@ class TranslationTraining(Recipe):
         schedule: str = setting(TrainingConfig.schedule, shown=CHOSEN)
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
         label_smoothing: float = setting(0.1, shown=CHOSEN)
-        trim_vocabulary: bool = setting(False)
+        trim_vocabulary: bool = setting(True, option="--trim-vocabulary/--no-trim-vocabulary")
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
