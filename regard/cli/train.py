@@ -31,9 +31,7 @@ MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume", help=f"Continue the run in the folder; of its settings only {MAY_BE_GIVEN} may be given again."
-    ),
+    typer.Option("--resume", help=f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change."),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]

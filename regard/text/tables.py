@@ -97,9 +97,11 @@ def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
     names = max((_cells(first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
     if table.names is not None:
+        there = {name.strip().lower() for name in names}
+        missing = [name for name in table.names if name.strip().lower() not in there]
         raise NotFoundError(
-            f"{table.path} has no columns {_quoted(table.names)}: its first line is {_quoted(names)}; "
-            f"{_way_out(table, names, kinds)}"
+            f"{table.path} has no column{'s' * (len(missing) > 1)} {_quoted(missing)}: its first line is "
+            f"{_quoted(names)}; {_way_out(table, names, kinds)}"
         )
     if table.suffix == ".csv":
         raise NotFoundError(
@@ -194,13 +196,11 @@ def _header(kinds: Columns) -> str:
 def _way_out(table: Table, names: Sequence[str], kinds: Columns) -> str:
     """How to name the columns; those that the header leaves no doubt about are named."""
     usable = {name.strip().lower(): name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())}
-    if table.names is not None:  # the columns most like those that were named
-        near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names]
-        chosen = [usable[found[0]] for found in near if found]
-    else:
-        languages = [name for key, name in usable.items() if key in LANGUAGES]
-        chosen = list(usable.values()) if len(usable) == 2 else languages
-    if len(chosen) == 2 and len(set(chosen)) == 2:
+    near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names or ()]
+    chosen = [usable[found[0]] for found in near if found]  # those most like the ones that were named
+    if len(set(chosen)) < 2:
+        chosen = list(usable.values()) if len(usable) == 2 else [usable[key] for key in usable if key in LANGUAGES]
+    if len(chosen) == 2:
         return f"name the columns after the file, as in {table.path}:{','.join(chosen)}"
     return (
         f"name the column of the {kinds.left[0]} and that of the {kinds.right[0]} after the file, as in "

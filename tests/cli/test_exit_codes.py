@@ -60,15 +60,33 @@ NAMES = {
 }
 
 
+KINDS = {  # what exists, and is of another kind, or is used already
+    "generate with a translator": ("generate", "{run}", "x"),
+    "classify with a translator": ("classify", "{run}", "x"),
+    "column": ("train", "translation", "--data", "{csv}:english,french", "--out", "{new}"),
+    "a header that nobody named": ("train", "translation", "--data", "{csv}", "--out", "{new}"),
+    "suffix": ("train", "translation", "--data", "{file}", "--out", "{new}"),
+    "a model in the folder": ("train", "translation", "--data", "{table}", "--out", "{run}"),
+    "a file in its place": ("train", "translation", "--data", "{table}", "--out", "{file}"),
+    "files in the folder": ("compare", "--data", "{table}", "--out", "{full}"),
+    "combination": ("plan", "--q-len", "8", "--softcap", "30", "--backend", "fused"),
+    "early mistake": ("train", "translation", "--data", "{table}", "--decoder-attention", "causl", "--out", "{new}"),
+}
+
+
 @pytest.fixture
 def places(tmp_path, run_folder):  # noqa: F811
     (tmp_path / "file").write_text("neither a run nor a table\n")
     (tmp_path / "table.tsv").write_text("".join(f"a {number}\tein {number}\n" for number in range(40)))
     (tmp_path / "text.txt").write_text("a few words of text\n" * 50)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary.txt").write_text("mine")
+    (tmp_path / "pairs.csv").write_text("id,english,german\n" + "".join(f"{n},a {n},ein {n}\n" for n in range(40)))
     return {
         "file": tmp_path / "file", "empty": tmp_path / "empty", "missing": tmp_path / "nowhere",
         "new": tmp_path / "new", "table": tmp_path / "table.tsv", "text": tmp_path / "text.txt", "run": run_folder,
+        "full": tmp_path / "full", "csv": tmp_path / "pairs.csv",
     }  # fmt: skip
 
 
@@ -96,6 +114,22 @@ def test_a_file_that_is_not_there_is_a_usage_error(name, places):
 def test_a_name_that_does_not_exist_is_a_usage_error(name, places):
     assert_misused([word.format(**places) for word in NAMES[name]])
     assert not places["new"].exists()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_has_to_be_typed_otherwise_is_a_usage_error_and_is_told_before_data_are_read(name, places):
+    arguments = [word.format(**places) for word in KINDS[name]]
+    assert_misused(arguments)
+    assert not places["new"].exists()
+    assert b"kept" not in regard(*arguments).stderr
+
+
+@pytest.mark.parametrize("command", [("show", "--list"), ("lesson", "causal"), ("walkthrough", "a b c")])
+def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(command):
+    process = subprocess.Popen([sys.executable, "-c", START, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    _, said = process.communicate(timeout=600)
+    assert (process.returncode, said) == (-signal.SIGPIPE, b"")
 
 
 def test_a_damaged_run_is_a_failure_and_no_usage_error(run_folder, tmp_path):  # noqa: F811

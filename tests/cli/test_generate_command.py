@@ -9,10 +9,11 @@ import torch
 
 from regard.cli import main
 from regard.decoding import Generator, Sampling
-from regard.decoding.loading import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard.errors import ArgumentError
-from regard.models import LanguageConfig, LanguageModel
+from regard.models import LanguageConfig, LanguageModel, load_model
 from regard.text import Tokeniser
+from regard.text.seen_words import SeenWords
 
 LINES = ["the animal sleeps", "a café in the street", "the old animal"]
 
@@ -116,3 +117,13 @@ def test_an_interruption_is_one_word_after_what_was_written(run, regard, monkeyp
 
     monkeypatch.setattr(Generator, "generate", interrupted)
     assert regard(run, "the animal") == (130, "the animal and\n", "regard: interrupted\n")
+
+
+def test_words_that_the_training_never_had_are_named_once(regard, run, tmp_path):
+    saved = load_model(run)
+    files = {**saved.extra_files, WORDS_FILE: SeenWords.of(LINES).to_json()}
+    LanguageModel.from_saved(saved, "run").save(tmp_path / "run", files)
+    code, _, said = regard(tmp_path / "run", "the zebra", "a zebra", "--max-tokens", 1)
+    assert code == 0
+    assert said == "not in the training of this model: zebra; the continuation of such words is a guess\n"
+    assert regard(run, "the zebra", "--max-tokens", 1)[2] == "", "a model that stores no words"

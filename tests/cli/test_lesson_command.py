@@ -1,11 +1,14 @@
 """`regard lesson`: a list, a lesson in the terminal, as JSON and as a picture, and one line for a mistake."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from test_commands import regard
 
-from regard.studies.lessons import LESSONS, find_lesson
+from regard.cli.lesson import _show_table
+from regard.studies.lessons import LESSONS, Table, find_lesson
 
 
 def test_without_a_name_the_questions_are_listed():
@@ -90,3 +93,15 @@ def test_a_folder_without_a_run_is_one_line(tmp_path):
     assert answer.returncode == 2
     (line,) = answer.stderr.decode().strip().splitlines()
     assert "'regard demo' trains one" in line
+
+
+@pytest.mark.parametrize("columns", [24, 40, 60])
+def test_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = Table("Pairs", ("pattern", "kept pairs", "computed pairs"), (("causal_window(64)", "2,016", "4,096"),))
+    console = Console(file=io.StringIO(), width=columns, markup=False)
+    _show_table(table, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines)
+    assert all(word in words for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines

@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from teaching import LONG, LOOKING, run_folder, with_few_sentences, without_timing
+from teaching import LONG, LOOKING, run_folder, untrained_run, with_few_sentences, without_timing
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.studies import lessons
 from regard.studies.lessons import LESSONS, Settings, find_lesson
 from regard.studies.lessons.words import MOST_WORDS, milliseconds, words_of
+from regard.training.recipes.run_folder import write_run
 
 __all__ = ["run_folder"]
 FILES = Path(lessons.__file__).parent
@@ -164,3 +165,12 @@ def test_times_are_of_the_call_that_was_named(monkeypatch):
     assert milliseconds({"slow": lambda: costs(0.03), ("quick", 2): lambda: costs(0.002)}) == {
         "slow": 30.0, ("quick", 2): 2.0
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["heads", "referent"])
+def test_a_run_of_other_data_is_refused_as_by_the_lenses(name, tmp_path):
+    untrained_run(tmp_path / "run")
+    write_run(tmp_path / "run", {"data": ["pairs.tsv"]}, [])
+    words = f"have the right pronoun; lesson {name} is taught on a translator that has learned the embedded corpus"
+    with pytest.raises(ArgumentError, match=words):
+        find_lesson(name).teach(Settings(run=tmp_path / "run"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 from regard.text import Pair, read_pairs
 from regard.text.documents import read_labelled
 
@@ -66,7 +66,7 @@ def test_a_file_with_such_a_name_is_that_file(write):
         ("a.csv", "", "", "begins with an empty line"),
         ("a.tsv", "en\tde\nHello\tHallo\n", "", "the first line 'en', 'de' may be a header or a row"),
         ("a.csv", "source,target,source\na,b,c\n", "", "names a column twice"),
-        ("a.csv", "english,german\na,b\n", ":english,french", "has no columns 'english', 'french'"),
+        ("a.csv", "english,german\na,b\n", ":english,french", "has no column 'french': its first line is"),
         ("a.tsv", "a\tb\n", ":english,german", "its first line is 'a', 'b'"),
         ("a.csv", 'source,target\na,b\n"open,c\nd,e\n', "", "line 3: the quotes do not close"),
     ],
@@ -100,3 +100,22 @@ def test_labels_are_read_by_their_names_too(write, name, content, asked):
     read = read_labelled(f"{write(name, content)}{asked}")
     assert read.labels == ("bad", "good")
     assert read.pairs[0] == Pair("A bird sang.", "good")
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "hint"),
+    [
+        ("a.csv", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:englisch,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,reply", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
+        ("a.csv", "question,answer", "as in {path}:question,answer"),
+        ("a.csv", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
+    ],
+)
+def test_the_way_out_names_columns_that_can_be_meant(tmp_path, name, first, hint):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n{','.join('x' * len(first.split(',')))}\n")
+    with pytest.raises(NotFoundError) as refused:
+        read_pairs(tmp_path / name)
+    assert str(refused.value).endswith(hint.format(path=path))

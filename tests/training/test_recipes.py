@@ -1,10 +1,15 @@
 """Recipes from Python: settings of a new run, of one that goes on, and of a run that an older version began."""
 
+import os
+import re
+import signal
+
 import pytest
 
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, OccupiedError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import render_sealed
+from regard.text import read_pairs
 from regard.training.recipes import (
     ClassifierTraining,
     LanguageModelTraining,
@@ -12,6 +17,8 @@ from regard.training.recipes import (
     TranslationTraining,
     read_settings,
 )
+from regard.training.recipes.evaluation import evaluate_run
+from regard.training.recipes.run_folder import count_trained, read_test
 
 # What settings.json held before betas, epsilon, gradient_clip, save_every and log_every were settings of a run.
 OLD = {
@@ -62,7 +69,8 @@ def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
 
 def test_resuming_where_no_run_is_says_so(tmp_path):
     remarks = []
-    LanguageModelTraining.of(tmp_path / "run", {"data": ["text.txt"]}, resume=True, tell=remarks.append)
+    (tmp_path / "text.txt").write_text("a bird sang\n")
+    LanguageModelTraining.of(tmp_path / "run", {"data": [tmp_path / "text.txt"]}, resume=True, tell=remarks.append)
     assert remarks == [f"there is no training run in {tmp_path / 'run'} to resume; a new one begins"]
     with pytest.raises(ArgumentError, match=r"no training run in .* to resume; to begin one, --data is missing"):
         LanguageModelTraining.of(tmp_path / "run", {}, resume=True)
@@ -92,3 +100,73 @@ def test_training_from_python_says_what_it_does_and_keeps_its_settings(tmp_path)
     kept = read_settings(tmp_path / "run")
     assert (kept["block"], kept["steps"]) == (16, 2)
     assert not (tmp_path / "run" / "samples").exists()  # they are written where that is asked for
+
+
+SMALL = {"dim": 16, "heads": 2, "layers": 1, "steps": 3, "batch_tokens": 256}
+
+
+def trained(folder, remarks, progress=None, **given):
+    """A translator on forty pairs of few words; what it tells goes into `remarks`."""
+    table = folder / "pairs.tsv"
+    table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
+    recipe = TranslationTraining.of(folder / "run", {"data": [str(table)], **SMALL, **given}, tell=remarks.append)
+    return recipe.prepare().run(folder / "run", cpu=True, progress=progress)
+
+
+def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_allowed(tmp_path):
+    remarks = []
+    trained(tmp_path, remarks)
+    assert any(remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks), remarks
+    assert any("(up to 500 were allowed; the text needs no more)" in remark for remark in remarks), remarks
+    assert any("vocabulary up to 500" in remark for remark in remarks), remarks
+
+
+def test_an_interruption_before_the_first_step_says_nothing_of_a_picture(tmp_path):
+    remarks = []
+
+    def interrupt(event):
+        if type(event).__name__ == "Started":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = trained(tmp_path, remarks, progress=interrupt)
+    assert (result.stopped, result.steps) == ("interrupted", 0)
+    assert not [remark for remark in remarks if "picture" in remark], remarks
+
+
+def test_a_folder_with_a_run_is_refused_before_data_are_read_without_words_of_python(tmp_path):
+    trained(tmp_path, [])
+    (tmp_path / "pairs.tsv").unlink()
+    with pytest.raises(OccupiedError, match=r"a training run \(step-000003\); go on with it by --resume, or"):
+        TranslationTraining.of(tmp_path / "run", {"data": [str(tmp_path / "pairs.tsv")]})
+
+
+def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_path):
+    trained(tmp_path, [])
+    notes = []
+
+    def note(event):
+        if type(event).__name__ == "Started":
+            notes.extend(event.notes)
+
+    recipe = TranslationTraining.of(tmp_path / "run", {"steps": 4, "minutes": 1e-9}, resume=True)
+    result = recipe.prepare(tmp_path / "run").run(tmp_path / "run", resume=True, cpu=True, progress=note)
+    assert (result.stopped, result.steps) == ("minutes", 3)
+    said = r"\d+\.\d of 1e-09 minutes were used before; minutes count all sessions of a run, so give more to go on"
+    assert [one for one in notes if re.fullmatch(said, one)], notes
+
+
+def test_a_run_knows_the_pairs_that_it_was_trained_on(tmp_path):
+    trained(tmp_path, [])
+    pairs = read_pairs(tmp_path / "pairs.tsv").pairs
+    held_out, _ = read_test(tmp_path / "run")
+    assert count_trained(tmp_path / "run", pairs) == 32
+    assert count_trained(tmp_path / "run", held_out) == 0
+    assert count_trained(tmp_path, pairs) is None
+    scores = evaluate_run(tmp_path / "run", [tmp_path / "pairs.tsv"])
+    assert scores.to_dict()["trained_on"] == 32
+    assert [line for line in scores.lines() if "32 of these pairs were trained on" in line]
+    assert not [line for line in evaluate_run(tmp_path / "run").lines() if "trained on" in line]
+    file = tmp_path / "run" / "trained-pairs.hashes"
+    file.write_bytes(file.read_bytes()[8:])
+    with pytest.raises(CheckpointError, match=r"trained-pairs\.hashes does not match"):
+        count_trained(tmp_path / "run", pairs)

@@ -287,7 +287,7 @@ class Recipe(Described, ABC):
         config = self.config
         found = training.tokeniser.vocab_size
         if training.tokeniser.kind == "bpe" and found < config.vocab_size and not self.pieces_are_given:
-            pieces += f" (of the {config.vocab_size:,} that were allowed; the text has no more)"
+            pieces += f" (up to {config.vocab_size:,} were allowed; the text needs no more)"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
