@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -37,9 +38,14 @@ class Plan:
     problem: Problem
     backend: str
     cost: Cost
-    others: tuple[tuple[str, Cost | Refusal], ...]
+    _others: tuple[tuple[str, Any], ...] = field(repr=False, compare=False)
     keys: range
     _offer: Offer = field(repr=False, compare=False)
+
+    @cached_property
+    def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
+        """The cost of every other backend by its name, or the reason why it refused."""
+        return tuple((name, one().cost if callable(one) else one) for name, one in self._others)
 
     def run(
         self,
@@ -327,7 +333,8 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     """
     check_backend(backend, backends)
     lowered = problem.lowered
-    verdicts = {name: _verdict(name, one, lowered) for name, one in backends.items()}
+    most = max(UNASKED_BYTES, 4 * problem.nbytes)
+    verdicts = _verdicts(lowered, backends, backend, most)
     offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
     if backend != "auto" and backend not in offers:
         raise UnsupportedError(
@@ -336,8 +343,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     if not offers:
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
         raise UnsupportedError(f"no backend computes {problem}: {reasons}")
-    answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
-    most = max(UNASKED_BYTES, 4 * problem.nbytes)
+    answers = {one: verdict if callable(verdict) else verdict.cost for one, verdict in verdicts.items()}
     expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
     name = min(offers, key=expense) if backend == "auto" else backend
     cost = offers[name].cost
@@ -349,6 +355,20 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         )
     others = tuple((other, answer) for other, answer in answers.items() if other != name)
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
+
+
+def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:
+    """The verdict of each backend; a function that returns it for one that takes long and cannot be chosen."""
+    slow = {
+        name: least for name, one in backends.items() if name != chosen and (least := getattr(one, "least_work", 0))
+    }
+    found = {name: None if name in slow else _verdict(name, one, problem) for name, one in backends.items()}
+    fitting = [one.cost for one in found.values() if isinstance(one, Offer) and one.cost.peak_bytes <= most]
+    cheapest = min((cost.work_on(problem.device) for cost in fitting), default=math.inf)
+    for name, least in slow.items():
+        later: Any = partial(_verdict, name, backends[name], problem)
+        found[name] = later if chosen != "auto" or least(problem) > cheapest else later()
+    return found
 
 
 def _percent(share: float) -> str:
@@ -377,6 +397,4 @@ def _cost_record(cost: Cost) -> dict[str, Any]:
 
 
 def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:
-    if isinstance(verdict, Refusal):
-        return {"refused": verdict.reason}
-    return {"dearer": _cost_record(verdict)}
+    return {"refused": verdict.reason} if isinstance(verdict, Refusal) else {"dearer": _cost_record(verdict)}
