@@ -7,7 +7,7 @@ import torch
 
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.plan import make_plan
+from regard.core.choosing import make_plan
 from regard.errors import UnsupportedError
 
 

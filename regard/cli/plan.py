@@ -14,7 +14,7 @@ from regard.backends import BACKENDS
 from regard.cli.console import out_json, out_lines, say, shortened
 from regard.cli.options import Json
 from regard.core.call import make_problem
-from regard.core.plan import make_plan
+from regard.core.choosing import make_plan
 from regard.core.result import Want, checked_wants, top_keys, weights_of
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError

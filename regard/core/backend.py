@@ -119,6 +119,11 @@ class Refusal:
 
     reason: str
 
+    @property
+    def cost(self) -> Refusal:
+        """Itself: what a plan shows in the place of a cost."""
+        return self
+
     def __str__(self) -> str:
         return self.reason
 
@@ -138,7 +143,11 @@ class Offer:
 
 
 class Backend(Protocol):
-    """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason."""
+    """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
+
+    Where assessing takes long, `least_work(problem)` may return a number that its `Cost.work_on` is never below. If
+    another backend is cheaper than that, it is assessed only when the plan is printed.
+    """
 
     name: str
 

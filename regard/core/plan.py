@@ -12,21 +12,17 @@ import torch
 
 from regard.arguments import shown
 from regard.bias import Bias
-from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_backend, reachable_keys, short
+from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.call import UNKNOWN, Call
 from regard.core.combination import checked_parameters
 from regard.core.hidden import Place, contained, looks_sound, masks_pairs, place_of, prepare
 from regard.core.problem import PER_ROW, RELATIVE, Problem, check_planned_sink, learns
 from regard.core.result import Result, TopKeysFound
-from regard.core.shaped import NAME as SHAPES
-from regard.core.shaped import has_no_values, offer_of_shapes, shapes_of
+from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_tracing
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.mechanisms import Softmax
 
-# A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
-UNASKED_BYTES = 4 * 2**30
-FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
 _SOFTMAX = Softmax()
 
 
@@ -37,9 +33,14 @@ class Plan:
     problem: Problem
     backend: str
     cost: Cost
-    others: tuple[tuple[str, Cost | Refusal], ...]
+    _others: tuple[tuple[str, Any], ...] = field(repr=False, compare=False)
     keys: range
     _offer: Offer = field(repr=False, compare=False)
+
+    @cached_property
+    def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
+        """The cost of every other backend by its name, or the reason why it refused."""
+        return tuple((name, one().cost if callable(one) else one) for name, one in self._others)
 
     def run(
         self,
@@ -339,54 +340,9 @@ class AttentionDetail:
         return f"AttentionDetail(output {tuple(self.output.shape)}, {self.plan.asked}, by {self.plan.backend})"
 
 
-def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
-    """The plan with the cheapest backend for a problem, or with the named one.
-
-    Raises:
-        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
-    """
-    check_backend(backend, backends)
-    lowered = problem.lowered
-    verdicts = {name: _verdict(name, one, lowered) for name, one in backends.items()}
-    offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
-    if backend != "auto" and backend not in offers:
-        raise UnsupportedError(
-            f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
-        )
-    if not offers:
-        reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
-        raise UnsupportedError(f"no backend computes {problem}: {reasons}")
-    answers = {one: answer.cost if isinstance(answer, Offer) else answer for one, answer in verdicts.items()}
-    most = max(UNASKED_BYTES, 4 * problem.nbytes)
-    expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
-    name = min(offers, key=expense) if backend == "auto" else backend
-    cost = offers[name].cost
-    if backend == "auto" and cost.peak_bytes > most:
-        reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
-        raise UnsupportedError(
-            f"{problem}: only backend {name!r} computes this, and it would hold "
-            f"{short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
-        )
-    others = tuple((other, answer) for other, answer in answers.items() if other != name)
-    return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
-
-
 def _percent(share: float) -> str:
     """A share as a percentage; a small one with three digits."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.3g}%"
-
-
-def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
-    """The plan of tensors without values, which computes nothing."""
-    check_backend(backend, backends)
-    offer = offer_of_shapes()
-    return Plan(problem, SHAPES, offer.cost, (), range(problem.k_len), offer)
-
-
-def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
-    if problem.forward_mode and name != FORWARD_MODE:
-        return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
-    return backend.assess(problem)
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:
@@ -397,6 +353,4 @@ def _cost_record(cost: Cost) -> dict[str, Any]:
 
 
 def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:
-    if isinstance(verdict, Refusal):
-        return {"refused": verdict.reason}
-    return {"dearer": _cost_record(verdict)}
+    return {"refused": verdict.reason} if isinstance(verdict, Refusal) else {"dearer": _cost_record(verdict)}

@@ -16,8 +16,9 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import check_backend
 from regard.core.call import UNKNOWN, Call
+from regard.core.choosing import make_plan, make_plan_of_shapes
 from regard.core.hidden import Place, looks_sound
-from regard.core.plan import Plan, make_plan, make_plan_of_shapes
+from regard.core.plan import Plan
 from regard.core.problem import PER_ROW
 from regard.core.result import Result
 from regard.core.shaped import has_no_values

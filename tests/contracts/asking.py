@@ -10,7 +10,8 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.plan import AttentionDetail, make_plan
+from regard.core.choosing import make_plan
+from regard.core.plan import AttentionDetail
 from regard.core.result import checked_wants
 
 OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py

@@ -67,6 +67,12 @@ class Tiled(Described):
         run = partial(_run_large, problem) if shares is None else _calls(problem, shares).run
         return Offer(with_statistics(cost, problem), run)
 
+    def least_work(self, problem: Problem) -> float:
+        """The work of the kept pairs alone, if each batch row has a pattern, and so programs that take long to make."""
+        if not problem.pattern.varies_by_row or problem.outlined or _reason_against(problem) is not None:
+            return 0.0
+        return 2.0 * _kept(problem) * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
+
 
 def _run_large(problem: Problem, operands: Operands) -> Result:
     """Computes a problem whose cost was only estimated: its program is made now."""

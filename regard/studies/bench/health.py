@@ -15,7 +15,7 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import Refusal
 from regard.core.call import make_problem
-from regard.core.plan import make_plan
+from regard.core.choosing import make_plan
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Causal, Full, Pattern
 from regard.reprs import brief

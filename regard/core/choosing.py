@@ -1,0 +1,77 @@
+"""Which backend computes a problem: the cheapest of those that do not refuse it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from regard.core.backend import Backend, Offer, Refusal, check_backend, reachable_keys, short
+from regard.core.plan import Plan
+from regard.core.problem import Problem
+from regard.core.shaped import NAME as SHAPES
+from regard.core.shaped import offer_of_shapes
+from regard.errors import UnsupportedError
+
+# A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
+UNASKED_BYTES = 4 * 2**30
+FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
+
+
+def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """The plan with the cheapest backend for a problem, or with the named one.
+
+    Raises:
+        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
+    """
+    check_backend(backend, backends)
+    lowered = problem.lowered
+    most = max(UNASKED_BYTES, 4 * problem.nbytes)
+    verdicts = _verdicts(lowered, backends, backend, most)
+    offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
+    if backend != "auto" and backend not in offers:
+        raise UnsupportedError(
+            f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
+        )
+    if not offers:
+        reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
+        raise UnsupportedError(f"no backend computes {problem}: {reasons}")
+    answers = {one: verdict if callable(verdict) else verdict.cost for one, verdict in verdicts.items()}
+    expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
+    name = min(offers, key=expense) if backend == "auto" else backend
+    cost = offers[name].cost
+    if backend == "auto" and cost.peak_bytes > most:
+        reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
+        raise UnsupportedError(
+            f"{problem}: only backend {name!r} computes this, and it would hold "
+            f"{short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
+        )
+    others = tuple((other, answer) for other, answer in answers.items() if other != name)
+    return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
+
+
+def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:
+    """The verdict of each backend; a function that returns it for one that takes long and cannot be chosen."""
+    slow = {
+        name: least for name, one in backends.items() if name != chosen and (least := getattr(one, "least_work", 0))
+    }
+    found = {name: None if name in slow else _verdict(name, one, problem) for name, one in backends.items()}
+    fitting = [one.cost for one in found.values() if isinstance(one, Offer) and one.cost.peak_bytes <= most]
+    cheapest = min((cost.work_on(problem.device) for cost in fitting), default=math.inf)
+    for name, least in slow.items():
+        later: Any = partial(_verdict, name, backends[name], problem)
+        found[name] = later if chosen != "auto" or least(problem) > cheapest else later()
+    return found
+
+
+def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """The plan of tensors without values, which computes nothing."""
+    check_backend(backend, backends)
+    offer = offer_of_shapes()
+    return Plan(problem, SHAPES, offer.cost, (), range(problem.k_len), offer)
+
+
+def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
+    if problem.forward_mode and name != FORWARD_MODE:
+        return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
+    return backend.assess(problem)
