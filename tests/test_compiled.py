@@ -303,10 +303,3 @@ def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
     compiled = torch.compile(function, backend=count)
     torch.testing.assert_close(compiled(x), expected)
     assert [len(calls) for calls in graphs] == [1], graphs
-
-
-def test_spans_by_row_as_numbers_are_compiled():
-    q, k, v = make_qkv()
-    pattern = p.Causal() & p.KeySpan([0, 2], [7, 11])
-    assert_same(lambda q, k, v: rg.attention(q, k, v, pattern=pattern), q, k, v)
-    assert_same(lambda q, k, v: rg.attention(q, k, v, pattern="causal & key_span((0, 2), 9)"), q, k, v)
