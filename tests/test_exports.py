@@ -30,7 +30,7 @@ INSIDE = {
         "SpentError", "look_cost", "alike_residues",
         "Answers", "narrowed", "canonical", "from_band", "union", "common", "outside", "without", "covers", "meets",
         "size", "over_rows", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "Panel", "common_shape",
-        "learned", "check_summary", "positions", "runs", "words", "kept_whole", "number_by_row", "on_rows",
+        "learned", "check_summary", "positions", "runs", "words", "kept_whole", "number_by_row", "whole_numbers", "on_rows",
         "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
         "Registry", "Declared", "Reader", "text_name", "written", "word", "usage", "is_importable",
     },
