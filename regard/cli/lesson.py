@@ -89,10 +89,13 @@ def _show_table(table: Table, console: Console) -> None:
         drawn.add_column(Text(writable(column)), justify="right" if numeric else "left")
     for row in table.rows:
         drawn.add_row(*(Text(writable(cell)) for cell in row))
-    if console.measure(drawn).minimum <= console.width:
+    with console.capture() as captured:
+        console.print(drawn)
+    shown, cells = captured.get(), [*table.columns, *(cell for row in table.rows for cell in row)]
+    if all(word in shown for cell in cells for word in writable(cell).split()):
         console.print(drawn)
         return
-    for row in table.rows:  # too narrow for columns: a block of lines for each row
+    for row in table.rows:  # columns would cut words: a block of lines for each row
         console.print()
         for column, cell in zip(table.columns, row, strict=True):
             console.print(writable(f"{column}: {cell}" if column else cell))
