@@ -289,6 +289,13 @@ class Pattern(Declared, enrol=False):
 
         Squares stand for pairs that are allowed, dots for the others. Where standard output cannot write squares, they
         are drawn as #, so that the text can be printed everywhere; `plain=True` always does so, `plain=False` never.
+
+        >>> from regard.patterns import Causal
+        >>> print(Causal().draw(2, plain=True))
+        causal: 3 of 4 pairs
+            0 1
+          0 # .
+          1 # #
         """
         sizes = check_sizes(q_len, q_len if k_len is None else k_len)
         return self.machinery.draw(self, *sizes, q_start=start_of(q_start), plain=plain)
