@@ -117,7 +117,7 @@ def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_al
     remarks = []
     trained(tmp_path, remarks)
     assert any(remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks), remarks
-    assert any("(up to 500 were allowed; the text needs no more)" in remark for remark in remarks), remarks
+    assert any("(of at most 500; those that occur only inside longer ones are dropped)" in remark for remark in remarks)
     assert any("vocabulary up to 500" in remark for remark in remarks), remarks
 
 

@@ -287,7 +287,9 @@ class Recipe(Described, ABC):
         config = self.config
         found = training.tokeniser.vocab_size
         if training.tokeniser.kind == "bpe" and found < config.vocab_size and not self.pieces_are_given:
-            pieces += f" (up to {config.vocab_size:,} were allowed; the text needs no more)"
+            dropped = getattr(config, "trim_vocabulary", False)
+            reason = "those that occur only inside longer ones are dropped" if dropped else "the text has no more"
+            pieces += f" (of at most {config.vocab_size:,}; {reason})"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
