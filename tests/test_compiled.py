@@ -255,12 +255,12 @@ def test_a_wrong_call_raises_what_it_raises_outside(options, kind, words):
 @pytest.mark.parametrize("sizes", [(5, 13), (13, 5)], ids=str)
 def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     q, k, v = make_qkv(head_dim=sizes[0], v_dim=sizes[1], requires_grad=True, layout="transposed")
-    bias = torch.randn(1, 6, 7, 11)
+    bias, sink = torch.randn(1, 6, 7, 11), torch.randn(6)
     call = {
         "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
-        "strict": False, "backend": "fused", "learns": True, "bias_learns": False,
+        "strict": False, "backend": "fused", "learns": True, "bias_learns": False, "sink_learns": False,
     }  # fmt: skip
-    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, None, None), call)
+    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None), call)
 
 
 def test_an_exported_layer_is_right_at_lengths_it_has_not_seen():

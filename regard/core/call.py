@@ -109,6 +109,8 @@ class Call(NamedTuple):
             AttributeError, TypeError, ValueError or RuntimeError: as `key`.
         """
         q, k, v, start = self.q, self.k, self.v, self.q_start
+        if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+            return None
         if q.shape[2] > STEP or self.bias is not None or self.parameters or self.dropout or self.want or self.strict:
             return None
         by_row = isinstance(start, torch.Tensor)

@@ -68,7 +68,7 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
     if len(grid.keys) < problem.k_len or isinstance(k, Stored):
         k, v = _cut(k, grid.keys), _cut(v, grid.keys)
     if place.hidden is not None:
-        k, v = (x.hidden(place.hidden) if isinstance(x, Stored) else x.masked_fill(place.hidden, 0) for x in (k, v))
+        k, v = _zeroed(k, place.hidden), _zeroed(v, place.hidden)
     bias = None if call.bias is None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
@@ -77,6 +77,10 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
     return x.cut(keys) if isinstance(x, Stored) else x[:, :, keys.start : keys.stop]
+
+
+def _zeroed(x: torch.Tensor | Stored, hidden: torch.Tensor) -> torch.Tensor | Stored:
+    return x.hidden(hidden) if isinstance(x, Stored) else x.masked_fill(hidden, 0)
 
 
 def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> torch.Tensor | Relative:
@@ -138,11 +142,12 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
 
     A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values.
     """
-    operands = operands.widened()
     hidden = _hidden(problem, operands.grid) if problem.checks_hidden_after else None
     if hidden is not None:
-        operands = operands._replace(k=operands.k.masked_fill(hidden, 0), v=operands.v.masked_fill(hidden, 0))
+        k, v = (_zeroed(x, hidden) for x in (operands.k, operands.v))
+        operands = operands._replace(k=k, v=v)
         result = compute(operands)
+    operands = operands.widened()
     bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     if not bad.any():
         return result

@@ -9,7 +9,7 @@ from textwrap import wrap
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of, whole
+from regard.arguments import count_of, whole, yes_or_no
 from regard.errors import ArgumentError
 from regard.patterns.arguments import runs, words
 from regard.patterns.base import Pattern
@@ -98,6 +98,8 @@ def draw(
 
 def _plain_signs(plain: bool | None) -> dict[int, str]:
     """The signs that are drawn plainly: all, none, or by default those that standard output cannot write."""
+    if plain is not None:
+        plain = yes_or_no("plain", plain)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return {
         ord(sign): other

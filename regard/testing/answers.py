@@ -203,7 +203,8 @@ class Budget:
         grown = 1 / (1 - dropout)
         largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
         if sink is not None:
-            largest_bias += _largest(torch.as_tensor(sink, dtype=torch.float64).detach().nan_to_num(neginf=0))
+            logits = numbers("sink", sink.detach().cpu() if isinstance(sink, torch.Tensor) else sink)
+            largest_bias += _largest(torch.from_numpy(logits).nan_to_num(neginf=0))
         computing = torch.promote_types(dtype, torch.float32)
         score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(computing).eps
         if dtype == torch.bfloat16:

@@ -195,7 +195,7 @@ def test_sizes_of_zero_are_answered(name, sizes):
 @every
 def test_the_table_holds_what_it_does_not_list_is_refused(name):
     call = make_call(name)
-    given = {"bias": torch.zeros(1), "softcap": 30.0, "scale": 0.5, "dropout": 0.1}
+    given = {"bias": torch.zeros(1), "softcap": 30.0, "scale": 0.5, "dropout": 0.1, "sink": 0.3}
     assert set(given) == set(OPTIONS)
     base = {"pattern": "causal"} if call.always_causal else {}
     for option, value in given.items():

@@ -88,15 +88,17 @@ def _slots(chosen: Sequence[int], size: int) -> torch.Tensor:
 
 
 def with_asked(cost: Cost, problem: Problem) -> Cost:
-    """The cost of a call with its statistics, given the cost of its output."""
+    """The cost of a call with its statistics, given the cost of its output.
+
+    It is never above what the second pass adds to every backend, so that a call with statistics is computed by the same
+    backend as one without, and has the same bits.
+    """
+    usual = with_statistics(cost, problem)
+    if not computes_statistics(problem) or problem.needs_grad or problem.bias_learns:
+        return usual  # the second pass computes the gradients
     names = {"weights" if isinstance(want, WeightsOf) else want for want in problem.want} - {"log_sum_exp"}
-    if not computes_statistics(problem):
-        return with_statistics(cost, problem)
     again = bool(names & {"received", "weights"})
     watched = bool(names - {"received", "weights"})
     flops = cost.flops + cost.pairs * (WATCHED * watched + (2 * problem.head_dim + AGAIN) * again)
     weights = 4 * problem.pairs if "weights" in problem.want else 0
-    cost = replace(cost, flops=flops, peak_bytes=cost.peak_bytes + weights)
-    if not (problem.needs_grad or problem.bias_learns):
-        return cost
-    return with_statistics(cost, problem)  # which computes the gradients
+    return replace(cost, flops=min(flops, usual.flops), peak_bytes=cost.peak_bytes + weights)

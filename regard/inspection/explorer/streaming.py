@@ -101,8 +101,8 @@ def stream_head(
 
     >>> from regard.patterns import Causal
     >>> head = stream_head(torch.eye(4), torch.eye(4), list("abcd"), pattern=Causal(), links=2)
-    >>> head.keys[0].tolist(), head.keys[3].tolist(), head.is_sampled
-    ([0, -1], [3, 0], False)
+    >>> head.keys[0].tolist(), head.keys[:, 0].tolist(), head.is_sampled
+    ([0, -1], [0, 1, 2, 3], False)
     """
     n, scale, pattern, words = _checked(q, k, words, pattern, scale)
     links = min(whole("links", links, 1), n)
