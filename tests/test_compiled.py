@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -255,6 +256,7 @@ def test_a_wrong_call_raises_what_it_raises_outside(options, kind, words):
 @pytest.mark.parametrize("sizes", [(5, 13), (13, 5)], ids=str)
 def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     q, k, v = make_qkv(head_dim=sizes[0], v_dim=sizes[1], requires_grad=True, layout="transposed")
+    importlib.import_module("regard.functional.compiled")  # which defines the operation
     bias, sink = torch.randn(1, 6, 7, 11), torch.randn(6)
     call = {
         "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
