@@ -93,17 +93,17 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
 
 
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
-    """How many of these pairs the run has learned from; None where the run does not say.
+    """How many of these pairs the run has learned from; None where the run does not say, or has no SHA-256 of that.
 
     Raises:
         CheckpointError: what the run says is damaged.
     """
     path = run / TRAINED_FILE
-    if not path.exists():
+    if not path.exists() or (expected := _sealed_hash(run, TRAINED_FILE, needed=False)) is None:
         return None
     with open_plain(path) as file:
         data = file.read()
-    if len(data) % HASH_BYTES or hashlib.sha256(data).hexdigest() != _sealed_hash(run, TRAINED_FILE):
+    if len(data) % HASH_BYTES or hashlib.sha256(data).hexdigest() != expected:
         raise CheckpointError(f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged")
     trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
     return sum(_hash_of(pair) in trained for pair in pairs)
@@ -113,13 +113,13 @@ def _hash_of(pair: Pair) -> bytes:
     return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
 
 
-def _sealed_hash(run: Path, name: str = TEST_FILE) -> str | None:
+def _sealed_hash(run: Path, name: str = TEST_FILE, *, needed: bool = True) -> str | None:
     """The SHA-256 of a file as the settings have it; None in a run of a version before that."""
     path = run / SETTINGS_FILE
     if not path.exists():
         return None
     files = read_sealed(path).get("files")
-    if files is None:
+    if files is None or (isinstance(files, dict) and name not in files and not needed):
         return None
     if not isinstance(files, dict) or not isinstance(files.get(name), str):
         raise CheckpointError(f"{path} holds no SHA-256 of {name}")
