@@ -51,13 +51,19 @@ class PatternMask(torch.Tensor):
         dense: Callable[[], torch.Tensor],
         reason: str | None = None,
     ) -> PatternMask:
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        q_start: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dense: Callable[[], torch.Tensor],
+        reason: str | None = None,
+    ) -> None:
         self.pattern, self.q_start, self.reason, self.plans = pattern, q_start, reason, {}
         self._dense, self._pairs = dense, None
-        return self
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        pass
 
     @property
     def written(self) -> bool:
