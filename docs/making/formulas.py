@@ -93,6 +93,9 @@ DOCSTRINGS: dict[str, tuple[str, ...]] = {
         r" \qquad w = \frac{e^s}{e^{\text{sink}} + \sum_{\text{allowed keys}} e^s},"
         r" \qquad \text{output} = \sum w \cdot \text{factor} \cdot v",
     ),
+    "w = softmax(q k^T · scale) over the keys that the pattern allows": (
+        r"w = \operatorname{softmax}_{\text{allowed keys}}\left(q k^\top \cdot \text{scale}\right)",
+    ),
 }
 
 # Indented text of docstrings that stays text: conditions in words, and small tables.

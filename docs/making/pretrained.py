@@ -61,7 +61,7 @@ def atom_table() -> str:
     """A row for each reaction."""
     lines = ["| reaction | written as | product atoms that find their own |", "|---|---|---|"]
     for row in atoms()["reactions"]:
-        lines.append(f"| {row['name']} | `{row['smiles']}` | {row['right']} of {row['atoms']} |")
+        lines.append(f"| {row['name']} | ``{row['smiles']}`` | {row['right']} of {row['atoms']} |")
     return "\n".join(lines)
 
 
