@@ -103,6 +103,7 @@ def with_settings(
 def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
     """The message with a setting at its beginning written as the option that sets it.
 
+    >>> from dataclasses import field
     >>> named_as_option("learning_rate is -1; it must be above 0", {"learning_rate": field()})
     '--learning-rate is -1; it must be above 0'
     """

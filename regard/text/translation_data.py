@@ -46,7 +46,7 @@ def load_translation_data(
         The three parts; the test part is empty if validation pairs are given.
 
     Raises:
-        ArgumentError: twins of a user's files, or validation files for the embedded corpus.
+        ArgumentError: no data, twins of a user's files, or validation files for the embedded corpus.
         DataError: files that cannot be read, or have too few pairs.
 
     >>> len(load_translation_data(["pronouns"]).test)

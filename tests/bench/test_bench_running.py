@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from regard.errors import ArgumentError, DataError, UnsupportedError
+from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
 from regard.studies.bench import running
 from regard.studies.bench.case import Case
 from regard.studies.bench.results import Results
@@ -96,7 +96,7 @@ def test_mistakes_are_found_before_anything_is_measured(cases, tmp_path):
     (tmp_path / "bench.json").write_text("[]")
     with pytest.raises(DataError, match="does not contain results"):
         run_bench(resume=True, out=tmp_path)
-    with pytest.raises(DataError, match="is a file"):
+    with pytest.raises(OccupiedError, match="is a file"):
         run_bench(out=tmp_path / "bench.json")
     assert not cases
 

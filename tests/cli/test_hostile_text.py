@@ -77,7 +77,8 @@ def hostile_models(monkeypatch):
         return [[Generation(prompts[0], HOSTILE, (1,), (1,), -0.5, -0.5, "end")]]
 
     tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
-    monkeypatch.setattr(Generator, "load", lambda run: SimpleNamespace(generate=generate, tokeniser=tokeniser))
+    generator = SimpleNamespace(generate=generate, tokeniser=tokeniser, words=SeenWords(frozenset(), 0))
+    monkeypatch.setattr(Generator, "load", lambda run: generator)
     classifier = SimpleNamespace(
         classes=[HOSTILE + FORGING, "b"], probabilities=lambda texts: [[0.75, 0.25]], words=SeenWords(frozenset(), 0)
     )
@@ -116,6 +117,7 @@ PLACES = {
     "generate": ["{path}", "a"],
     "evaluate": ["{path}"],
     "classify": ["{path}", "a"],
+    "view": ["{path}", "a"],
     "average": ["{path}", "--out", "{path}"],
     "demo": ["--out", "{path}"],
     "show": [HOSTILE],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from regard.text.pronouns import make_split
 from regard.text.translation_data import load_translation_data
 
@@ -41,7 +41,7 @@ def test_given_validation_pairs_never_train(tmp_path):
 
 
 def test_no_data_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(DataError, match="pronouns"):
+    with pytest.raises(ArgumentError, match="pronouns"):
         load_translation_data([])
     with pytest.raises(DataError, match=r"missing\.tsv"):
         load_translation_data([str(tmp_path / "missing.tsv")])

@@ -115,7 +115,7 @@ def test_a_run_tells_its_settings_and_how_far_it_came(tmp_path):
 def test_a_folder_with_a_run_is_refused_without_resume(tmp_path):
     train_toy(tmp_path)
     before = seals(tmp_path)
-    with pytest.raises(CheckpointError, match=r"already holds a run \(step-000012\).*--resume.*another folder"):
+    with pytest.raises(CheckpointError, match=r"already holds a run \(step-000012\).*resume=True.*another folder"):
         train_toy(tmp_path)
     assert seals(tmp_path) == before
 

@@ -162,7 +162,7 @@ def test_one_stops_the_run_with_the_state_before_it_saved_and_a_sentence_that_sa
         "step 6 cannot be done: the loss of batch 11 is not finite",
         "the first tensor that is not is the gradient 0.weight",
         "saved as it was after step 5",
-        "learning_rate (0.01)",
+        "learning rate (0.01)",
         "--resume --skip-non-finite 10",
     ):
         assert words in str(caught.value)

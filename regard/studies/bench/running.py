@@ -228,8 +228,9 @@ def begin(
 
     Raises:
         ArgumentError: results that were measured in another environment, or no folder is given.
-        DataError: there is nothing to resume, or `out` is a file.
-        CheckpointError: the folder contains other files than results, or damaged results.
+        DataError: there is nothing to resume.
+        OccupiedError: `out` is a file, or a folder with other files than results.
+        CheckpointError: damaged results.
     """
     here = environment(device)
     if resume:
