@@ -19,7 +19,7 @@ def test_marks_are_found():
     assert unfinished("one\n<<<<<<< HEAD\ntwo\n=======\nthree\n>>>>>>> other\n") == [2, 6]
 
 
-@pytest.mark.parametrize("place", (".", *FOLDERS))
+@pytest.mark.parametrize("place", [".", *FOLDERS])
 def test_every_merge_is_finished(place):
     found = (ROOT / place).glob("*") if place == "." else (ROOT / place).rglob("*")
     files = [path for path in found if path.suffix in TEXT and path.is_file()]
