@@ -121,7 +121,7 @@ class Refusal:
 
     @property
     def cost(self) -> Refusal:
-        """Itself: what a plan shows in the place of a cost."""
+        """The refusal itself, which a plan shows instead of a cost."""
         return self
 
     def __str__(self) -> str:

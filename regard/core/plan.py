@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def steps(self) -> Callable[[Call], Result] | None:
-        """What computes calls that differ from this plan's in k_len and q_start only, where there is such a thing."""
+        """A function for calls that differ from this plan's in k_len and q_start only; None where there is none."""
         return self._offer.steps
 
     def lasting_place(self, device: torch.device) -> Place | None:

@@ -88,12 +88,12 @@ def stepped(call: Call) -> torch.Tensor | None:
 
 
 def _seen_once(call: Call) -> Result | None:
-    """In the place of a step whose call occurred once."""
+    """Stands for the step of a call that was seen once."""
     return None
 
 
 def _planned_each(call: Call) -> Result | None:
-    """In the place of a step where every k_len needs a plan of its own."""
+    """Stands for a step that does not exist: every k_len needs a plan of its own."""
     return None
 
 

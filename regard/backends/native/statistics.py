@@ -15,8 +15,8 @@ from regard.core.backend import Cost
 from regard.core.problem import Problem
 from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
 
-WATCHED = 30  # cost for each pair of statistics of rows, in floating-point operations that take as long
-AGAIN = 60  # cost of a pair whose weight is computed a second time, beside its score
+WATCHED = 30  # floating-point operations that take as long as the statistics of rows, for each pair
+AGAIN = 60  # the same for a weight that is computed a second time, without its score
 
 
 def computes_statistics(problem: Problem) -> bool:
