@@ -68,7 +68,7 @@ class Tiled(Described):
         return Offer(with_statistics(cost, problem), run)
 
     def least_work(self, problem: Problem) -> float:
-        """A lower bound of the work, from the kept pairs alone, where batch rows differ: then `assess` takes long. Else 0."""
+        """A lower bound of the work, from the kept pairs, where batch rows differ and `assess` takes long; else 0."""
         if not problem.pattern.varies_by_row or problem.outlined or _reason_against(problem) is not None:
             return 0.0
         return 2.0 * _kept(problem) * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1)
