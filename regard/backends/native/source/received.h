@@ -14,19 +14,13 @@ struct Share {
 };
 
 static bool list_shares(const rg_call &c, List<Share> &list) {
-  const int group = c.heads / c.kv_heads;
-  for (int batch = 0; batch < c.batch; batch++)
-    for (int first = 0; first < c.heads; first += group) {
-      const int heads = stacked_heads(c, batch, first);
-      for (int h = first; h < first + group; h += heads) {
-        const int blocks = schedule_of(c, batch, h).blocks;
-        const int parts = std::max(1, std::min({SHARES, blocks, c.q_len / SHARED_ROWS}));
-        for (int i = 0; i < parts; i++)
-          if (!list.add({batch, h, heads, (int)((long)blocks * i / parts), (int)((long)blocks * (i + 1) / parts), nullptr, i > 0}))
-            return false;
-      }
-    }
-  return true;
+  return each_stack(c, [&](int batch, int head, int heads, int blocks) {
+    const int parts = std::max(1, std::min({SHARES, blocks, c.q_len / SHARED_ROWS}));
+    const auto end = [&](int part) { return (int)((long)blocks * part / parts); };
+    for (int i = 0; i < parts; i++)
+      if (!list.add({batch, head, heads, end(i), end(i + 1), nullptr, i > 0})) return false;
+    return true;
+  });
 }
 
 struct WeightRoom {

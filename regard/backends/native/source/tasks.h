@@ -62,18 +62,25 @@ struct Stacked {
   }
 };
 
-static bool list_stacks(const rg_call &c, List<Stacked> &list) {
+// Calls add(batch, head, heads, blocks) for the heads that are computed together, until it returns false.
+template <class Add>
+static bool each_stack(const rg_call &c, Add &&add) {
   const int group = c.heads / c.kv_heads;
   for (int batch = 0; batch < c.batch; batch++)
     for (int first = 0; first < c.heads; first += group) {
       const int heads = stacked_heads(c, batch, first);
-      for (int h = first; h < first + group; h += heads) {
-        const int blocks = schedule_of(c, batch, h).blocks;
-        for (int b = blocks - 1; b >= 0; b--)  // the last rows of a causal call have most keys: they come first
-          if (!list.add({batch, h, heads, b})) return false;
-      }
+      for (int h = first; h < first + group; h += heads)
+        if (!add(batch, h, heads, schedule_of(c, batch, h).blocks)) return false;
     }
   return true;
+}
+
+static bool list_stacks(const rg_call &c, List<Stacked> &list) {
+  return each_stack(c, [&](int batch, int head, int heads, int blocks) {
+    for (int b = blocks - 1; b >= 0; b--)  // the last rows of a causal call have most keys: they come first
+      if (!list.add({batch, head, heads, b})) return false;
+    return true;
+  });
 }
 
 struct Piece {  // a span of keys of a stack, where threads share one
