@@ -1,5 +1,6 @@
 import pytest
-from browsing import chromium
+
+from .browsing import chromium
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """The page by keyboard alone, for screen readers, and in every colour scheme."""
 
 import pytest
-from browsing import AXE, Opened
-from making import translation
 
 from regard.inspection.explorer import to_page
+
+from .browsing import AXE, Opened
+from .making import translation
 
 VIEWS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from browsing import Opened
-from making import translation, weights
 from matplotlib import colormaps
 
 from regard.inspection import show
 from regard.inspection.explorer import to_page
+
+from .browsing import Opened
+from .making import translation, weights
 
 VIEWS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 

@@ -5,12 +5,13 @@ import threading
 
 import pytest
 import torch
-from browsing import Opened
-from making import SOURCE, TARGET, TOKENISER, translator, weights
 
 from regard.inspection import Relevance
 from regard.inspection.explorer import Attention, Exploration, explore_translation, explore_weights, to_page
 from regard.inspection.explorer.server import ExplorerServer
+
+from .browsing import Opened
+from .making import SOURCE, TARGET, TOKENISER, translator, weights
 
 VIEWS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 PAYLOADS = (

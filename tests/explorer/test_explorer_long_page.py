@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from browsing import AXE, Opened
 
 from regard.inspection import show
 from regard.inspection.explorer import LongHead, stream_head
 from regard.patterns import Causal
+
+from .browsing import AXE, Opened
 
 
 def made_up(n=100_000, links=16, side=256):

@@ -8,10 +8,11 @@ import threading
 import time
 
 import pytest
-from making import translation
 
 from regard.errors import ArgumentError
 from regard.inspection.explorer.server import LARGEST_BODY, ExplorerServer
+
+from .making import translation
 
 ENOUGH = 1.0  # seconds in which others are served
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from making import SOURCE, TARGET, TOKENISER, language_model, translation, translator, weights
 
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection import look, look_text, relevance, show
 from regard.inspection.explorer import explore_maps, explore_text, explore_translation, explore_weights
 from regard.models import RecurrentTranslator, TextEncoder
 from regard.text import BEGIN, END, PAD
+
+from .making import SOURCE, TARGET, TOKENISER, language_model, translation, translator, weights
 
 
 def test_a_translation_has_every_kind_of_attention_with_its_own_depth():

@@ -65,7 +65,7 @@ class ExplorerServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page; who does not know it cannot read the page."""
+        """The address of the page, with the random path that a request must have."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
