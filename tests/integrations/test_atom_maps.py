@@ -39,13 +39,29 @@ def weights(model):
     return found
 
 
+def eager_weights(model, tokens):
+    with torch.no_grad():
+        return torch.cat(model(tokens.ids, output_attentions=True).attentions)
+
+
 def test_weights_are_those_of_eager_attention(model, weights):
+    """In float64 they are equal; in float32 the worst error is that of eager attention, which differs by processor."""
     detach(model).set_attn_implementation("eager")
-    for _, tokens, ours in weights:
-        with torch.no_grad():
-            theirs = torch.cat(model(tokens.ids, output_attentions=True).attentions)
-        assert ours.shape == theirs.shape
-        assert float((ours - theirs).abs().max()) <= 1e-5
+    theirs = [eager_weights(model, tokens) for _, tokens, _ in weights]
+    model.double()
+    exact = [eager_weights(model, tokens) for _, tokens, _ in weights]
+    attach(model)
+    ours_off = eager_off = 0.0
+    for (_, tokens, ours), of_eager, truth in zip(weights, theirs, exact, strict=True):
+        with torch.no_grad(), observe(model, "weights") as observed:
+            model(tokens.ids)
+        wide = torch.stack([call.weights[0] for call in observed[LAYER_NAME]])
+        assert wide.shape == truth.shape
+        assert float((wide - truth).abs().max()) <= 1e-9
+        ours_off = max(ours_off, float((ours - truth).abs().max()))
+        eager_off = max(eager_off, float((of_eager - truth).abs().max()))
+    assert ours_off <= 2 * eager_off
+    model.float()
 
 
 def test_one_head_finds_almost_all_atoms_and_the_mean_head_few(weights):
