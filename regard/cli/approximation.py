@@ -23,7 +23,8 @@ def approximation(
     ],
     pattern: Annotated[str, typer.Option(metavar="PATTERN", help="Pattern of the call, such as 'causal'.")] = "full",
     candidate: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Compare this; may be repeated. [default: a sweep]")
+        list[str] | None,
+        typer.Option(metavar="CANDIDATE", help="A pattern or mechanism; may be repeated. [default: a sweep]"),
     ] = None,
     scale: Annotated[float | None, typer.Option(help="Factor of the scores. [default: 1 / sqrt(head_dim)]")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for random mechanisms.")] = len(
@@ -66,7 +67,7 @@ def read_operands(file: Path) -> list[torch.Tensor]:
     try:
         tensors = load_file(file)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise NotFoundError(f"{file} cannot be read as safetensors: {error.strerror or error}") from error
+        raise NotFoundError(f"{file} does not exist; name a safetensors file") from error
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{file} cannot be read as safetensors: {reason}") from error

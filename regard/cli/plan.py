@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Annotated
 
 import torch
 import typer
 
-from regard.arguments import count_of, suggest
+from regard.arguments import suggest
 from regard.backends import BACKENDS
 from regard.cli.console import out_json, out_lines, say, shortened
 from regard.cli.options import Json
 from regard.core.call import make_problem
 from regard.core.choosing import make_plan
-from regard.core.result import Want, checked_wants, top_keys, weights_of
+from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
 
 DEVICES = ("cpu", "cuda")
 COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
-DIGITS = 18  # of a number in a text
 
 
 def plan(
@@ -30,6 +27,9 @@ def plan(
     pattern: Annotated[
         str, typer.Option(metavar="PATTERN", help="Which pairs are allowed, such as 'causal & causal_window(512)'.")
     ] = "full",
+    mechanism: Annotated[
+        str | None, typer.Option(metavar="MECHANISM", help="Such as 'performer(features=256)'. [default: softmax]")
+    ] = None,
     k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
@@ -65,7 +65,7 @@ def plan(
         raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
-        q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, want=checked_wants(_wants(want or []))
+        q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, mechanism=mechanism, want=checked_wants(want or ())
     )
     plan = make_plan(problem, BACKENDS, backend)
     if as_json:
@@ -82,32 +82,3 @@ def _dtype(name: str) -> torch.dtype:
     if name not in named:
         raise ArgumentError(f"dtype {name!r} is not attended; {suggest(name, named)}")
     return named[name]
-
-
-def _wants(texts: Iterable[str]) -> list[Want]:
-    """Statistics by name; `top_keys(8)` and `weights_of(rows=[0, 5], heads=[3])` as they are written in Python."""
-    found: list[Want] = []
-    for text in texts:
-        if (counted := re.fullmatch(r"top_keys\(([0-9]+)\)", text.strip())) is not None:
-            found.append(top_keys(_number("top_keys", counted[1])))
-        elif (chosen := re.fullmatch(r"weights_of\(rows=\[(.*?)\](?:, *heads=\[(.*?)\])?\)", text.strip())) is not None:
-            found.append(weights_of(_numbers(chosen[1]), None if chosen[2] is None else _numbers(chosen[2])))
-        else:
-            found.append(text)
-    return found
-
-
-def _numbers(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise ArgumentError(f"weights_of is given [{text}]; rows and heads are whole numbers, such as [0, 5]")
-    return [_number("weights_of", word) for word in words]
-
-
-def _number(asked: str, word: str) -> int:
-    if len(word) > DIGITS:
-        raise ArgumentError(
-            f"{asked} is given a number of {count_of(len(word), 'digits')}; it counts up to "
-            f"{count_of(DIGITS, 'digits')}"
-        )
-    return int(word)

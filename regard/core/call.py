@@ -189,7 +189,8 @@ class Call(NamedTuple):
             forward_mode=carries_tangent(q, k, v, bias, self.sink, *parameters.values()),
         )
         self._check_mechanism(problem)
-        checked_parameters(mechanism, problem.sizes, parameters, q)
+        if self.parameters is not None:  # a plan may be made without them, since it keeps no values
+            checked_parameters(mechanism, problem.sizes, parameters, q)
         return problem
 
     def _check_mechanism(self, problem: Problem) -> None:

@@ -137,7 +137,7 @@ class Plan:
                 "share_of_pairs_computed": self.share_of_pairs_computed,
                 "pairs_kept": None if kept is None else kept.pairs,
                 "pairs_kept_estimated": kept is not None and not kept.exact,
-                "others": {name: _verdict_record(verdict) for name, verdict in self.others},
+                "others": {name: self._verdict_record(verdict) for name, verdict in self.others},
             }
         )
 
@@ -154,12 +154,26 @@ class Plan:
             share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         for name, verdict in self.others:
-            lines.append(f"  {name} {'refused' if isinstance(verdict, Refusal) else 'more expensive'}: {verdict}")
+            lines.append(
+                f"  {name} refused: {verdict}"
+                if isinstance(verdict, Refusal)
+                else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
+            )
         if any("about " in line for line in lines[1:]):
             lines.append(
                 "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
             )
         return "\n".join(lines)
+
+    def _times(self, cost: Cost) -> float:
+        """The estimated time of another backend, as a multiple of that of the chosen one."""
+        chosen = self.cost.work_on(self.problem.device)
+        return cost.work_on(self.problem.device) / chosen if chosen else 1.0
+
+    def _verdict_record(self, verdict: Cost | Refusal) -> dict[str, Any]:
+        if isinstance(verdict, Refusal):
+            return {"refused": verdict.reason}
+        return {"cost": _cost_record(verdict), "times_the_estimated_time": self._times(verdict)}
 
     def __repr__(self) -> str:
         return f"Plan({self.backend!r} for {self.problem})"
@@ -350,7 +364,3 @@ def _cost_record(cost: Cost) -> dict[str, Any]:
         "flops": cost.flops, "bytes": cost.bytes, "peak_bytes": cost.peak_bytes, "pairs": cost.pairs,
         "estimated": cost.estimated,
     }  # fmt: skip
-
-
-def _verdict_record(verdict: Cost | Refusal) -> dict[str, Any]:
-    return {"refused": verdict.reason} if isinstance(verdict, Refusal) else {"dearer": _cost_record(verdict)}

@@ -153,7 +153,7 @@ class Problem:
             f"{self.mechanism} of {self.batch} x {heads}, {count_of(self.q_len, 'queries')} by "
             f"{count_of(self.k_len, 'keys')}, "
             f"head_dim {self.head_dim}, {dtype} on {self.device}, pattern {self.pattern}"
-            f"{'' if self.sink is None else ', with sinks'}"
+            f"{'' if self.sink is None else ', with sinks'}{', with gradients' if self.needs_grad else ''}"
         )
 
 

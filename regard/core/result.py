@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole
+from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.errors import ArgumentError
 
 
@@ -42,6 +43,7 @@ class WeightsOf:
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
 Want = str | TopKeys | WeightsOf
+DIGITS = 18  # of a number in a text
 NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights")
 
 
@@ -87,9 +89,16 @@ def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
 
 
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
-    """The requested statistics, each once; an unknown one is refused with the names of all."""
+    """The requested statistics, each once; an unknown one is refused with the names of all.
+
+    A statistic may be given as its text too.
+
+    >>> checked_wants("top_keys(8)")
+    (TopKeys(count=8),)
+    """
     single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
     asked: tuple[Any, ...] = (want,) if single else tuple(want)
+    asked = tuple(_read(one) if isinstance(one, str) else one for one in asked)
     for one in asked:
         if not isinstance(one, TopKeys | WeightsOf) and not (isinstance(one, str) and one in NAMES):
             raise ArgumentError(
@@ -103,6 +112,31 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
         if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:
             raise ArgumentError(f"want holds {advice} once")
     return tuple(dict.fromkeys(asked))
+
+
+def _read(text: str) -> Want:
+    """`top_keys(8)` and `weights_of(rows=[0, 5], heads=[3])` as they are written in Python; any other text as it is."""
+    if (counted := re.fullmatch(r"top_keys\(([0-9]+)\)", text.strip())) is not None:
+        return top_keys(_number("top_keys", counted[1]))
+    if (chosen := re.fullmatch(r"weights_of\(rows=\[(.*?)\](?:, *heads=\[(.*?)\])?\)", text.strip())) is not None:
+        return weights_of(_numbers(chosen[1]), None if chosen[2] is None else _numbers(chosen[2]))
+    return text
+
+
+def _numbers(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise ArgumentError(f"weights_of is given [{text}]; rows and heads are whole numbers, such as [0, 5]")
+    return [_number("weights_of", word) for word in words]
+
+
+def _number(asked: str, word: str) -> int:
+    if len(word) > DIGITS:
+        raise ArgumentError(
+            f"{asked} is given a number of {count_of(len(word), 'digits')}; it counts up to "
+            f"{count_of(DIGITS, 'digits')}"
+        )
+    return int(word)
 
 
 def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:

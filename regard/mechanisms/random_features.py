@@ -101,7 +101,7 @@ LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²),
 
 
 @dataclass(frozen=True)
-class RandomFeature(Kernelised):
+class RandomFeature(Kernelised, also=("rfa",)):
     """Attention by exp(q·k / sigma²) of q and k of length 1, estimated in time and memory linear in the length.
 
         φ(x) = [sin(w_1·x), ..., sin(w_D·x), cos(w_1·x), ..., cos(w_D·x)] / sqrt(D),  w_i ~ N(0, 1 / sigma²)
@@ -144,7 +144,7 @@ class RandomFeature(Kernelised):
     torch.Size([2, 8, 5, 16])
     """
 
-    features: int
+    features: int = 128
     gated: bool = False
     seed: int = 0
     sigma: float = 1.0

@@ -268,5 +268,5 @@ def check_size(window: SlidingWindow | CausalWindow) -> None:
     name = type(window).__name__
     size = plain(f"{name}'s size", window.size)
     if not is_whole(size) or size < 1:
-        raise ArgumentError(f"{name}(size={shown(size)}): size is a number of keys, 1 or more")
+        raise ArgumentError(f"{name}(size={shown(size)}): size is a whole number of keys, 1 or more")
     object.__setattr__(window, "size", whole(f"{name}'s size", size))

@@ -65,6 +65,7 @@ def draw(
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
     causal_window(2): 5 of 9 pairs, 6 through 2 layers
+    ■ allowed, □ only through 2 layers
         0 1 2
       0 ■ · ·
       1 ■ ■ ·
@@ -86,6 +87,10 @@ def draw(
             + (f"{LEARNS} none, but some through {layers} layers, " if layers > 1 else "")
             + f"{MAY_NOT} none."
         )
+    elif layers > 1:
+        lines.append(f"{MAY_LOOK} allowed, {LEARNS} only through {layers} layers")
+    if first:
+        lines.append(f"queries at positions {first} to {first + q_len - 1}")
     lines = lines if width is None else [part for line in lines for part in wrap(line, width)]
     for panel in panels:
         if panel.title:

@@ -108,8 +108,8 @@ class Reader:
         if not self.take("("):
             return items
         while not self.take(")"):
-            if items:
-                self.need(",")
+            if items and not self.take(","):
+                raise self.error("')' is missing" if not self.peek() else "',' or ')' is missing")
             items.append(read())
         return items
 

@@ -20,6 +20,7 @@ def show(*arguments: str | Path) -> str:
 def test_the_reach_of_a_stack_is_said_and_drawn():
     assert show("causal_window(3)", "--length", "6", "--layers", "2").splitlines() == [
         "causal_window(3): 15 of 36 pairs, 20 through 2 layers",
+        "■ allowed, □ only through 2 layers",
         "    0 1 2 3 4 5",
         "  0 ■ · · · · ·",
         "  1 ■ ■ · · · ·",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 import torch
@@ -47,11 +48,22 @@ def test_a_plan_says_the_backend_the_costs_and_every_reason():
     assert plan.detail(Q, K, V).entropy.shape == (2, 6, 7)
 
 
-def test_a_dearer_backend_is_listed_with_its_cost():
+def test_a_more_expensive_backend_is_listed_with_its_cost():
     leaf = Q.detach().requires_grad_()
     plan = rg.plan_attention(leaf, K, V)
     assert plan.backend in ("native", "fused")
-    assert json.loads(plan.to_json())["others"]["reference"]["dearer"]["flops"] > 0
+    other = json.loads(plan.to_json())["others"]["reference"]
+    assert other["cost"]["flops"] > 0
+    assert other["times_the_estimated_time"] > 1  # the chosen backend is the one estimated to be the fastest
+    assert re.search(r"reference, [0-9.e+]+x the estimated time: ", str(plan))
+
+
+def test_a_plan_says_that_gradients_are_counted():
+    plain, learning = (rg.plan_attention(q, K, V, pattern="causal") for q in (Q, Q.detach().requires_grad_()))
+    assert "with gradients" in str(learning)
+    assert "with gradients" not in str(plain)
+    assert learning.cost.flops > plain.cost.flops
+    assert learning.cost.bytes > plain.cost.bytes
 
 
 def test_a_plan_is_frozen():

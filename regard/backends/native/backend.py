@@ -92,7 +92,7 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
             if (bands := bands_of(one, problem.k_len)) is not None:
                 count, _, guess = _pairs_of_bands(bands, problem, library)
             else:
-                count, guess = _pairs_of_schedule(one, problem)
+                count, guess = _pairs_of_schedule(one, problem, library.tile[1])
             total, estimated = total + count, estimated or guess
     return total * problem.batch * problem.heads // (rows * heads), estimated
 
@@ -123,16 +123,21 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     return int(pairs.sum()), len(lo), False
 
 
-def _pairs_of_schedule(pattern: Pattern, problem: Problem) -> tuple[int, bool]:
+def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> tuple[int, bool]:
+    """Pairs of the panels of `width` keys in which a row block has a key, and whether that is an estimate."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
     schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
 
     def measure(block: RowBlock) -> tuple[float, ...]:
-        return (float(block.pairs),)
+        panels, done = 0, 0
+        for run in block.runs:
+            first, end = run.keys.start // width, -(-run.keys.stop // width)
+            panels, done = panels + max(0, end - max(first, done)), max(done, end)
+        return (float(panels * width * len(block.rows) * block.times),)
 
     try:
-        return sum(block.pairs for block in schedule.blocks(Budget(problem.looks))), False
+        return sum(int(measure(block)[0]) for block in schedule.blocks(Budget(problem.looks))), False
     except SpentError:
         return schedule.estimated(measure)[0], True
 
@@ -144,7 +149,7 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(
         flops=2 * pairs * dims * (3.5 if problem.needs_grad else 1),
-        bytes=rows + stored + 2 * _gradient_of_pairs(problem),
+        bytes=(rows + stored) * (3 if problem.needs_grad else 1) + 2 * _gradient_of_pairs(problem),
         peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
         pairs=pairs,
         calls=1,

@@ -177,6 +177,9 @@ def _estimates(problem: Problem) -> list[_Costs]:
     return found
 
 
+COPIED = 3  # times that a copied key or value is moved: read, written, and read by the product
+
+
 def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
     size = problem.head_dim + problem.v_dim
@@ -196,7 +199,7 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
     vectors = problem.batch * size * (problem.heads * problem.q_len + problem.kv_heads * problem.k_len)
     held = problem.batch * problem.heads * problem.q_len * problem.v_dim + (1 << 22)  # results, gathered keys
     peak = width * held * (3 if problem.needs_grad else 1)
-    return Cost(flops, width * (vectors + moved), peak_bytes=peak, pairs=pairs, calls=calls)
+    return Cost(flops, width * (vectors + COPIED * moved), peak_bytes=peak, pairs=pairs, calls=calls)
 
 
 FEW = 256  # row blocks evaluated for the program of one residue before it is estimated too

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, RegardError
 from regard.inspection.quality.call import Call
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
+from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import CausalWindow, Fixed, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided, as_pattern
 from regard.reprs import brief
 
+LIST = "regard show --list"  # prints the names of patterns
 Given = Pattern | str | Mechanism | tuple[Mechanism, Mapping[str, torch.Tensor]]
 
 
@@ -80,18 +82,21 @@ class Candidate:
 
 
 def as_candidate(given: Given | Candidate) -> Candidate:
-    """Make a candidate from a pattern, its text, a mechanism, or a mechanism with parameters.
+    """Make a candidate from a pattern, a mechanism, the text of either, or a mechanism with parameters.
 
     Raises:
         ArgumentError: it is neither a pattern nor a mechanism.
 
     >>> as_candidate("causal & (strided(64) | global_tokens(0))").family
     'causal & (strided | global_tokens)'
+    >>> as_candidate("performer(features=64)").name
+    'performer(64, seed=0)'
     """
     if isinstance(given, Candidate):
         return given
     what, parameters = given if isinstance(given, tuple) else (given, None)
-    what = as_pattern(what) if isinstance(what, str) else what
+    if isinstance(what, str):
+        what = _read(what)
     if not isinstance(what, Pattern | Mechanism):
         raise ArgumentError(
             f"{what!r} cannot replace exact attention; give a pattern, its text, a mechanism, or a pair of a "
@@ -101,6 +106,18 @@ def as_candidate(given: Given | Candidate) -> Candidate:
     family = re.sub(r"(?<=\w)\([^()]*\)", "", name)  # without the arguments
     knob = ", ".join(part for part in re.findall(r"(?<=\w)\(([^()]*)\)", name) if part)
     return Candidate(name, family, knob, what, parameters)
+
+
+def _read(text: str) -> Pattern | Mechanism:
+    """A mechanism if the text begins with the name of one, else a pattern."""
+    begins = re.match(r"\s*([A-Za-z][\w-]*)", text)
+    name = begins[1].replace("-", "_") if begins else ""
+    if name in Mechanism.registry.kinds:
+        return parse_mechanism(text)
+    if name and name not in Pattern.registry.kinds:
+        names = [*Pattern.registry.names(), *Mechanism.registry.names()]
+        raise ArgumentError(f"{name!r} is neither a pattern nor a mechanism; {suggest(name, names, LIST)}")
+    return as_pattern(text)
 
 
 def _redrawn(part: Pattern, seed: int) -> Pattern:

@@ -101,6 +101,10 @@ def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
 
 
 LONGEST = 56  # the most characters of a name in the table
+LEGEND = (
+    "error: |output - exact| / |exact|. worst row: the largest error of a query, over the mean size of an output.",
+    "mass: the share of the exact weights that lies on the kept pairs. time, memory: 1 is that of exact attention.",
+)
 COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "against")
 
 
@@ -191,6 +195,7 @@ class Approximation:
             f"Within an error of {self.tolerance:g} (mean over {count_of(self.seeds, 'seeds')} for random candidates):",
         ]
         lines += [f"  {sentence}" for sentence in self.suggestions.values()]
+        lines += ["", *LEGEND]
         if self.left_out:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)
