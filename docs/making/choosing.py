@@ -46,7 +46,8 @@ def choices() -> list[Choice]:
             f"a reach of 22, and for {enough:.2f} with a reach of 24", "window",
         ),
         Choice(
-            "a few positions that look at all and are visible to all", "`… \\| GlobalTokens(range(64))`", "global",
+            "a few positions that look at all and are visible to all",
+            "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost", "global",
             UNTRIED,
         ),
         Choice(

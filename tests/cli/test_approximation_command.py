@@ -47,14 +47,34 @@ def test_the_table_is_printed_and_the_picture_drawn(tensors, tmp_path):
     assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_a_mechanism_is_a_candidate_by_its_text(tensors, tmp_path):
+    save_file(tensors, tmp_path / "a.safetensors")
+    given = ["--pattern", "causal", "--candidate", "performer(features=8)", "--candidate", "linear", "--seeds", "1"]
+    answer = regard("approximation", tmp_path / "a.safetensors", *given, "--json")
+    assert answer.returncode == 0, answer.stderr
+    rows = json.loads(answer.stdout)["rows"]
+    assert [row["name"] for row in rows] == ["performer(8, seed=0)", "linear_transformer(elu_plus_one)"]
+    assert [row["backend"] for row in rows] == ["linear", "linear"]
+
+
 def write_text(path):
     path.write_text("not tensors")
+
+
+def save_three(path):
+    save_file({name: torch.ones(1, 1, 4, 2) for name in "qkv"}, path)
 
 
 @pytest.mark.parametrize(
     ("write", "options", "code", "words"),
     [
-        (lambda path: None, [], 2, "No such file"),
+        (
+            save_three,
+            ["--candidate", "perfomer(8)"],
+            2,
+            "'perfomer' is neither a pattern nor a mechanism; did you mean",
+        ),
+        (lambda path: None, [], 2, "does not exist"),
         (write_text, [], 1, "cannot be read as safetensors"),
         (lambda path: save_file({"q": torch.ones(1), "x": torch.ones(1)}, path), [], 2, "holds q, x and lacks k, v"),
         (lambda path: save_file({name: torch.ones(3) for name in "qkv"}, path), [], 1, "q"),

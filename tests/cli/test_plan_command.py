@@ -62,6 +62,13 @@ def test_a_plan_for_a_device_does_not_depend_on_what_is_installed_here(monkeypat
     assert b"planned for a machine with cuda" in regard("plan", *arguments).stderr
 
 
+def test_a_mechanism_is_planned_without_its_learned_tensors():
+    for mechanism, backend in {"performer(64)": "linear", "linformer(64, 8)": "linformer"}.items():
+        answer = regard("plan", "--q-len", "64", "--mechanism", mechanism, "--json")
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout)["backend"] == backend
+
+
 def test_the_table_of_a_plan_marks_the_chosen_backend():
     answer = regard("plan", "--q-len", "64", "--pattern", "causal")
     chosen = json.loads(regard("plan", "--q-len", "64", "--pattern", "causal", "--json").stdout)["backend"]
@@ -77,6 +84,7 @@ def test_the_table_of_a_plan_marks_the_chosen_backend():
         (["--device", "tpu"], 2, "device 'tpu' is not planned for; there are cpu, cuda"),
         (["--want", "nonsense"], 2, "want='nonsense' is no statistic"),
         (["--want", "weights_of(rows=[a])"], 2, "rows and heads are whole numbers"),
+        (["--mechanism", "performr"], 2, "there is no mechanism 'performr'"),
         (["--dropout", "2"], 2, "dropout is 2.0"),
         (["--backend", "magic"], 2, "backend 'magic' does not exist"),
         (["--heads", "8", "--kv-heads", "3"], 2, "heads must be a multiple of kv-heads"),

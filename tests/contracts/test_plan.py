@@ -144,3 +144,20 @@ def test_a_backend_that_takes_long_to_assess_is_chosen_where_it_is_the_cheapest(
     lengths, q = torch.tensor([300, 512]), torch.randn(2, 1, 512, 64)
     pattern = p.Causal() & p.KeySpan(torch.zeros(2, dtype=torch.int64), lengths)
     assert rg.plan_attention(q, q, q, pattern=pattern).backend == "tiled"
+
+
+def test_a_plan_is_made_without_learned_tensors_and_run_with_them():
+    mechanism = rg.mechanisms.Linformer(K.shape[2], 3)
+    plan = rg.plan_attention(Q, K, V, mechanism=mechanism)
+    assert plan.backend == "linformer"
+    with pytest.raises(rg.RegardError, match=r"needs .*key_projection"):
+        plan.run(Q, K, V)
+    with pytest.raises(rg.RegardError, match=r"needs .*key_projection"):
+        rg.attention(Q, K, V, mechanism=mechanism)
+
+
+def test_a_statistic_is_requested_by_its_text_too():
+    one, other = (rg.attention_detail(Q, K, V, want=want) for want in ("top_keys(3)", rg.top_keys(3)))
+    assert torch.equal(one.top_keys.indices, other.top_keys.indices)
+    chosen = rg.attention_detail(Q, K, V, want="weights_of(rows=[0, 2], heads=[1])").chosen_weights
+    assert chosen.shape[1:3] == (1, 2)

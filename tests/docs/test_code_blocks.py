@@ -15,6 +15,8 @@ import typer.main
 from docs.making.blocks import blocks, mentioned
 from regard.cli import main
 from regard.cli.app import app
+from regard.mechanisms import FeatureMap
+from regard.patterns import Pattern
 
 ROOT = Path(__file__).parents[2]
 # The reference is made of docstrings, whose examples run as doctests.
@@ -55,6 +57,8 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
+    for registry in (Pattern.registry, FeatureMap.registry):  # the classes of a page are forgotten after it
+        monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 
 
@@ -71,7 +75,7 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
         capsys.readouterr()
         if block.language == "python":
             text = "\n" * (block.line - 1) + block.text  # so that a traceback tells the line of the page
-            exec(compile(text, name(page), "exec"), space)
+            exec(compile(text, name(page), "exec", dont_inherit=True), space)
         for words in block.commands:
             parse(words, f"{name(page)}, line {block.line}")
             if words[0] in QUICK or page == TRAINS:

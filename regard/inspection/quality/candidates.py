@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from regard.arguments import count_of, suggest
+from regard.core.combination import checked_parameters
 from regard.errors import ArgumentError, RegardError
 from regard.inspection.quality.call import Call
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
@@ -52,7 +53,10 @@ class Candidate:
         if isinstance(self.what, Mechanism) and self.what.shares_keys and q != k:
             return f"it needs equal queries and keys, and this call has {q} and {k} of them (batch, heads, length)"
         try:
-            kept = self.call(exact).plan().problem.kept_pairs
+            problem = self.call(exact).plan().problem
+            if isinstance(self.what, Mechanism):
+                checked_parameters(self.what, problem.sizes, self.parameters, exact.q)
+            kept = problem.kept_pairs
         except RegardError as error:
             return str(error)
         if isinstance(self.what, Pattern) and kept is not None and kept == exact.plan().problem.kept_pairs:

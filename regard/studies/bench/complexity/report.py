@@ -40,6 +40,11 @@ class Fit:
         """Whether the exponents differ by at most 0.15."""
         return self.found is not None and self.promised is not None and abs(self.found - self.promised) <= NEAR
 
+    @property
+    def near_or_below(self) -> bool:
+        """Whether it grows at most as promised, with 0.15 of tolerance."""
+        return self.found is not None and self.promised is not None and self.found <= self.promised + NEAR
+
     @classmethod
     def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
         """The fit over the points whose `key` is at least `least`."""
@@ -220,7 +225,10 @@ def summary(table: Table) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
-    return f"The exponent of time is within 0.15 of the promised one in {near} of {len(readings)} rows."
+    fitted = [reading.memory for reading in readings.values() if reading.memory.found is not None]
+    kept = sum(fit.near_or_below for fit in fitted)
+    time = f"The exponent of time is within 0.15 of the promised one in {near} of {len(readings)} rows."
+    return f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}." if fitted else time
 
 
 def _readings(table: Table) -> dict[str, Reading]:
