@@ -319,8 +319,9 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
         raise DataError(
-            f"{len(pairs)} pairs have {len(sources)} distinct source sentences, and {parts} parts need at least "
-            f"{parts}; add pairs, or give the validation pairs in a separate file"
+            f"{count_of(len(pairs), 'pairs')} with {count_of(len(sources), 'distinct source sentences')} cannot be "
+            f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
+            f"separate file"
         )
     test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
     valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)
