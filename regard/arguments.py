@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -20,7 +21,7 @@ KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
 NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # the kinds that mean a number; True and False are none
 PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
-LONGEST = 80  # characters of a value that a message quotes
+LONGEST, LONGEST_PATH = 80, 200  # characters of a value, and of a path, that a message quotes
 FEW, MANY = 6, 12  # so few names are always listed in a message; more than so many never
 
 
@@ -81,6 +82,20 @@ def a_path(name: str, value: object) -> Path:
         if isinstance(text, str):
             return Path(text)
     raise ArgumentError(f"{name} is {shown(value)}; it needs a path, as a string or a pathlib.Path")
+
+
+def absent(path: str | os.PathLike[str]) -> str:
+    """The sentence about a path that does not exist, with the name most like it in the same folder, if there is one.
+
+    >>> absent("nowhere")
+    'nowhere does not exist; check the path, which is relative to the current folder'
+    """
+    path = Path(path)
+    with suppress(OSError, ValueError):  # no such folder; a path with a NUL
+        if near := get_close_matches(path.name, sorted(os.listdir(path.parent)), n=1, cutoff=0.7):
+            return f"{path} does not exist; did you mean {path.parent / near[0]}?"
+    relative = "" if path.is_absolute() else ", which is relative to the current folder"
+    return f"{str(path)[:LONGEST_PATH]} does not exist; check the path{relative}"
 
 
 def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[KindT]:

@@ -50,7 +50,7 @@ def _limit_spinning() -> None:
 def _run(app: Callable[..., Any]) -> int:
     from contextlib import redirect_stderr
 
-    from regard.cli.console import PrintableStream, StoppedError
+    from regard.cli.console import PrintableStream, StoppedError, say
     from regard.errors import (
         ArgumentError,
         KeywordError,
@@ -69,7 +69,11 @@ def _run(app: Callable[..., Any]) -> int:
     except (ArgumentError, KeywordError, NotFoundError, OccupiedError, UnsupportedError) as error:
         return _say(error, MISUSED)
     except StoppedError as error:
-        return _say(error, INTERRUPTED)
+        if error.go_on is None:
+            return _say(error, INTERRUPTED)
+        _say(f"{error}; go on with:", INTERRUPTED)
+        say(error.go_on)
+        return INTERRUPTED
     except RegardError as error:
         return _say(error, FAILED)
     except KeyboardInterrupt:

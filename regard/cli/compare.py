@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,8 @@ def compare(
     comparison = Comparison.of(out, given, resume=resume, tell=say, showing=training_progress)
     compared = comparison.run(out)
     if compared.interrupted:
-        raise StoppedError(f"interrupted; what is done is kept, go on with: regard compare --out {out} --resume")
+        go_on = shlex.join(["regard", "compare", "--out", str(out), "--resume"])
+        raise StoppedError("interrupted; what is done is kept", go_on)
     if as_json:
         out_json(compared.record.rstrip("\n"))
     else:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 
 class StoppedError(RegardError):
-    """A command that was interrupted after it had kept what was done; says how to go on."""
+    """A command that was interrupted after it had kept what was done.
+
+    Args:
+        sentence: what is kept.
+        go_on: the command that goes on, which is printed on a line of its own.
+    """
+
+    def __init__(self, sentence: str, go_on: str | None = None) -> None:
+        super().__init__(sentence)
+        self.go_on = go_on
 
 
 def out(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
@@ -25,13 +26,18 @@ from regard.training.recipes import (
     TranslationTraining,
 )
 from regard.training.recipes.recipe import share_of_work
+from regard.training.recipes.run_folder import check_still_there
 from regard.training.recipes.sizes import NAMES
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help=f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change."),
+    typer.Option(
+        "--resume",
+        help=f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change. --data and --valid "
+        "may name the same files in another place.",
+    ),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
@@ -88,6 +94,8 @@ def train_recipe(
     """
     with _one_voice():
         made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=say)
+        if resume:
+            check_still_there(out, made.config, given)
         training = made.prepare(out if resume else None)
         with training_progress() as progress:
             result = training.run(out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress)
@@ -104,7 +112,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
         "steps": "all steps are done",
         "minutes": "the minutes are over",
         "patience": "validation stopped improving",
-        "interrupted": f"interrupted; go on with: regard train {command} --out {out} --resume",
+        "interrupted": "interrupted",
     }
     best = f", {verdict} at step {result.best_step}" if verdict else ""
     sentence = (
@@ -112,7 +120,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
         f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
     )
     if result.stopped == "interrupted":
-        raise StoppedError(sentence)
+        raise StoppedError(sentence, go_on=shlex.join(["regard", "train", command, "--out", str(out), "--resume"]))
     say(sentence)
 
 

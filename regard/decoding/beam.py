@@ -130,8 +130,10 @@ def beam_search(
     """
     check_search(special, over)
     beam, count = whole("beam", beam), whole("count", count)
-    if not 1 <= count <= beam <= WIDEST:
-        raise ArgumentError(f"beam={beam}, count={count}: beam is 1 to {WIDEST}, and count is 1 to beam")
+    if not 1 <= beam <= WIDEST:
+        raise ArgumentError(f"beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
+    if not 1 <= count <= beam:
+        raise ArgumentError(f"count is {count} and beam is {beam}; count is 1 or more, and at most beam")
     check_normalisation(normalisation, alpha)
     limits = length_limits(source, max_length)
     rows = [_Row(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]

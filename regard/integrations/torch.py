@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from regard.arguments import shown
+from regard.arguments import count_of, shown
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
+from regard.layers.from_pytorch import check_inputs, check_masks
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 
 __all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention"]
@@ -199,6 +200,11 @@ def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern,
     """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one."""
     if mask is None:
         return Full(), None
+    if any(given not in (1, size) for given, size in zip(mask.shape[2:], (q_len, k_len), strict=True)):
+        raise ShapeError(
+            f"attn_mask has {tuple(mask.shape[2:])} as its last axes; {count_of(q_len, 'queries')} and "
+            f"{count_of(k_len, 'keys')} need ({q_len}, {k_len})"
+        )
     live = mask if mask.dtype == torch.bool else _live(mask)
     if live is None:
         return Full(), mask
@@ -258,14 +264,17 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Raises:
             ArgumentError: is_causal=True without attn_mask, as PyTorch refuses it; a mask of whole numbers.
+            ShapeError: inputs or masks whose sizes do not fit this layer or each other.
         """
-        if query.is_nested:
+        if getattr(query, "is_nested", False):
             raise UnsupportedError(
                 "nn.TransformerEncoder made a nested tensor of a padded batch, which this layer does not take; make "
                 "the encoder with enable_nested_tensor=False"
             )
         if is_causal and attn_mask is None:
             raise ArgumentError("is_causal=True is given without attn_mask; give the causal mask, or pattern='causal'")
+        check_inputs(self, query, key, value)
+        check_masks(self, query, key, key_padding_mask, attn_mask)
         batched = query.dim() == 3
         given = [x if batched else x[:, None] for x in (query, key, value)]  # unbatched: (length, dim)
         if batched and self.batch_first:

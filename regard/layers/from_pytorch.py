@@ -1,4 +1,4 @@
-"""The weights and settings of a `torch.nn.MultiheadAttention` for an attention layer of regard."""
+"""The weights and settings of a `torch.nn.MultiheadAttention` for a layer of regard, and checks of its inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from regard.arguments import of_kind
-from regard.errors import ArgumentError, UnsupportedError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.layers.refusing import check_vectors
 
 
 def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
@@ -38,6 +39,55 @@ def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
         "dim": module.embed_dim, "heads": module.num_heads, "context_dim": module.kdim, "dropout": module.dropout,
         "projection_bias": module.in_proj_bias is not None,
     }  # fmt: skip
+
+
+def check_inputs(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Raise a ShapeError unless these are the inputs of a module of PyTorch: widths, axes, batches and lengths."""
+    axes = "(batch, length, {0})" if module.batch_first else "(length, batch, {0})"
+    weight = module.out_proj.weight
+    given = {"query": (query, module.embed_dim), "key": (key, module.kdim), "value": (value, module.vdim)}
+    for name, (x, size) in given.items():
+        check_vectors(name, x, weight)
+        if x.dim() not in (2, 3) or x.shape[-1] != size:
+            raise ShapeError(
+                f"{name} has shape {tuple(x.shape)}; this layer needs {axes.format(size)}, or (length, {size}) of one "
+                f"text"
+            )
+        if x.dim() != query.dim():
+            raise ShapeError(
+                f"query has shape {tuple(query.shape)} and {name} {tuple(x.shape)}; all need a batch axis, or none"
+            )
+    length = 0 if query.dim() == 2 or not module.batch_first else 1
+    if key.shape[length] != value.shape[length]:
+        raise ShapeError(
+            f"key {tuple(key.shape)} has length {key.shape[length]} and value {tuple(value.shape)} "
+            f"{value.shape[length]}; each key needs its value"
+        )
+    for name, x in (("key", key), ("value", value)):
+        if query.dim() == 3 and x.shape[1 - length] != query.shape[1 - length]:
+            raise ShapeError(
+                f"batch is {query.shape[1 - length]} in query {tuple(query.shape)} and {x.shape[1 - length]} in {name} "
+                f"{tuple(x.shape)}; with batch_first={module.batch_first} the axes are {axes.format('dim')}"
+            )
+
+
+def check_masks(
+    module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor,
+    key_padding_mask: torch.Tensor | None, attn_mask: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """Raise a ShapeError unless the masks of a module of PyTorch have the sizes of its inputs."""
+    batched, length = query.dim() == 3, int(query.dim() == 3 and module.batch_first)
+    batch, q_len, k_len = query.shape[1 - length] if batched else 1, query.shape[length], key.shape[length]
+    padding = {"(batch, keys)": (batch, k_len)} if batched else {"(keys,)": (k_len,)}
+    by_head = {"(batch · heads, queries, keys)": (batch * module.num_heads, q_len, k_len)}
+    allowed = {"(queries, keys)": (q_len, k_len), **by_head}
+    for name, mask, shapes in (("key_padding_mask", key_padding_mask, padding), ("attn_mask", attn_mask, allowed)):
+        if isinstance(mask, torch.Tensor) and tuple(mask.shape) not in shapes.values():
+            needs = ", or ".join(f"{axes} = {shape}" for axes, shape in shapes.items())
+            raise ShapeError(
+                f"{name} has shape {tuple(mask.shape)}; query {tuple(query.shape)} and key {tuple(key.shape)} need "
+                f"{needs}"
+            )
 
 
 def weights_of(module: nn.MultiheadAttention) -> dict[str, torch.Tensor]:

@@ -12,19 +12,23 @@ from regard.mechanisms import Mechanism
 from regard.patterns import Explicit, Pattern
 from regard.patterns.compound import Compound
 
+MOST_LISTED = 1_024  # heads whose divisors a message lists
+
 
 def checked_sizes(
     dim: int, heads: int, kv_heads: int | None, head_dim: int | None, context_dim: int | None
 ) -> tuple[int, int, int, int, int]:
     """The sizes of an attention layer with defaults filled in; an ArgumentError if they do not fit."""
-    dim, heads = whole("dim", dim), whole("heads", heads)
-    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads)
-    context_dim = dim if context_dim is None else whole("context_dim", context_dim)
-    head_dim = head_dim if head_dim is None else whole("head_dim", head_dim)
-    if min(dim, heads, kv_heads, context_dim, 1 if head_dim is None else head_dim) < 1 or heads % kv_heads:
+    dim, heads = whole("dim", dim, 1), whole("heads", heads, 1)
+    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+    context_dim = dim if context_dim is None else whole("context_dim", context_dim, 1)
+    head_dim = head_dim if head_dim is None else whole("head_dim", head_dim, 1)
+    if heads % kv_heads:
+        fitting = [str(count) for count in range(1, heads + 1) if heads % count == 0] if heads <= MOST_LISTED else []
+        way_out = f"give one of {', '.join(fitting)}" if fitting else "give a divisor of heads"
         raise ArgumentError(
-            f"dim {dim}, heads {heads}, kv_heads {kv_heads}, head_dim {head_dim}, context_dim {context_dim}: all are 1 "
-            f"or more, and heads is a multiple of kv_heads"
+            f"kv_heads is {kv_heads}, by which {count_of(heads, 'query heads')} cannot be divided into equal groups; "
+            f"{way_out}"
         )
     if head_dim is None and dim % heads:
         raise ArgumentError(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from regard.arguments import suggest
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.linear import FeatureMap
 from regard.mechanisms.scores import Score
 from regard.patterns.reader import WORDS, Reader
+from regard.patterns.registry import Registry, usage
 
 _HYPHEN = re.compile(r"(?<=[a-z])-(?=[a-z])")
 INSIDE = (FeatureMap.registry, Score.registry)  # what an argument of a mechanism may be
@@ -36,6 +38,17 @@ def parse(text: str) -> Mechanism:
 
 class _MechanismReader(Reader):
     """Adds nested declarations, words, factors such as 4 x 8, and flags: `gated` for gated=true."""
+
+    def named(self, registry: Registry) -> Any:
+        name = self.peek()
+        if registry is self.registry and name and name not in registry.kinds:
+            if (score := Score.registry.kinds.get(name)) is not None:
+                hint = f"write softmax({usage(score)}), in Python Softmax({score.__name__}(...))"
+                raise self.error(f"{name!r} is a score function, which is an argument of softmax", hint=hint)
+            named = name if len(name) <= 80 else f"{name[:77]}..."
+            names = [other for other, kind in registry.kinds.items() if kind.no_text is None]  # second names as well
+            raise self.error(f"there is no mechanism {named!r}", hint=suggest(name, names))
+        return super().named(registry)
 
     def argument(self) -> tuple[str | None, Any]:
         if self.peek() in self.flags and self.peek(1) != "=":

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path, a_string, count_of, of_kind
+from regard.arguments import a_path, a_string, absent, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.reprs import brief
 from regard.storage.files import (
@@ -138,7 +138,7 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
 
     >>> load_model("nowhere")
     Traceback (most recent call last):
-    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     folder = a_path("folder", folder)
     while True:
@@ -180,12 +180,22 @@ def _model_folder(folder: Path) -> Path:
     folder = existing_folder(folder)
     if os.path.lexists(folder / CONFIG_FILE):
         return folder
+    if not os.path.lexists(folder):
+        raise NotFoundError(absent(folder))
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise NotFoundError(
-            f"{str(folder)[:200]} holds no model: there is neither {CONFIG_FILE} nor {CHECKPOINTS_FILE} in it"
-        )
+        raise NotFoundError(f"{folder} holds no model: {_why_no_model(folder)}")
     return folder / (checkpoints.best or checkpoints.last)
+
+
+def _why_no_model(folder: Path) -> str:
+    """What is in place of a model: a file, a folder of other things, or one with models inside."""
+    if not folder.is_dir():
+        return "it is a file, and a model is a folder"
+    marks = (CONFIG_FILE, CHECKPOINTS_FILE)
+    inside = sorted(str(path.parent) for mark in marks for path in folder.glob(f"*/{mark}"))
+    where = f"; there is one in {' and in '.join(inside[:3])}" if inside else ""
+    return f"there is neither {' nor '.join(marks)} in it{where}"
 
 
 def _load(folder: Path, kind: str | None) -> SavedModel:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from regard.arguments import count_of
+from regard.arguments import absent, count_of
 from regard.errors import DataError, NotFoundError
 from regard.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
 from regard.text.pairs import Pair, read_pairs
@@ -104,7 +104,7 @@ def read_labelled(path: PathLike) -> LabelledFile:
     """
     if table_of(Path(path)).suffix not in DELIMITERS:
         if not Path(path).exists():
-            raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder")
+            raise NotFoundError(absent(path))
         raise NotFoundError(
             f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text) or a .csv with a header "
             f"(label,text)"

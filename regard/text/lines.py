@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import IO
 
-from regard.arguments import a_path, a_string, each, of_kind
+from regard.arguments import a_path, a_string, absent, each, of_kind
 from regard.errors import DataError, NotFoundError
 
 # Typographic apostrophes, as articles and word processors write them.
@@ -51,7 +51,7 @@ def check_there(path: PathLike) -> None:
     if os.path.isdir(path):
         raise NotFoundError(f"{path} is a folder; name a file inside it")
     if not os.path.exists(path):
-        raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder")
+        raise NotFoundError(absent(path))
 
 
 def open_bytes(path: PathLike) -> BufferedReader:
@@ -65,7 +65,7 @@ def open_bytes(path: PathLike) -> BufferedReader:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        raise NotFoundError(f"{path} does not exist; check the path, which is relative to the current folder") from None
+        raise NotFoundError(absent(path)) from None
     except IsADirectoryError:
         raise NotFoundError(f"{path} is a folder; name a file inside it") from None
     except NotADirectoryError:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.arguments import a_list, a_path, count_of, of_kind
+from regard.arguments import a_list, a_path, absent, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
@@ -20,6 +20,7 @@ from regard.text.tables import (
     Table,
     find_header,
     first_line,
+    on_first_line,
     table_of,
     table_rows,
 )
@@ -66,8 +67,10 @@ class Fault(NamedTuple):
     number: int
 
 
-def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> Iterator[Row | Fault]:
+def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> tuple[Iterator[Row | Fault], str | None]:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
+
+    Beside them a phrase about the first line of a table that is a header, or may be one.
 
     Raises:
         ArgumentError: neither one path nor two.
@@ -80,16 +83,20 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> I
     if len(paths) == 2 and tables:
         raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
-        return _parallel_rows(*paths)
+        return _parallel_rows(*paths), None
     if not tables and Path(paths[0]).is_dir():
         raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
     if not tables and not Path(paths[0]).exists():
-        raise NotFoundError(f"{paths[0]} does not exist; check the path, which is relative to the current folder")
+        raise NotFoundError(absent(paths[0]))
     if not tables:
         raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
-    header = find_header(table, first_line(table.path), columns) if table.suffix in DELIMITERS else None
-    return _table_rows(table.path) if header is None else _named_rows(table, header)
+    if table.suffix not in DELIMITERS:
+        return _table_rows(table.path), None
+    first = first_line(table.path)
+    header = find_header(table, first, columns)
+    read = _table_rows(table.path) if header is None else _named_rows(table, header)
+    return read, on_first_line(table, first, header, columns)
 
 
 def _named_rows(table: Table, header: Header) -> Iterator[Row | Fault]:
@@ -171,13 +178,15 @@ LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may b
 class PairFile:
     """Pairs read from files, and why other lines were dropped.
 
-    `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason.
+    `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
+    says what was done with a first line that is a header, or may be one.
     """
 
     files: tuple[str, ...]
     pairs: list[Pair]
     dropped: dict[str, int] = field(default_factory=dict)
     first_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
+    header: str | None = None
 
     @property
     def kept(self) -> int:
@@ -196,7 +205,8 @@ class PairFile:
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
         summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {count_of(self.lines, 'lines', ',')}"
-        return f"{summary}; dropped {self.lines - self.kept:,} ({self.reasons()})" if self.dropped else summary
+        dropped = [f"dropped {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
+        return "; ".join([summary, *dropped, *([self.header] if self.header else [])])
 
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
@@ -244,8 +254,9 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
     kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
-    read = PairFile(tuple(str(path) for path in paths), [])
-    for row in rows(paths, columns):
+    found, header = rows(paths, columns)
+    read = PairFile(tuple(str(path) for path in paths), [], header=header)
+    for row in found:
         result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
         if isinstance(result, Pair):
             kept[result] = None
@@ -319,8 +330,9 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
         raise DataError(
-            f"{len(pairs)} pairs have {len(sources)} distinct source sentences, and {parts} parts need at least "
-            f"{parts}; add pairs, or give the validation pairs in a separate file"
+            f"{count_of(len(pairs), 'pairs')} with {count_of(len(sources), 'distinct source sentences')} cannot be "
+            f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
+            f"separate file"
         )
     test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
     valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)

@@ -19,6 +19,7 @@ from regard.text.lines import numbered_lines
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 NAMED = re.compile(r"(?P<path>.+\.(?:csv|tsv)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL)
+ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
 LANGUAGES = frozenset((
     "en", "de", "fr", "es", "pt", "nl", "ru", "zh", "ja", "ko", "ar", "pl", "sv", "cs", "uk", "tr", "vi", "th",
@@ -113,6 +114,23 @@ def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
             f"{table.path}: the first line {_quoted(names)} may be a header or a row; remove it if it is a header, or "
             f"{_way_out(table, names, kinds)}"
         )
+
+
+def on_first_line(table: Table, first: str, header: Header | None, kinds: Columns) -> str | None:
+    r"""A phrase about a first line that is a header, or that may be one and was read as a row; None for any other.
+
+    >>> on_first_line(Table(Path("a.tsv"), None), "source\ttarget", Header("\t", 2, 0, 1), SOURCE_AND_TARGET)
+    "the first line, 'source', 'target', is a header"
+    """
+    if header is not None:
+        return f"the first line, {_quoted(_cells(first, header.delimiter))}, is a header"
+    names = first.split("\t")
+    if len(names) != 2 or not all(ONE_WORD.fullmatch(name.strip()) for name in names):
+        return None
+    return (
+        f"the first line, {_quoted(names)}, was read as a row like the others; if it is a header, "
+        f"{_way_out(table, names, kinds)}"
+    )
 
 
 def table_rows(table: Table, header: Header) -> Iterator[tuple[int, tuple[str, str] | str | None]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import a_path, count_of
+from regard.arguments import a_path, absent, count_of
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models.storage import SavedModel, load_model, read_checkpoints, save_model
 from regard.training.checkpoint import complete_checkpoints
@@ -39,14 +39,14 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
 
     >>> average_checkpoints("nowhere", 5, "mean")
     Traceback (most recent call last):
-    regard.errors.NotFoundError: nowhere holds no run of training
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     run = a_path("run", run)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
-        raise NotFoundError(f"{run} holds no run of training")
+        raise NotFoundError(f"{run} holds no run of training" if run.exists() else absent(run))
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
         kept = ", ".join(names) or "beside the untrained"

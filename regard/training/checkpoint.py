@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path
+from regard.arguments import a_path, absent
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.models.storage import (
     Checkpoints,
@@ -239,12 +239,12 @@ def read_run(folder: str | Path) -> RunSummary:
 
     >>> read_run("nowhere")
     Traceback (most recent call last):
-    regard.errors.NotFoundError: nowhere holds no run of training
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     folder = a_path("folder", folder)
     checkpoints = read_checkpoints(folder)
     if checkpoints is None:
-        raise NotFoundError(f"{folder} holds no run of training")
+        raise NotFoundError(f"{folder} holds no run of training" if folder.exists() else absent(folder))
     content = read_training(folder / checkpoints.last)
     try:
         config = TrainingConfig.from_dict(content["config"])

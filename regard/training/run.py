@@ -35,6 +35,7 @@ from regard.training.task import Task
 from regard.training.workers import Workers
 
 LEAST_IMPROVEMENT = 0.01
+OF_DATA = ("data.pairs ", "data.texts ", "data.ids ", "data.hash ")  # of a fingerprint, as recipes write it
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
@@ -239,7 +240,7 @@ class Run:
         raise RegardError(
             f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
             f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning rate "
-            f"({config.learning_rate}) or gradient clip ({config.gradient_clip}); or go on and pass over such steps: "
+            f"({config.learning_rate:g}); or go on and pass over such steps: "
             f"--resume --skip-non-finite {state.skipped_in_a_row + 10} (skip_non_finite in Python)"
         )
 
@@ -249,8 +250,8 @@ class Run:
         assert saved is not None, "a run begins with a checkpoint"
         raise RegardError(
             f"{fault}, so the model is destroyed and is not saved. The run stays as it was saved in {saved.last}. "
-            f"Begin another run with a lower learning rate ({self.config.learning_rate}) or gradient clip "
-            f"({self.config.gradient_clip}), or with more warm-up steps ({self.config.warmup_steps})"
+            f"Begin another run with a lower learning rate ({self.config.learning_rate:g}), or with more warm-up steps "
+            f"({self.config.warmup_steps})"
         )
 
     def _log_step(self, sums: StepSums) -> None:
@@ -323,6 +324,11 @@ class Run:
         before = read_training(checkpoint)
         now = self.identity.fingerprint
         if changed := differences(completed(before["fingerprint"], now, self.model), now):
+            if others := [phrase.removeprefix("data.") for phrase in changed if phrase.startswith(OF_DATA)]:
+                raise OccupiedError(
+                    f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
+                    f"with, unchanged, or choose another folder"
+                )
             raise OccupiedError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
                 f"the cosine, not steps); take these back, or choose another folder"

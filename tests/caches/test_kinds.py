@@ -49,7 +49,7 @@ class TestGrowing:
 
     def test_a_refusal_says_what_the_cache_takes(self):
         cache = GrowingCache(1, 2, 4)
-        with pytest.raises(rg.ShapeError, match=r"k \(1, 3, 1, 4\) .* takes \(1, 2, 'added', 4\)"):
+        with pytest.raises(rg.ShapeError, match=r"kv_heads is 3 in k \(1, 3, 1, 4\), and the cache has 2"):
             cache.append(torch.zeros(1, 3, 1, 4), torch.zeros(1, 3, 1, 4))
         with pytest.raises(rg.ArgumentError, match=r"crop\(1\): this cache has 0 entries"):
             cache.crop(1)

@@ -242,8 +242,10 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=1200)
     assert process.returncode == 130
-    last = said.decode().splitlines()[-1]
-    assert last.startswith("regard: interrupted; go on with: regard train translation --out")
+    last, command = said.decode().splitlines()[-2:]
+    assert last.startswith("regard: interrupted: ")
+    assert last.endswith("; go on with:")
+    assert command == f"regard train translation --out {tmp_path / 'run'} --resume"
     steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
     on = regard("train", "translation", "--out", tmp_path / "run", "--resume", "--steps", steps + 2, "--cpu")
     assert on.returncode == 0, on.stderr

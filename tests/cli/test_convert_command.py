@@ -164,7 +164,7 @@ def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
         (("{files}/writer", "--kv-heads", "2", "--method", "best"), 2, "method is 'best'; there are mean, first"),
         (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
         (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 2, "nothing.txt"),
-        (("nowhere", "--kv-heads", "2"), 2, "nowhere holds no model"),
+        (("nowhere", "--kv-heads", "2"), 2, "nowhere does not exist"),
         (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "regard train classifier --from"),
         (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "has no tokeniser.json"),
     ],

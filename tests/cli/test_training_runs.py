@@ -235,9 +235,11 @@ def test_a_termination_signal_saves_and_says_how_to_go_on(files, tmp_path):
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=1200)
-    last = said.decode().splitlines()[-1]
+    last, command = said.decode().splitlines()[-2:]
     assert process.returncode == 130
-    assert last.startswith("regard: interrupted; go on with: regard train translation --out")
+    assert last.startswith("regard: interrupted: ")
+    assert last.endswith("; go on with:")
+    assert command == f"regard train translation --out {tmp_path / 'run'} --resume"
     steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
     assert (tmp_path / "run" / f"step-{steps:06d}").is_dir()
 

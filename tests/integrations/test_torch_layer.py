@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import regard as rg
-from regard.integrations.torch import MultiheadAttention
+from regard.integrations.torch import MultiheadAttention, replaced_attention
 
 DIM, HEADS, BATCH, QUERIES, KEYS = 12, 4, 3, 5, 7
 PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3, [True, False, True, False, False, True, False]])
@@ -148,3 +148,33 @@ def test_a_mask_of_whole_numbers_is_refused():
     _, ours = layers()
     with pytest.raises(rg.ArgumentError, match="key_padding_mask"):
         ours(*inputs({}), PADDED.long())
+
+
+X = torch.zeros(BATCH, QUERIES, DIM)
+
+
+@pytest.mark.parametrize(
+    ("given", "masks", "words"),
+    [
+        ((X, X, X), {"key_padding_mask": PADDED}, r"key_padding_mask has shape \(3, 7\); .*\(batch, keys\) = \(3, 5\)"),
+        ((X, X, X), {"attn_mask": torch.zeros(5, 6)}, r"attn_mask has shape \(5, 6\); .*\(queries, keys\) = \(5, 5\)"),
+        ((X, X, X), {"attn_mask": torch.zeros(3, 5, 5)}, r"heads, queries, keys\) = \(12, 5, 5\)"),
+        ((X[..., :6], X, X), {}, r"query has shape \(3, 5, 6\); this layer needs \(batch, length, 12\)"),
+        ((X, X[..., :6], X), {}, r"key has shape \(3, 5, 6\)"),
+        ((X, X[:1], X[:1]), {}, r"batch is 3 in query \(3, 5, 12\) and 1 in key"),
+        ((X, X, X[:, :4]), {}, "has length 5 and value .* 4; each key needs its value"),
+        ((X, X[0], X[0]), {}, "all need a batch axis, or none"),
+        ((X[0], X[0], X[0]), {"key_padding_mask": PADDED[:, :5]}, r"need \(keys,\) = \(5,\)"),
+        (([1.0], X, X), {}, "query is .*; this layer needs a tensor"),
+        ((X.double(), X, X), {}, "query has dtype torch.float64 and this layer torch.float32"),
+    ],
+)
+def test_inputs_and_masks_that_do_not_fit_are_refused_with_the_numbers(given, masks, words):
+    with pytest.raises(rg.ShapeError, match=words):
+        MultiheadAttention(DIM, HEADS, batch_first=True)(*given, **masks)
+
+
+def test_a_mask_that_does_not_fit_a_replaced_call_is_refused_with_the_numbers():
+    q = torch.zeros(1, 2, 5, 8)
+    with replaced_attention(), pytest.raises(rg.ShapeError, match=r"attn_mask has \(5, 6\) .* need \(5, 5\)"):
+        nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(5, 6))

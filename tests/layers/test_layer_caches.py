@@ -195,3 +195,21 @@ def test_blocks_drawn_among_the_past_continue_as_the_whole_at_once():
     x = torch.randn(2, 24, 24, dtype=torch.float64)
     with torch.no_grad():
         assert (continued(layer, x, (0, 5, 6, 7, 24), layer.new_cache(2)) - layer(x)).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (
+            (3, 2, 1, 6),
+            r"^batch is 3 in k \(3, 2, 1, 6\), and the cache has 2; make the cache with new_cache\(batch=3\)$",
+        ),
+        ((2, 4, 1, 6), "^kv_heads is 4 in k .* and the cache has 2; make the cache with the layer"),
+        ((2, 2, 1, 5), "^head_dim is 5 in k .* and the cache has 6"),
+        ((2, 2, 6), r"^k has shape \(2, 2, 6\); append takes \(batch, kv_heads, added, head_dim\)$"),
+    ],
+)
+def test_entries_of_another_size_are_refused_by_the_axis_that_differs(shape, words):
+    cache = rg.MultiHeadAttention(dim=24, heads=4, kv_heads=2).new_cache(batch=2)
+    with pytest.raises(rg.ShapeError, match=words):
+        cache.append(torch.ones(shape), torch.ones(shape))

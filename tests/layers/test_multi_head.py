@@ -248,9 +248,9 @@ class TestRecording:
     ("options", "words"),
     [
         ({"heads": 5}, "dim 12 does not divide into 5 heads"),
-        ({"kv_heads": 3}, "heads 4, kv_heads 3"),
-        ({"kv_heads": 0}, "kv_heads 0"),
-        ({"head_dim": 0}, "head_dim 0"),
+        ({"kv_heads": 3}, "kv_heads is 3, by which 4 query heads cannot be divided .* give one of 1, 2, 4"),
+        ({"kv_heads": 0}, "kv_heads is 0; it needs a whole number, 1 or more"),
+        ({"head_dim": 0}, "head_dim is 0; it needs a whole number, 1 or more"),
         ({"positions": Sinusoidal(4)}, "added to embeddings"),
         ({"positions": Rotary(), "head_dim": 3}, "rotates pairs"),
         ({"pattern": "causl"}, "there is no pattern 'causl'; did you mean 'causal'"),

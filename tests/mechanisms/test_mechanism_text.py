@@ -53,6 +53,12 @@ def test_a_text_is_its_mechanism(text, mechanism):
         ("softmax(causal)", "Softmax's score is 'causal'"),
         ("linear(relu(1, 2))", r"relu takes \(epsilon\)"),
         ("performer(8) & performer(8)", "'&' follows a mechanism that is already complete"),
+        (
+            "additive",
+            r"'additive' is a score function, which is an argument of softmax; write softmax\(additive\(query_dim",
+        ),
+        ("concat(8, 8, 4)", r"in Python Softmax\(Concat\(\.\.\.\)\)"),
+        ("nothing", "there are .*linear, linformer"),
         ("x" * 500, r"there is no mechanism 'x*\.\.\.'; there are "),
     ],
 )

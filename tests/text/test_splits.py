@@ -18,7 +18,7 @@ sources = st.lists(st.integers(0, 30), min_size=1, max_size=60)
 def test_every_pair_is_in_one_part_and_no_source_in_two(numbers):
     pairs = [Pair(f"s{n}", f"t{i}") for i, n in enumerate(numbers)]
     if len(set(numbers)) < 3:
-        with pytest.raises(DataError, match=f"{len(pairs)} pairs have {len(set(numbers))} distinct"):
+        with pytest.raises(DataError, match=f"with {len(set(numbers))} distinct"):
             split_by_hash(pairs)
         return
     splits = split_by_hash(pairs)
@@ -77,3 +77,8 @@ def test_shares_that_leave_nothing_are_refused(shares):
 def test_large_shares_still_leave_something_to_train_on():
     splits = split_by_hash([Pair(str(i), "") for i in range(3)], valid=0.49, test=0.49)
     assert [len(part) for part in vars(splits).values()] == [1, 1, 1]
+
+
+def test_a_file_with_too_few_sources_is_refused_in_words_that_fit_one():
+    with pytest.raises(DataError, match=r"^1 pair with 1 distinct source sentence cannot be split into 3 parts"):
+        split_by_hash([Pair("a", "b")])

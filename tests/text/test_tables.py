@@ -119,3 +119,31 @@ def test_the_way_out_names_columns_that_can_be_meant(tmp_path, name, first, hint
     with pytest.raises(NotFoundError) as refused:
         read_pairs(tmp_path / name)
     assert str(refused.value).endswith(hint.format(path=path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.tsv",
+            "source\ttarget\nA bird.\tEin Vogel.\n",
+            "kept 1 of 1 line; the first line, 'source', 'target', is a header",
+        ),
+        ("a.csv", "src;tgt\nA bird.;Ein Vogel.\n", "kept 1 of 1 line; the first line, 'src', 'tgt', is a header"),
+        (
+            "a.tsv",
+            "english\tsovari\nA bird.\tEin Vogel.\n",
+            "kept 2 of 2 lines; the first line, 'english', 'sovari', was read as a row like the others; if it is a "
+            "header, name the columns after the file, as in {path}:english,sovari",
+        ),
+        ("a.tsv", "A bird.\tEin Vogel.\n", "kept 1 of 1 line"),
+    ],
+)
+def test_the_report_says_what_was_done_with_a_first_line_that_may_be_a_header(write, name, content, words):
+    path = write(name, content)
+    assert read_pairs(path).report() == f"{path}: {words.format(path=path)}"
+
+
+def test_the_columns_can_be_named_as_the_report_says(write):
+    path = write("a.tsv", "english\tsovari\nA bird.\tEin Vogel.\n")
+    assert read_pairs(f"{path}:english,sovari").pairs == [Pair("A bird.", "Ein Vogel.")]

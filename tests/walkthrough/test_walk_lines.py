@@ -70,7 +70,7 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
     ("options", "said"),
     [
         ({"heads": 3}, "dim 8 is not divisible by 3 heads"),
-        ({"heads": 4, "kv_heads": 3}, "heads is a multiple of kv_heads"),
+        ({"heads": 4, "kv_heads": 3}, "kv_heads is 3, by which 4 query heads cannot be divided"),
         ({"head": 2}, "heads 0 to 1"),
         ({"score": "cosine"}, "score 'cosine' does not exist"),
         ({"positions": "learned"}, "positions 'learned' does not exist"),

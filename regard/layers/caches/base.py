@@ -57,6 +57,21 @@ def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
 Entries = torch.Tensor | Stored
 
 
+def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
+    """Why k or v of this shape cannot follow the entries of a cache; None if it can."""
+    axes = ("batch", "kv_heads", "added", "head_dim" if name == "k" else "v_dim")
+    if len(new) != len(axes):
+        return f"{name} has shape {tuple(new)}; append takes ({', '.join(axes)})"
+    for axis, (given, kept_size) in enumerate(zip(new, held, strict=True)):
+        if axis != 2 and given != kept_size:
+            way_out = f"new_cache(batch={given})" if axis == 0 else "the layer that computes these keys and values"
+            return (
+                f"{axes[axis]} is {given} in {name} {tuple(new)}, and the cache has {kept_size}; make the cache with "
+                f"{way_out}"
+            )
+    return None
+
+
 class Cache:
     """Keys (batch, kv_heads, length, head_dim) and values (batch, kv_heads, length, v_dim) of one attention layer.
 
@@ -258,13 +273,10 @@ class Cache:
             if isinstance(new, Stored):
                 raise ShapeError(f"{name} comes from another cache; append takes tensors")
             plane = self._held.planes[name]
-            wanted = (*plane.shape[:2], "added", plane.shape[3])
-            fits = new.dim() == 4 and new.shape[:2] == plane.shape[:2] and new.shape[3] == plane.shape[3]
-            if not fits or new.device != plane.device:
-                raise ShapeError(
-                    f"{name} {tuple(new.shape)} {new.dtype} on {new.device} cannot be appended; this cache takes "
-                    f"{wanted} on {plane.device}"
-                )
+            if new.device != plane.device:
+                raise ShapeError(f"{name} is on {new.device} and the cache on {plane.device}; move one of them")
+            if reason := _misfit(name, new.shape, plane.shape):
+                raise ShapeError(reason)
             check_numbers(name, new, self.dtype)
         if k.shape[2] != v.shape[2]:
             raise ShapeError(

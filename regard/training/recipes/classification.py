@@ -169,7 +169,7 @@ class Classifier(Described):
 
         >>> Classifier.load("nowhere")
         Traceback (most recent call last):
-        regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+        regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
         """
         saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
         model = TextEncoder.from_saved(saved, str(run))

@@ -159,7 +159,7 @@ def evaluate_run(
 
     >>> evaluate_run("nowhere")
     Traceback (most recent call last):
-    regard.errors.NotFoundError: nowhere holds no model: there is neither config.json nor checkpoints.json in it
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     translator = Translator.load(run)
     if test:

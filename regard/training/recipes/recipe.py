@@ -32,7 +32,7 @@ from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves
 from regard.training.loop import check_run_folder, train
 from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
-from regard.training.recipes.run_folder import read_settings, write_run
+from regard.training.recipes.run_folder import MAY_MOVE, read_settings, write_run
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.sizes import NAMES, check_size
 from regard.training.record import Progress
@@ -236,7 +236,7 @@ class Recipe(Described, ABC):
         changed = [
             f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
             for name in sorted(known)
-            if getattr(before, name) != getattr(after, name) and name not in MAY_CHANGE
+            if getattr(before, name) != getattr(after, name) and name not in (*MAY_CHANGE, *MAY_MOVE)
         ]
         if changed:
             raise ArgumentError(

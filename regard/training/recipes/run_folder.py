@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import absent
 from regard.errors import CheckpointError, NotFoundError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
+from regard.text.tables import table_of
+from regard.text.translation_data import PRONOUNS
 from regard.training.explanation import FILES, explain_files
 from regard.training.loop import SETTINGS_FILE
+from regard.training.recipes.settings import RunConfig
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"
+MAY_MOVE = ("data", "valid")  # files of a run that goes on; that they hold the same is checked by their hash
 HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
@@ -62,6 +67,22 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     if not isinstance(settings, dict):
         raise CheckpointError(f"{run / SETTINGS_FILE} holds no settings")
     return settings
+
+
+def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Raise a NotFoundError if a file that the run in the folder was begun with is not where it was."""
+    for name in MAY_MOVE:
+        for path in getattr(config, name):
+            file = table_of(Path(path)).path
+            if path == PRONOUNS or file.exists():
+                continue
+            if name in given:
+                raise NotFoundError(absent(file))
+            relative = "" if file.is_absolute() else ", relative to the folder in which it was begun"
+            raise NotFoundError(
+                f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
+                f"place of the file by --{name}, or resume the run where that path is right"
+            )
 
 
 def read_test(run: Path) -> tuple[list[Pair], list[str]]:
