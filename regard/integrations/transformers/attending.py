@@ -19,6 +19,7 @@ from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail, plan_attention
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
+from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.patterns import Causal, Full, Pattern
 
 __all__ = ["UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
@@ -31,10 +32,6 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
-
-
-class UnreadMaskWarning(UserWarning):
-    """A mask was not recognised, so the exact dense mask is used."""
 
 
 class Asked(NamedTuple):
@@ -148,6 +145,8 @@ def _asked(
     """Pattern, positions and bias of a call."""
     q_len, k_len = query.shape[2], key.shape[2]
     bias = None if position_bias is None else position_bias[..., :k_len]
+    if isinstance(mask, TracedMask):
+        return Asked(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
         if tuple(mask.shape[2:]) != (q_len, k_len):
             raise ShapeError(

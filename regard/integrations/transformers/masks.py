@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
+from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Causal, Diagonals, Explicit, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
 
 __all__ = ["PatternMask", "regard_mask"]
@@ -185,7 +186,8 @@ def regard_mask(
         device: where the mask would be.
 
     Returns:
-        A `PatternMask`. Inside torch.compile the tensor, or None, that PyTorch's own attention would get.
+        A `PatternMask`. Inside torch.compile a `TracedMask`, or the tensor or None that PyTorch's own attention would
+        get where the graph cannot know the mask.
     """
     given: dict[str, Any] = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
@@ -198,7 +200,7 @@ def regard_mask(
             f"attn_implementation='regard' and give it to attach(model), which says what can be done"
         )
     if torch.compiler.is_compiling():
-        return theirs.sdpa_mask(**given, **others)
+        return traced_mask(given, others)
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
     def dense() -> torch.Tensor:
