@@ -39,6 +39,16 @@ UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.ke
 _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
 
 
+def is_transformed() -> bool:
+    """Whether equal properties of tensors may need another plan: inside autocast, torch.func, tracing and tangents."""
+    return (
+        torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._is_tracing()
+        or forward_ad._current_level >= 0
+    )
+
+
 class Call(NamedTuple):
     """The tensors and options of one call, as `attention` takes them; `_replace` returns a changed call.
 
@@ -72,12 +82,7 @@ class Call(NamedTuple):
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
         """
-        if (
-            torch._C._is_any_autocast_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._is_tracing()
-            or forward_ad._current_level >= 0
-        ):
+        if is_transformed():
             return None
         q, k, v, bias, parameters, _, sink, *options = self
         key = (

@@ -91,6 +91,20 @@ def stepped(call: Call) -> torch.Tensor | None:
     return None if result is None or not looks_sound(result.output) else result.output
 
 
+def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
+    """What computes calls like this one, with other tensors of the same shapes; None if no plan of it is kept.
+
+    It returns None for a call that needs a look at its numbers.
+    """
+    if (kept := kept_plan(call)) is not None:
+        plan, place = kept
+        return lambda call: plan.compute(call, place).output
+    step = _steps.get(call.step_key())
+    if step is None or step is _seen_once or step is _planned_each:
+        return None
+    return lambda call: None if (result := step(call)) is None or not looks_sound(result.output) else result.output
+
+
 def _seen_once(call: Call) -> Result | None:
     """Stands for the step of a call that was seen once."""
     return None

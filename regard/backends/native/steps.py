@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from types import NoneType
 from typing import Any
 
 import torch
@@ -65,28 +66,31 @@ class Steps:
         self.spans = [_spans(one) for one in bands]  # of keys, one or by batch row
         self.varies = problem.pattern.varies_by_row
         self.summed = "log_sum_exp" in problem.want
+        self._products = problem.batch * problem.heads * problem.q_len * (problem.head_dim + problem.v_dim)  # of a key
+        self._repeats = not (self.varies or self.summed or problem.q_len > STEP or problem.bias is not None)
+        self._repeats &= len(self.spans[0]) == 1
         self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
         self._local = threading.local()
 
     def run(self, call: Call) -> Result:
         """Output, and the log-sum-exp if the problem wants it."""
         problem, q = self.problem, call.q
+        if self._repeats and type(call.k) is type(call.v) is torch.Tensor and type(call.q_start) in (int, NoneType):
+            return self._repeated(call, q, call.k, call.v)
         k, v = (x if isinstance(x, Stored) else dense(x) for x in (call.k, call.v))
         k_len = k.shape[2]
         spans = self.spans
         if self.varies:  # with other numbers in each call
             spans = [_spans(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
-        output = torch.empty(problem.batch, problem.q_len, problem.heads, problem.v_dim, dtype=q.dtype, device="cpu")
-        output, q = output.transpose(1, 2), dense(q)
+        output, q = self._room(), dense(q)
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
         first = k.first if isinstance(k, Stored) else 0
         by_row = isinstance(call.q_start, torch.Tensor) or self.varies
         filled = self._filled(by_row) if problem.q_len <= STEP else _Many(problem)
         filled.place(self, spans, range(first, k_len), call.q_start)
-        into = filled.call
+        filled.layout, into = None, filled.call
         into.first_key, into.keys = first, k_len - first
-        products = problem.batch * problem.heads * problem.q_len * k_len * (problem.head_dim + problem.v_dim)
-        into.threads = min(torch.get_num_threads(), max(1, products // FEWEST))
+        into.threads = min(torch.get_num_threads(), max(1, self._products * k_len // FEWEST))
         describe(into.q, q)
         describe(into.out, output)
         kept: list[Any] = [describe_vectors(into.k, into.k_scale, k), describe_vectors(into.v, into.v_scale, v)]
@@ -98,6 +102,33 @@ class Steps:
         self.library.forward(filled.address)
         del kept
         return Result(output, lse)
+
+    def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
+        """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
+        filled, k_len = self._filled(False), k.shape[2]
+        layout = k_len, call.q_start, q.stride(), k.stride(), v.stride()
+        output = self._room()
+        if layout != filled.layout:
+            filled.layout = None
+            q, k, v = dense(q), dense(k), dense(v)
+            filled.place(self, self.spans, range(k_len), call.q_start)
+            filled.call.first_key, filled.call.keys = 0, k_len
+            filled.most_threads = max(1, self._products * k_len // FEWEST)
+            for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+                describe(into, x)
+            if all(strides[-1] == 1 for strides in layout[2:]):
+                filled.layout = layout
+        for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+            into.data = x.data_ptr()
+        filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
+        self.library.forward(filled.address)
+        return Result(output)
+
+    def _room(self) -> torch.Tensor:
+        """Memory for the output, (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim)."""
+        problem = self.problem
+        shape = problem.batch, problem.q_len, problem.heads, problem.v_dim
+        return torch.empty(shape, dtype=problem.dtype, device="cpu").transpose(1, 2)
 
     def _filled(self, by_row: bool) -> _Filled:
         """The call struct of this thread, with a schedule for each batch row or for all of them."""
