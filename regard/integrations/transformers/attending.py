@@ -213,8 +213,6 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
             return _watched(module, q, k, v, asked, [one for one, _ in wants], want)
-    if asked.plans is None:
-        return attention(q, k, v, **asked.options())
     return _looked_up_once(q, k, v, asked)
 
 
@@ -236,23 +234,19 @@ def _watched(
 def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
     """The output of a call with a mask; layers that share the mask look up once what computes their calls."""
     plans, bias, sink = asked.plans, asked.bias, asked.sink
-    assert plans is not None
+    if plans is None or torch.is_grad_enabled() or compiler_beside() is not None or is_transformed():
+        return attention(q, k, v, **asked.options())
     look = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, asked.softcap, asked.scale, asked.dropout,
-        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad,
-        None if bias is None else (bias.shape, bias.dtype, bias.requires_grad),
-        None if sink is None else (sink.shape, sink.dtype, sink.requires_grad),
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, asked.softcap, asked.scale,
+        asked.dropout, None if bias is None else (bias.shape, bias.dtype), None if sink is None else sink.dtype,
     )  # fmt: skip
     compute = plans.get(look)
-    if compute is None or compiler_beside() is not None or is_transformed():
+    output = compute(asked.call(q, k, v)) if compute is not None else None
+    if output is None:
         output = attention(q, k, v, **asked.options())
-        if compute is None:
-            plans[look] = computing(asked.call(q, k, v)) or attention
-        return output
-    if compute is attention:
-        return attention(q, k, v, **asked.options())
-    output = compute(asked.call(q, k, v))
-    return attention(q, k, v, **asked.options()) if output is None else output
+        if compute is None and (compute := computing(asked.call(q, k, v))) is not None:
+            plans[look] = compute
+    return output
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
