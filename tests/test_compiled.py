@@ -16,7 +16,9 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.core.tensors import Stored
+from regard.patterns.held import read_together
 from regard.positions import Rotary
+from regard.testing import answers as known
 from regard.testing import make_qkv
 
 LENGTHS = (16, 1, 63, 64, 65, 127, 128, 129)
@@ -191,9 +193,7 @@ def test_a_recording_hears_a_compiled_layer_or_stops_it_and_is_forgotten_afterwa
 
 
 UNWRITABLE: dict[str, tuple[dict[str, Any], str]] = {
-    "a mask": ({"pattern": p.Explicit(torch.ones(7, 11).bool())}, "explicit(<7 x 11 booleans>) holds a tensor"),
-    "a padding": ({"pattern": p.KeySpan(0, torch.tensor([3, 4]))}, "key_span(0, <2 numbers>) holds a tensor"),
-    "a function": ({"pattern": p.Where(lambda i, j: i > j)}, "holds a tensor or a function"),
+    "a function": ({"pattern": p.Where(lambda i, j: i > j)}, "holds more than tensors and numbers"),
     "moved rows and distances": ({"bias": b.ALiBi(), "q_start": torch.tensor([1, 2])}, "tensor of q_start is not comp"),
 }
 
@@ -207,15 +207,83 @@ def test_what_has_no_place_in_a_graph_is_refused_by_name_and_computed_beside_it(
     assert torch.equal(torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv()))
 
 
-def test_a_pattern_that_holds_a_tensor_is_not_made_inside_a_graph_where_every_run_would_be_given_one_serial():
-    def function(x, lengths):
-        return rg.attention(x, x, x, pattern=p.KeySpan(0, lengths))
+# Of the length: a tensor, and the pattern that holds it.
+HELD: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor], p.Pattern]]] = {
+    "left padding": (lambda n: torch.tensor([n // 3, 0]), lambda start: p.Causal() & p.KeySpan(start)),
+    "right padding": (lambda n: torch.tensor([n, n // 2]), lambda stop: p.CausalWindow(5) & p.KeySpan(0, stop)),
+    "padding with holes": (
+        lambda n: torch.arange(2 * n).view(2, n) % 5 != 1,
+        lambda live: p.Causal() & p.KeyMask(live),
+    ),
+    "padding without holes": (lambda n: torch.arange(n) < n - 2, lambda live: p.Causal() & p.KeyMask(live)),
+    "documents": (lambda n: torch.arange(n) // 6, lambda ids: p.Causal() & p.SameDocument(ids)),
+    "documents by row": (lambda n: torch.arange(2 * n).view(2, n) // 6, lambda ids: p.SameDocument(ids) | p.Prefix(2)),
+    "one document": (lambda n: torch.full((2, n), 3), lambda ids: p.Causal() & p.SameDocument(ids)),
+    "blocks by row": (lambda n: torch.tensor([0, 3]), lambda offset: p.Causal() & p.SameBlock(6, offset=offset)),
+    "a mask": (lambda n: torch.arange(n * n).view(n, n) % 3 != 1, lambda mask: p.Explicit(mask)),
+}
 
+
+@pytest.mark.parametrize("made_inside", [True, False], ids=["made inside", "made outside"])
+@pytest.mark.parametrize(("tensor", "pattern"), HELD.values(), ids=HELD)
+def test_patterns_that_hold_tensors_are_exact_in_one_graph_that_recompiles_once_for_all_lengths(
+    tensor, pattern, made_inside
+):
+    def function(q, k, v, given):
+        return rg.attention(q, k, v, pattern=pattern(given) if made_inside else given & p.Prefix(40))
+
+    counter = CompileCounterWithBackend("aot_eager")
+    inside = torch.compile(function, fullgraph=True, backend=counter)
+    for length in (9, 17, 33, 17):
+        given = tensor(length) if made_inside else pattern(tensor(length))
+        qkv = make_qkv(q_len=length, k_len=length)
+        wanted = answers(lambda *qkv, given=given: function(*qkv, given), *qkv)
+        found = answers(lambda *qkv, given=given: inside(*qkv, given), *qkv)
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        truth = pattern(tensor(length)) if made_inside else given & p.Prefix(40)
+        expected = known.answer(*(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5)
+        torch.testing.assert_close(found[0].detach().double(), torch.from_numpy(expected.output), atol=2e-5, rtol=0)
+    assert counter.frame_count <= 2
+
+
+def test_numbers_that_change_in_the_memory_of_a_tensor_change_the_pattern():
+    """A graph may write new numbers where old ones were, so a pattern is known again by numbers alone."""
     x = torch.randn(2, 1, 5, 4)
-    assert "a pattern that holds a tensor is not compiled" in refusal(function, x, torch.tensor([1, 2]))
-    apart = torch.compile(function, backend="aot_eager")
-    for lengths in ([2, 3], [1, 5], [4, 4]):
-        assert torch.equal(apart(x, torch.tensor(lengths)), function(x, torch.tensor(lengths)))
+    stop = torch.tensor([2, 3])
+    inside = compiled(lambda x, stop: rg.attention(x, x, x, pattern=p.KeySpan(0, stop)))
+    for numbers in ([2, 3], [1, 5], [4, 4], [2, 3]):
+        stop.copy_(torch.tensor(numbers))
+        assert torch.equal(inside(x, stop), rg.attention(x, x, x, pattern=p.KeySpan(0, torch.tensor(numbers))))
+
+
+def test_patterns_that_a_graph_returns_in_two_runs_are_not_equal():
+    """Their tensors differ and their serial does not, since it is a constant of the graph."""
+    made = compiled(lambda ids: (ids + 1, p.SameDocument(ids)))
+    one, other = made(torch.tensor([1, 1, 2]))[1], made(torch.tensor([1, 2, 2]))[1]
+    assert one == one
+    assert one != other
+    assert p.SameDocument(torch.tensor([1])) not in (one, other)
+
+
+def test_a_row_of_starts_and_a_pattern_that_holds_a_tensor_are_exact_together():
+    ids = torch.arange(11) // 4
+    assert_same(
+        lambda q, k, v: rg.attention(
+            q, k, v, pattern=p.Causal() & p.SameDocument(ids), q_start=torch.tensor([4, 1])
+        ),
+        *make_qkv(),
+    )  # fmt: skip
+
+
+def test_the_text_of_a_pattern_with_tensors_is_read_with_its_tensors_only():
+    assert str(read_together("causal & key_span(0, tensor_0)", [torch.tensor([1, 2])])) == (
+        "causal & key_span(0, <2 numbers>)"
+    )
+    for text in ("key_span(0, tensor_0)", "same_document(ids=tensor_0)"):
+        with pytest.raises(rg.ArgumentError):
+            p.parse(text)
+    with pytest.raises(rg.ArgumentError):
+        read_together("key_span(0, tensor_1)", [torch.tensor([1, 2])])
 
 
 def test_stored_keys_plans_and_details_are_refused_by_name():
@@ -262,7 +330,9 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
         "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
         "strict": False, "backend": "fused", "learns": True, "bias_learns": False, "sink_learns": False,
     }  # fmt: skip
-    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None), call)
+    held = [torch.tensor([2, 0])]
+    call |= {"pattern": "causal & key_span(tensor_0)"}
+    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held), call)
 
 
 def test_an_exported_layer_is_right_at_lengths_it_has_not_seen():

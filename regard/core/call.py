@@ -28,6 +28,7 @@ from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention,
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
+from regard.patterns.spans import spans_apart
 
 _SOFTMAX = Softmax()
 STEP = 16  # the most queries of a step of decoding
@@ -36,6 +37,16 @@ UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.ke
 
 
 _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
+
+
+def is_transformed() -> bool:
+    """Whether equal properties of tensors may need another plan: inside autocast, torch.func, tracing and tangents."""
+    return (
+        torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._is_tracing()
+        or forward_ad._current_level >= 0
+    )
 
 
 class Call(NamedTuple):
@@ -71,12 +82,7 @@ class Call(NamedTuple):
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
         """
-        if (
-            torch._C._is_any_autocast_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._is_tracing()
-            or forward_ad._current_level >= 0
-        ):
+        if is_transformed():
             return None
         q, k, v, bias, parameters, _, sink, *options = self
         key = (
@@ -101,9 +107,11 @@ class Call(NamedTuple):
         return key
 
     def step_key(self) -> Hashable | None:
-        """The key of calls that differ from this one in q_start, and in k_len between two powers of two.
+        """The key of calls that differ from this one in q_start, in the numbers of `KeySpan`s by batch row, and in
+        k_len between two powers of two.
 
-        None if the call is no step of decoding: more than 16 queries, or an option that needs a plan for each k_len.
+        None if the call is no step of decoding: more than 16 queries without such spans, or an option that needs a
+        plan for each k_len.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: as `key`.
@@ -111,7 +119,15 @@ class Call(NamedTuple):
         q, k, v, start = self.q, self.k, self.v, self.q_start
         if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
             return None
-        if q.shape[2] > STEP or self.bias is not None or self.parameters or self.dropout or self.want or self.strict:
+        if self.parameters or self.dropout or self.want or self.strict:
+            return None
+        like = spans_apart(self.pattern)
+        if like is None or (q.shape[2] > STEP and like is self.pattern):
+            return None
+        bias = self.bias
+        if bias is not None and (
+            type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k.shape[2])
+        ):
             return None
         by_row = isinstance(start, torch.Tensor)
         if by_row and (start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu):
@@ -121,11 +137,13 @@ class Call(NamedTuple):
         (batch, kv_heads, k_len, head_dim), (*others, v_dim) = k.shape, v.shape
         if others != [batch, kv_heads, k_len] or not k_len:
             return None
-        of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None).key()
+        of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None, bias=None, pattern=like).key()  # ty: ignore[invalid-argument-type]
         return None if of_all is None else (
             "step", by_row, batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim,
             type(k), k.dtype, k.device, k.layout, k.requires_grad,
             type(v), v.dtype, v.device, v.layout, v.requires_grad,
+            None if bias is None else (bias.shape[:-1], bias.shape[-1] == 1, bias.dtype, bias.device, bias.layout,
+                                       bias.requires_grad),
             *of_all,
         )  # fmt: skip
 

@@ -2,11 +2,13 @@
 
 While a graph is traced, values and perhaps sizes are unknown, so no plan can be made. The graph contains the operation
 `regard::attention` with tensors and plain values: a pattern as its text, a bias by distance as its table. When the
-operation runs it makes a plan and computes as outside a graph, so that every backend and every length works.
+operation runs it makes a plan and computes as outside a graph, so that every backend and every length works. The
+tensors that a pattern holds are inputs of the operation, and its text names them by their place.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from operator import index
@@ -27,16 +29,22 @@ from regard.functional.jagged import is_nested
 from regard.functional.kept import plan_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
+from regard.patterns.held import read_together, settled, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
 _CALL = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, *, str pattern, "
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[] held, "
+    "*, str pattern, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
     "bool learns, bool bias_learns, bool sink_learns"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
+_ALONE = 7  # tensors before those of the pattern
+_PATTERNS_KEPT = 16
+_MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
+_patterns: OrderedDict[Any, tuple[list[torch.Tensor], Pattern]] = OrderedDict()
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
 # Not None while torch.compile would compile the next function call, as between two graphs.
@@ -84,7 +92,7 @@ def traced_attention(call: Call) -> torch.Tensor:
         check_backend(call.backend, BACKENDS)
     call = call.cast()
     q, k, v, bias = call.q, call.k, call.v, call.bias
-    text = _text(call.pattern)
+    text, held = _text(call.pattern)
     start = None if call.q_start is None else checked_q_start(call.q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
@@ -98,7 +106,7 @@ def traced_attention(call: Call) -> torch.Tensor:
     asked = torch.is_grad_enabled()
     sink = call.sink if isinstance(call.sink, torch.Tensor | None) else q.new_full((1,), real("sink", call.sink))
     return _operation.attention(
-        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed),
+        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held,
         pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
         strict=call.strict, backend=call.backend,
         learns=asked and (q.requires_grad or k.requires_grad or v.requires_grad),
@@ -133,16 +141,9 @@ def _number(name: str, value: Any) -> Any:
     return real(name, value)
 
 
-def _text(pattern: Pattern | str | None) -> str:
-    if isinstance(pattern, str):
-        return pattern
-    given = as_pattern(pattern)
-    if not given.by_value:
-        raise UnsupportedError(
-            f"pattern {given!s} holds a tensor or a function, and a compiled call stores a pattern as its text; "
-            f"use a pattern of numbers, or {_OUTSIDE}"
-        )
-    return str(_steady(given))
+def _text(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
+    """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
+    return (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
 
 
 def _steady(value: Any) -> Any:
@@ -226,7 +227,9 @@ def _answer(
     sink: torch.Tensor | None,
     q_start: torch.Tensor | None,
     dropout_seed: torch.Tensor | None,
+    held: list[torch.Tensor],
     *,
+    pattern: str,
     first: int | None,
     lowest: int | None,
     with_graph: bool,
@@ -234,17 +237,42 @@ def _answer(
 ) -> torch.Tensor:
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
-    call = Call(q, k, v, added, dropout_seed=seed, sink=sink, q_start=first if q_start is None else q_start, **options)
+    start = first if q_start is None else q_start
+    same: Pattern | str = pattern
+    if held:
+        at = k.shape[2] - q.shape[2] if first is None else first
+        same = _pattern_of(pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2])
+    call = Call(q, k, v, added, dropout_seed=seed, sink=sink, pattern=same, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         plan = plan_of(call)
     with torch.set_grad_enabled(with_graph):
         return plan.result_of(call.as_planned()).output
 
 
+def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_len: int) -> Pattern:
+    """The pattern of a text and its tensors; layers and passes that are given equal tensors share one, and its plans.
+
+    Tensors are compared by their numbers: a graph may write new ones into the memory of old ones.
+    """
+    name = text, queries, k_len, *((x.shape, x.dtype, x.device) for x in held)
+    known = _patterns.get(name)
+    if known is not None and all(map(torch.equal, known[0], held)):
+        return known[1]
+    pattern = settled(read_together(text, held), queries, k_len)
+    if sum(x.numel() for x in held) <= _MOST_HELD:
+        _patterns[name] = [x.clone() for x in held], pattern
+        if len(_patterns) > _PATTERNS_KEPT:
+            _patterns.popitem(last=False)
+    return pattern
+
+
 @torch.library.register_fake("regard::attention")
-def _output_like(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, pattern: str, **__: Any) -> torch.Tensor:
+def _output_like(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, pattern: str, **_: Any
+) -> torch.Tensor:
     try:
-        parse(pattern)
+        if not others[-1]:  # what holds tensors was checked when it was made
+            parse(pattern)
     except ArgumentError as reason:
         raise UnsupportedError(
             f"pattern {pattern!r} is not compiled, since its text cannot be read ({reason}); a pattern of your own "
@@ -268,19 +296,22 @@ def _laid_out(x: torch.Tensor) -> torch.Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+    *tensors, held = inputs
+    ctx.save_for_backward(*tensors, *held)
     ctx.call = keyword_only_inputs
 
 
-def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     if torch.is_grad_enabled():  # create_graph=True, outside of a graph of the compiler
         raise UnsupportedError(
             "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
         )
-    found = iter(_operation.attention_backward(grad, *ctx.saved_tensors, **ctx.call))
+    saved = ctx.saved_tensors
+    tensors, held = saved[:_ALONE], list(saved[_ALONE:])
+    found = iter(_operation.attention_backward(grad, *tensors, held, **ctx.call))
     vectors = [next(found) if ctx.call["learns"] else None for _ in range(3)]
     others = [next(found) if ctx.call[name] else None for name in ("bias_learns", "sink_learns")]
-    return *vectors, *others, None, None
+    return *vectors, *others, None, None, [None] * len(held)
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

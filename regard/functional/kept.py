@@ -23,32 +23,33 @@ from regard.core.problem import PER_ROW
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
-from regard.patterns import Pattern
 
 Step = Callable[[Call], Result | None]
 Kept = TypeVar("Kept")
 PLANS_KEPT = 512
+OWN_KEPT = 16
 _plans: OrderedDict[Hashable, Plan] = OrderedDict()  # by problem and backend
 _steps: OrderedDict[Hashable, Step] = OrderedDict()  # by the key of a step
 _calls: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # by the key of a call
+_own: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # likewise, of patterns that hold tensors
 
 
 def kept_plan(call: Call) -> tuple[Plan, Place | None] | None:
     """The plan and the place of an equal call, as `Plan.compute` takes them, or None."""
     try:
-        return _calls.get(call.key())
+        return _calls.get(key := call.key()) or _own.get(key)
     except UNKNOWN:
         return None
 
 
 def plan_of(call: Call) -> Plan:
-    """The plan of a call in plain numbers; it is kept unless the pattern or q_start holds a tensor.
+    """The plan of a call in plain numbers; it is kept unless q_start is a tensor or the pattern an explicit mask.
 
     Raises:
         RegardError: whatever `Call.problem` and `make_plan` refuse.
     """
     try:
-        kept = _calls.get(key := call.key())
+        kept = _calls.get(key := call.key()) or _own.get(key)
     except UNKNOWN:
         kept = key = None
     if kept is not None:
@@ -56,8 +57,11 @@ def plan_of(call: Call) -> Plan:
     problem = call.problem()
     if has_no_values(call.q, call.k, call.v):
         return make_plan_of_shapes(problem, BACKENDS, call.backend)
-    if not problem.pattern.by_value:  # the pattern is equal only to itself, so no other call could use the plan
-        return make_plan(problem, BACKENDS, call.backend)
+    if not problem.pattern.by_value:  # the pattern is equal only to itself, and a kept plan keeps its tensors alive
+        plan = make_plan(problem, BACKENDS, call.backend)
+        if key is not None and problem.pattern.structured and not isinstance(call.q_start, torch.Tensor):
+            _keep(_own, key, (plan, None), OWN_KEPT)
+        return plan
     check_backend(call.backend, BACKENDS)
     plan = _plans.get((problem, call.backend))
     if plan is None:
@@ -78,13 +82,27 @@ def stepped(call: Call) -> torch.Tensor | None:
     except UNKNOWN:
         return None
     if key is None or step is None:
-        if key is not None and (not isinstance(call.pattern, Pattern) or call.pattern.by_value):
+        if key is not None:
             _keep(_steps, key, _seen_once)
         return None
     if step is _seen_once:
         step = _keep(_steps, key, _step_of(call) or _planned_each)
     result = step(call)
     return None if result is None or not looks_sound(result.output) else result.output
+
+
+def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
+    """What computes calls like this one, with other tensors of the same shapes; None if no plan of it is kept.
+
+    It returns None for a call that needs a look at its numbers.
+    """
+    if (kept := kept_plan(call)) is not None:
+        plan, place = kept
+        return lambda call: plan.compute(call, place).output
+    step = _steps.get(call.step_key())
+    if step is None or step is _seen_once or step is _planned_each:
+        return None
+    return lambda call: None if (result := step(call)) is None or not looks_sound(result.output) else result.output
 
 
 def _seen_once(call: Call) -> Result | None:
@@ -110,8 +128,8 @@ def _step_of(call: Call) -> Step | None:
     return plans[0].steps if same and call.cast() is call else None
 
 
-def _keep(plans: OrderedDict[Hashable, Kept], name: Hashable, plan: Kept) -> Kept:
+def _keep(plans: OrderedDict[Hashable, Kept], name: Hashable, plan: Kept, most: int = PLANS_KEPT) -> Kept:
     plans[name] = plan
-    if len(plans) > PLANS_KEPT:
+    if len(plans) > most:
         plans.popitem(last=False)
     return plan

@@ -223,7 +223,9 @@ def negate(pattern: Pattern) -> Pattern:
 
 
 def _flat(kind: type[Many], patterns: Iterable[Pattern]) -> list[Pattern]:
-    flat = (part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,)))
+    flat = [part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,))]
+    if torch.compiler.is_compiling():  # a hash would tie the graph to one pattern of those that hold tensors
+        return [part for at, part in enumerate(flat) if not any(part is other for other in flat[:at])]
     return list(dict.fromkeys(flat))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 import torch
 
 from regard.arguments import is_whole, plain, shown, whole, yes_or_no
-from regard.errors import ArgumentError, UnsupportedError
+from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "on_rows",
     "positions",
     "runs",
+    "same_serial",
     "spans",
     "start_of",
     "starts_of",
@@ -136,14 +138,21 @@ def new_serial() -> int:
     """A number that no other call returns, in any process: 128 random bits of the system, and never 0.
 
     A pattern that holds a tensor is equal only to itself and to its copies, which have its serial. A counter would be
-    inherited by a forked process and begin again in a spawned one.
-
-    Raises:
-        UnsupportedError: inside a compiled graph, which would give every run the serial of the first.
+    inherited by a forked process and begin again in a spawned one. While a graph is traced each pattern gets a serial
+    of its own as well, below 0, which every run of the graph repeats: `same_serial` tells their patterns apart.
     """
-    if torch.compiler.is_compiling():
-        raise UnsupportedError(
-            "a pattern that holds a tensor is not compiled, as each one is equal only to itself; make it, and call "
-            "attention with it, outside"
-        )
+    drawn = _drawn()
+    return -drawn if torch.compiler.is_compiling() else drawn
+
+
+def _drawn() -> int:
     return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
+
+
+# A compiler calls it while it traces, as `torch.compiler.assume_constant_result` says; that imports the compiler.
+_drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+
+
+def same_serial(one: Any, other: Any) -> bool:
+    """Whether two patterns that hold tensors have the same ones: those of a graph are equal only to themselves."""
+    return one.serial == other.serial and (one.serial >= 0 or one is other)

@@ -11,7 +11,7 @@ import torch
 from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, whole_numbers
+from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, same_serial, whole_numbers
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.registry import word
@@ -220,7 +220,7 @@ class KeySpan(Pattern):
         return ("serial", self.serial) if self.serial else self.values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeySpan) and self._value() == other._value()
+        return isinstance(other, KeySpan) and self._value() == other._value() and same_serial(self, other)
 
     def __hash__(self) -> int:
         return hash(("KeySpan", self._value()))

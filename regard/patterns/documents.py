@@ -12,7 +12,7 @@ import torch
 from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
-from regard.patterns.arguments import new_serial
+from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Ranges, Segments, common, over_rows, union
@@ -91,6 +91,13 @@ class SameDocument(Pattern):
         rows = torch.arange(len(ids), device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, inside], known
 
+    def is_one(self, queries: range, k_len: int) -> bool:
+        """Whether these queries and the first `k_len` keys are all of one document, in every batch row."""
+        if not 0 <= queries.start <= queries.stop <= self.ids.shape[-1]:
+            return False
+        ids = self.ids[..., : max(queries.stop, k_len)]
+        return bool((ids == ids[..., :1]).all())
+
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
         return over_rows(row._own_segments(first, last, k_len) for row in self.rows)
@@ -135,7 +142,7 @@ class SameDocument(Pattern):
         return starts, names, {name: tuple(runs) for name, runs in places.items()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameDocument) and self.serial == other.serial
+        return isinstance(other, SameDocument) and same_serial(self, other)
 
     def __hash__(self) -> int:
         return hash(("SameDocument", self.serial))

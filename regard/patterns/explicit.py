@@ -9,7 +9,7 @@ import torch
 
 from regard.arguments import kind_of
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import new_serial
+from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.reprs import brief
@@ -94,7 +94,7 @@ class Explicit(Pattern):
                 raise ShapeError(f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and self.serial == other.serial
+        return isinstance(other, Explicit) and same_serial(self, other)
 
     def __hash__(self) -> int:
         return hash(("Explicit", self.serial))

@@ -9,7 +9,7 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, yes_or_no
+from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, same_serial, yes_or_no
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Pattern
@@ -111,7 +111,7 @@ class SameBlock(Pattern):
         return ("serial", self.serial) if self.serial else (self.size, self.offset)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameBlock) and self._value() == other._value()
+        return isinstance(other, SameBlock) and self._value() == other._value() and same_serial(self, other)
 
     def __hash__(self) -> int:
         return hash(("SameBlock", self._value()))

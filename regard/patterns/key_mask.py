@@ -9,7 +9,8 @@ import torch
 
 from regard.arguments import kind_of
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import new_serial
+from regard.patterns.arguments import new_serial, same_serial
+from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern
 from regard.patterns.position_sets import KeySet
 from regard.patterns.ranges import Segments, over_rows
@@ -88,6 +89,15 @@ class KeyMask(Pattern):
         if self.varies_by_row and batch and len(self.mask) != batch:
             raise ShapeError(f"KeyMask's mask has {len(self.mask)} rows but the batch has {batch}")
 
+    def as_span(self) -> KeySpan | None:
+        """The equal pattern by value where the live keys of each batch row are one run; None where there are holes."""
+        runs = [row.runs for row in self._rows]
+        if any(len(one) > 1 for one in runs):
+            return None
+        ends = [(one[0].start, one[0].stop) if one else (0, 0) for one in runs]
+        start, stop = ([end[side] for end in ends] for side in (0, 1))
+        return KeySpan(start, stop) if self.varies_by_row else KeySpan(start[0], stop[0])
+
     def form(self) -> Pattern | None:
         """Without rows that differ, a set of ranges."""
         return None if self.varies_by_row else self._rows[0]
@@ -119,7 +129,7 @@ class KeyMask(Pattern):
         return {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyMask) and self.serial == other.serial
+        return isinstance(other, KeyMask) and same_serial(self, other)
 
     def __hash__(self) -> int:
         return hash(("KeyMask", self.serial))

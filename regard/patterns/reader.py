@@ -12,7 +12,7 @@ from regard.arguments import suggest
 from regard.errors import ArgumentError
 from regard.patterns.arguments import MOST
 from regard.patterns.ranges import Ranges
-from regard.patterns.registry import Registry
+from regard.patterns.registry import Declared, Registry
 
 WORDS = {"all": None, "true": True, "false": False}
 DIGITS = 18  # of a whole number in a text
@@ -67,10 +67,14 @@ class Reader:
         if kind is None:
             missing = f"there is no {registry.what} {_shortened(name)!r}" if name else f"a {registry.what} is missing"
             raise self.error(missing, hint=suggest(name, registry.names(), registry.command) if name else "")
-        if kind.no_text is not None:
-            raise self.error(f"{name!r} is no {registry.what} that a text can hold: {kind.no_text}")
+        if (reason := self.unreadable(kind)) is not None:
+            raise self.error(f"{name!r} is no {registry.what} that a text can hold: {reason}")
         self.at += 1
         return kind.read(self)
+
+    def unreadable(self, kind: type[Declared]) -> str | None:
+        """Why this reader does not read a class of the registry, or None."""
+        return kind.no_text
 
     def called(self, kind: type) -> Any:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""

@@ -25,7 +25,7 @@ def parse(text: str) -> Pattern:
     >>> print(parse("strided(64, local=false) | global_tokens(0, 1, 2, 9)"))
     strided(64, local=false) | global_tokens(0..2, 9)
     """
-    return _PatternReader(text).whole()
+    return PatternReader(text).whole()
 
 
 def as_pattern(pattern: Pattern | str | None) -> Pattern:
@@ -42,7 +42,7 @@ def as_pattern(pattern: Pattern | str | None) -> Pattern:
     return pattern
 
 
-class _PatternReader(Reader):
+class PatternReader(Reader):
     """Adds the operators, one method for each level of binding."""
 
     def __init__(self, text: str) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME
+from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import masking_utils as theirs
 
 import regard as rg
@@ -201,17 +202,70 @@ def test_keywords_that_would_change_the_result_are_refused():
         model(torch.randint(3, 99, (1, 6)), block_indices=torch.zeros(1))
 
 
+# Of a model: the patterns that its compiled graph has without padding, without the tensors that they name.
+COMPILED = {
+    "Mistral": {"(causal_window(5) & same_document(ids=tensor_0))"},
+    "Gemma 2": {"(causal_window(5) & same_document(ids=tensor_0))", "(causal & same_document(ids=tensor_0))"},
+    "ModernBERT": {"diagonals(3, 3)", "full"},
+}
+
+
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_compiled_model_gives_the_same_numbers(padded):
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbers(name, padded):
+    model = attach(BY_NAME[name].model()).eval()
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for length in (12, 17, 30):
+        ids, live = torch.randint(3, 99, (2, length)), torch.ones(2, length, dtype=torch.long)
+        live[0, :4] = live[1, 7] = 0
+        given = {"input_ids": ids} | ({"use_cache": False} if name != "ModernBERT" else {})
+        given |= {"attention_mask": live} if padded else {}
+        with torch.no_grad():
+            found, expected = compiled(**given)[0], model(**given)[0]
+        assert float((found - expected)[live.bool()].abs().max()) <= 1e-5
+    nodes = [node for graph in counter.graphs for node in graph.graph.nodes if "regard.attention" in str(node.target)]
+    patterns = {node.kwargs["pattern"] for node in nodes}
+    assert counter.frame_count <= 2
+    assert all(node.args[3] is None for node in nodes), "no mask is added as a bias"
+    assert all("key_mask" in text for text in patterns) if padded else patterns == COMPILED[name]
+
+
+def test_a_compiled_model_keeps_packed_documents_apart():
+    model = attach(BY_NAME["Mistral"].model()).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for lengths in ((5, 4, 3), (1, 1, 10), (12,)):
+        given = {
+            "input_ids": torch.randint(3, 99, (1, 12)), "use_cache": False,
+            "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
+        }  # fmt: skip
+        with torch.no_grad():
+            assert float((compiled(**given).logits - model(**given).logits).abs().max()) <= 1e-5
+
+
+def test_a_mask_that_a_graph_cannot_see_is_dense_and_said():
+    model = attach(BY_NAME["Llama 4"].model()).eval()
+    ids = torch.randint(3, 99, (1, 12))
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.warns(UnreadMaskWarning, match="which mask a model uses"):
+        found = torch.compile(model, backend="eager")(input_ids=ids, use_cache=False).logits
+    with torch.no_grad():
+        assert float((found - model(input_ids=ids, use_cache=False).logits).abs().max()) <= 1e-5
+
+
+def test_a_compiled_model_learns_as_an_uncompiled_one():
     model = attach(BY_NAME["Mistral"].model())
+    torch._dynamo.reset()
     ids, live = torch.randint(3, 99, (2, 12)), torch.ones(2, 12, dtype=torch.long)
     live[0, :4] = 0
-    given = {"input_ids": ids, "use_cache": False} | ({"attention_mask": live} if padded else {})
-    with torch.no_grad():
-        expected = model(**given).logits
-        torch._dynamo.reset()
-        found = torch.compile(model, backend="eager")(**given).logits
-    assert float((found - expected)[live.bool()].abs().max()) <= 1e-5
+    gradients = []
+    for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        run(input_ids=ids, attention_mask=live, use_cache=False).logits[live.bool()].square().mean().backward()
+        gradients.append(torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None]))
+    assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) <= 1e-4
 
 
 def test_a_quantised_cache_hands_over_what_it_dequantised():

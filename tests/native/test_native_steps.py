@@ -36,8 +36,8 @@ STEPS = {
 
 @pytest.fixture
 def nothing_planned():
-    kept._steps.clear()
-    kept._calls.clear()
+    for plans in (kept._steps, kept._calls, kept._own):
+        plans.clear()
 
 
 @pytest.fixture
@@ -75,12 +75,69 @@ def test_a_growing_cache_is_planned_once_between_two_powers_of_two(planned):
         for k_len in range(256, 512):
             rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
     assert len(planned) == 1  # the first; the second plans both ends of the lengths
-    kept._steps.clear()
+
+
+# Of the length: what a call has beside q, k and v, which changes from step to step.
+CHANGING = {
+    "spans in a tensor": lambda n: {"pattern": p.Causal() & p.KeySpan(torch.randint(0, n, (2,)))},
+    "spans in a list": lambda n: {"pattern": p.CausalWindow(50) & p.KeySpan([n // 7, n // 3], [n, n - 1])},
+    "a window and sinks": lambda n: {"pattern": p.Causal() & (p.CausalWindow(20) | p.Prefix(4)), "sink": 0.5},
+    "a window, sinks and spans": lambda n: {
+        "pattern": (p.CausalWindow(9) | p.Prefix(40)) & p.KeySpan(torch.randint(0, n, (2,)))
+    },
+    "a bias": lambda n: {"pattern": "causal", "bias": torch.randn(1, 4, 1, n)},
+    "a bias that masks": lambda n: {"bias": torch.randn(n).masked_fill(torch.rand(n) > 0.7, -INF), "softcap": 5.0},
+    "a bias of queries": lambda n: {"bias": torch.randn(2, 1, 1, 1)},
+}
+
+
+@pytest.mark.parametrize("options", CHANGING.values(), ids=CHANGING)
+def test_one_plan_serves_every_length_and_every_span_and_bias(options, planned):
+    """It is the second call that plans both ends of the lengths, as with a growing cache."""
+    q, k, v = tensors(2, 1, 511, torch.float32)
     with torch.no_grad():
-        for k_len in range(256, 266):
-            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern=p.KeySpan(torch.tensor([1])))
-    assert len(planned) == 11
-    assert not kept._steps, "a pattern that holds a tensor is not kept"
+        for k_len in range(256, 512, 3):
+            given, keys, values = options(k_len), k[:, :, :k_len], v[:, :, :k_len]
+            found = rg.attention(q, keys, values, **given)
+            assert torch.equal(
+                found, rg.attention_detail(q, keys, values, want="log_sum_exp", backend="native", **given).output
+            )
+    assert len(planned) == 1
+
+
+def test_padding_that_changes_from_batch_to_batch_is_planned_once(planned):
+    q, k, v = tensors(3, 100, 100, torch.float32)
+    with torch.no_grad():
+        for step in range(8):
+            pattern = p.Causal() & p.KeySpan(0, torch.tensor([100 - step, 90 + step, 7 * step]))
+            found = rg.attention(q, k, v, pattern=pattern)
+            assert torch.equal(
+                found, rg.attention_detail(q, k, v, want="log_sum_exp", backend="native", pattern=pattern).output
+            )
+    assert len(planned) == 1
+
+
+def test_layers_that_are_given_one_pattern_with_a_tensor_share_its_plan(planned):
+    x = torch.randn(2, 4, 30, 8, requires_grad=True)
+    for pattern in (p.Causal() & p.KeySpan(torch.tensor([0, 4])), p.SameDocument(torch.arange(30) // 7)):
+        planned.clear()
+        first = rg.attention(x, x, x, pattern=pattern)
+        assert torch.equal(rg.attention(x, x, x, pattern=pattern), first)
+        assert len(planned) == 1
+        other = p.Causal() & p.KeySpan(torch.tensor([9, 4]))
+        assert not torch.equal(rg.attention(x, x, x, pattern=other), first)
+
+
+@pytest.mark.parametrize("name", ["spans in a tensor", "a window and sinks", "a bias"])
+def test_changing_steps_keep_numbers_that_are_not_finite_to_their_queries(name):
+    q, k, v = tensors(2, 1, 300, torch.float32)
+    v[0, 0, 150] = math.nan
+    with torch.no_grad():
+        for k_len in (290, 291, 292, 293):
+            options = CHANGING[name](k_len)
+            found = rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], **options)
+            expected = rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], backend="reference", **options)
+            assert torch.equal(found.isnan(), expected.isnan())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)

@@ -145,7 +145,9 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> tuple[
 def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    keys = len(reachable_keys(problem))
+    keys = min(
+        len(reachable_keys(problem)), -(-pairs // (problem.batch * problem.heads))
+    )  # of one query: those it sees
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(
         flops=2 * pairs * dims * (3.5 if problem.needs_grad else 1),

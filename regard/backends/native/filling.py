@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -104,11 +105,19 @@ def _describe_bias(into: CBias, operands: Operands, starts: torch.Tensor) -> Any
         numbers = bias.table.detach().to(wide(operands.q)).contiguous()  # (heads or 1, distances)
         at = operands.grid.keys.start - bias.lowest - starts
         strides = (numbers.stride(0) if len(numbers) > 1 else 0, -1, 1)
-    else:
-        assert bias is not None
-        numbers = dense(bias.detach().to(wide(operands.q)))  # (batch or 1, heads or 1, q_len or 1, keys or 1)
-        by_row, *strides = (0 if size == 1 else by for size, by in zip(numbers.shape, numbers.stride(), strict=True))
-        at = torch.arange(len(starts), device="cpu") * by_row
+        return _write_bias(into, numbers, at, strides)
+    assert bias is not None
+    return describe_bias(into, dense(bias.detach().to(wide(operands.q))), len(starts))
+
+
+def describe_bias(into: CBias, numbers: torch.Tensor, batch: int) -> Any:
+    """Describe a bias tensor (batch or 1, heads or 1, q_len or 1, keys or 1) in the kernel's dtype; returns what must
+    live until the call is computed."""
+    by_row, *strides = (0 if size == 1 else by for size, by in zip(numbers.shape, numbers.stride(), strict=True))
+    return _write_bias(into, numbers, torch.arange(batch, device="cpu") * by_row, strides)
+
+
+def _write_bias(into: CBias, numbers: torch.Tensor, at: torch.Tensor, strides: Sequence[int]) -> Any:
     into.data, into.at = numbers.data_ptr(), at.data_ptr()
     into.head, into.row, into.key = strides
     into.size = sum(by * (size - 1) for by, size in zip(numbers.stride(), numbers.shape, strict=True)) + 1

@@ -8,83 +8,171 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from types import NoneType
+from typing import Any
 
 import torch
 
-from regard.backends.native.filling import FEWEST, Filled, dense, describe, describe_vectors
+from regard.backends.native.filling import FEWEST, Filled, dense, describe, describe_bias, describe_vectors
 from regard.backends.native.library import CSchedule, Library
-from regard.backends.native.lowering import Bands, bands_of
+from regard.backends.native.lowering import Bands, Lowered, bands_of
 from regard.core.call import STEP, Call
-from regard.core.problem import Problem
+from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
+from regard.patterns import Pattern, as_pattern
+from regard.patterns.algebra import Both, Either, both, either
+from regard.patterns.ranges import union
 from regard.patterns.row_blocks import Kind
 
 MOST_KEYS = 2**31 - 1
+MOST_RUNS = 4  # of one query
 
 
 def steps_of(library: Library, problem: Problem) -> Steps | None:
     """The steps of calls like this problem; None where they need a plan for each k_len."""
     learning = problem.needs_grad or problem.bias_learns or problem.forward_mode
     watched = set(problem.want) - {"log_sum_exp"}
-    if learning or watched or problem.bias is not None or problem.dropout or problem.q_len > STEP or problem.strict:
+    if learning or watched or problem.bias == RELATIVE or problem.dropout or problem.strict:
         return None
-    bands = bands_of(problem.pattern, MOST_KEYS) if problem.pattern.by_value else None
-    return None if bands is None else Steps(library, problem, bands)
+    if problem.pattern.structured and (bands := alternatives_of(problem.pattern, MOST_KEYS)) is not None:
+        few = problem.q_len <= STEP or (len(bands) == 1 and problem.bias is None)
+        return Steps(library, problem, bands) if few and (len(bands) == 1 or problem.q_len == 1) else None
+    return None
+
+
+def alternatives_of(pattern: Pattern, k_len: int) -> list[Bands] | None:
+    """Bands of which a pair needs one, as in `causal & (causal_window(9) | prefix(4))`; None where there are none."""
+    if (bands := bands_of(pattern, k_len)) is not None:
+        return [bands]
+    if isinstance(pattern, Either):
+        parts = [alternatives_of(part, k_len) for part in pattern.parts]
+        known = [part for part in parts if part is not None]
+        found = [one for part in known for one in part]
+        return found if len(known) == len(parts) and len(found) <= MOST_RUNS else None
+    if isinstance(pattern, Both) and any(isinstance(part, Either) for part in pattern.parts):
+        wide = next(part for part in pattern.parts if isinstance(part, Either))
+        rest = [part for part in pattern.parts if part is not wide]
+        return alternatives_of(either(*(both(part, *rest) for part in wide.parts)), k_len)
+    return None
 
 
 class Steps:
-    """The kernel for calls that differ from a problem in k_len and q_start only."""
+    """The kernel for calls that differ from a problem in k_len, q_start and the spans of batch rows only."""
 
-    def __init__(self, library: Library, problem: Problem, bands: Bands) -> None:
+    def __init__(self, library: Library, problem: Problem, bands: list[Bands]) -> None:
         self.library, self.problem = library, problem
-        self.left, self.right = bands.left, bands.right
-        spans = torch.broadcast_tensors(bands.start, bands.stop)
-        self.spans = list(zip(*(one.tolist() for one in spans), strict=True))  # of keys, one or by batch row
+        self.sides = [(one.left, one.right) for one in bands]
+        self.spans = [_spans(one) for one in bands]  # of keys, one or by batch row
+        self.varies = problem.pattern.varies_by_row
         self.summed = "log_sum_exp" in problem.want
+        self._products = problem.batch * problem.heads * problem.q_len * (problem.head_dim + problem.v_dim)  # of a key
+        self._repeats = not (self.varies or self.summed or problem.q_len > STEP or problem.bias is not None)
+        self._repeats &= len(self.spans[0]) == 1
         self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
         self._local = threading.local()
 
     def run(self, call: Call) -> Result:
         """Output, and the log-sum-exp if the problem wants it."""
         problem, q = self.problem, call.q
+        if self._repeats and type(call.k) is type(call.v) is torch.Tensor and type(call.q_start) in (int, NoneType):
+            return self._repeated(call, q, call.k, call.v)
         k, v = (x if isinstance(x, Stored) else dense(x) for x in (call.k, call.v))
         k_len = k.shape[2]
-        filled = self._filled(isinstance(call.q_start, torch.Tensor) or len(self.spans) > 1)
-        filled.place(self, k_len, call.q_start)
-        output = torch.empty(problem.batch, problem.q_len, problem.heads, problem.v_dim, dtype=q.dtype, device="cpu")
-        output, q = output.transpose(1, 2), dense(q)
+        spans = self.spans
+        if self.varies:  # with other numbers in each call
+            spans = [_spans(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
+        output, q = self._room(), dense(q)
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
-        into = filled.call
-        into.first_key = k.first if isinstance(k, Stored) else 0
-        into.keys = k_len - into.first_key
-        products = problem.batch * problem.heads * problem.q_len * k_len * (problem.head_dim + problem.v_dim)
-        into.threads = min(torch.get_num_threads(), max(1, products // FEWEST))
+        first = k.first if isinstance(k, Stored) else 0
+        by_row = isinstance(call.q_start, torch.Tensor) or self.varies
+        filled = self._filled(by_row) if problem.q_len <= STEP else _Many(problem)
+        filled.place(self, spans, range(first, k_len), call.q_start)
+        filled.layout, into = None, filled.call
+        into.first_key, into.keys = first, k_len - first
+        into.threads = min(torch.get_num_threads(), max(1, self._products * k_len // FEWEST))
         describe(into.q, q)
         describe(into.out, output)
-        kept = describe_vectors(into.k, into.k_scale, k), describe_vectors(into.v, into.v_scale, v)
+        kept: list[Any] = [describe_vectors(into.k, into.k_scale, k), describe_vectors(into.v, into.v_scale, v)]
+        if isinstance(call.bias, torch.Tensor):
+            bias = call.bias[(None,) * (4 - call.bias.dim())]
+            bias = bias if bias.shape[-1] == 1 else bias[..., first:]
+            kept.append(describe_bias(into.bias, dense(bias.detach().to(self._wide)), problem.batch))
         into.log_sum_exp = None if lse is None else lse.data_ptr()
         self.library.forward(filled.address)
         del kept
         return Result(output, lse)
 
+    def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
+        """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
+        filled, k_len = self._filled(False), k.shape[2]
+        layout = k_len, call.q_start, q.stride(), k.stride(), v.stride()
+        output = self._room()
+        if layout != filled.layout:
+            filled.layout = None
+            q, k, v = dense(q), dense(k), dense(v)
+            filled.place(self, self.spans, range(k_len), call.q_start)
+            filled.call.first_key, filled.call.keys = 0, k_len
+            filled.most_threads = max(1, self._products * k_len // FEWEST)
+            for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+                describe(into, x)
+            if all(strides[-1] == 1 for strides in layout[2:]):
+                filled.layout = layout
+        for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+            into.data = x.data_ptr()
+        filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
+        self.library.forward(filled.address)
+        return Result(output)
+
+    def _room(self) -> torch.Tensor:
+        """Memory for the output, (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim)."""
+        problem = self.problem
+        shape = problem.batch, problem.q_len, problem.heads, problem.v_dim
+        return torch.empty(shape, dtype=problem.dtype, device="cpu").transpose(1, 2)
+
     def _filled(self, by_row: bool) -> _Filled:
         """The call struct of this thread, with a schedule for each batch row or for all of them."""
         name = "by_row" if by_row else "alike"
         if (found := getattr(self._local, name, None)) is None:
-            found = _Filled(self.problem, self.problem.batch if by_row else 1)
+            found = _Filled(self.problem, self.problem.batch if by_row else 1, len(self.sides))
             setattr(self._local, name, found)
         return found
 
 
-class _Filled(Filled):
-    """A call struct with the arrays of its schedules: one row block and one run in each."""
+Sides = tuple[int | None, int | None]
+Spans = list[tuple[int, int]]
 
-    def __init__(self, problem: Problem, count: int) -> None:
+
+def _spans(bands: Bands) -> Spans:
+    """The keys from start to stop of each batch row, or of all of them."""
+    spans = torch.broadcast_tensors(bands.start, bands.stop)
+    return list(zip(*(one.tolist() for one in spans), strict=True))
+
+
+class _Many(Filled):
+    """A call struct for many queries, whose schedules are made for one call."""
+
+    def place(self, steps: Steps, spans: list[Spans], keys: range, q_start: int | torch.Tensor | None) -> None:
+        """Write the schedule of each batch row."""
+        problem, (left, right) = self.problem, steps.sides[0]
+        start, stop = (torch.tensor(ends, dtype=torch.int64, device="cpu") for ends in zip(*spans[0], strict=True))
+        starts = _starts(q_start, problem.q_len, keys.stop)
+        flats = Bands(left, right, start, stop).flats(starts, problem.q_len, keys)
+        rows = torch.arange(len(flats), dtype=torch.int32, device="cpu")[:, None]
+        table = None if len(flats) == 1 else rows.expand(problem.batch, problem.heads).contiguous()
+        self.lowered = Lowered(flats, table)
+        self.call.schedules, self.call.schedule = len(flats), self.lowered.address
+        self.call.schedule_of = None if table is None else table.data_ptr()
+
+
+class _Filled(Filled):
+    """A call struct with the arrays of its schedules: one row block in each, and a run for each band."""
+
+    def __init__(self, problem: Problem, count: int, most: int) -> None:
         super().__init__(problem)
         q_len, numbers = problem.q_len, ctypes.c_int32
-        self.count = count
-        self.block, self.runs = (numbers * (4 * count))(*([0, q_len, 0, 1] * count)), (numbers * (4 * count))()
+        self.count, self.most = count, most
+        self.block, self.runs = (numbers * (4 * count))(*([0, q_len, 0, 1] * count)), (numbers * (4 * most * count))()
         self.lo, self.hi = (numbers * (q_len * count))(), (numbers * (q_len * count))()
         own = [numbers(row) for row in range(count) for _ in range(problem.heads)]
         self.schedule_of = (numbers * len(own))(*(one.value for one in own))
@@ -92,7 +180,7 @@ class _Filled(Filled):
         self.structs = (CSchedule * count)(
             *(
                 CSchedule(
-                    1, 1, q_len, 0, 0, at(self.block, row, 4), at(self.runs, row, 4), at(self.lo, row, q_len),
+                    1, most, q_len, 0, 0, at(self.block, row, 4), at(self.runs, row, 4 * most), at(self.lo, row, q_len),
                     at(self.hi, row, q_len), None,
                 )
                 for row in range(count)
@@ -101,25 +189,52 @@ class _Filled(Filled):
         self.call.schedules, self.call.schedule = count, ctypes.addressof(self.structs)
         self.call.schedule_of = ctypes.addressof(self.schedule_of) if count > 1 else None
 
-    def place(self, steps: Steps, k_len: int, q_start: int | torch.Tensor | None) -> None:
+    def place(self, steps: Steps, spans: list[Spans], keys: range, q_start: int | torch.Tensor | None) -> None:
         """Write the keys that each query may look at, as `Bands.bounds` gives them."""
-        q_len, left, right, spans = self.problem.q_len, steps.left, steps.right, steps.spans
-        starts = (
-            q_start.tolist() if isinstance(q_start, torch.Tensor) else [k_len - q_len if q_start is None else q_start]
-        )
+        starts = _starts(q_start, self.problem.q_len, keys.stop)
         for row in range(self.count):
-            start, stop = spans[row if len(spans) > 1 else 0]
             first = starts[row if len(starts) > 1 else 0]
-            low = min(max(start, 0), k_len)
-            high = max(min(stop, k_len), low)
-            at = row * q_len
-            for i in range(q_len):
-                position = first + i
-                lo = low if left is None else min(max(position - left, low), high)
-                hi = high if right is None else min(max(position + right + 1, low), high)
-                self.lo[at + i], self.hi[at + i] = lo, max(lo, hi)
-            begin, end = self.lo[at], self.hi[at + q_len - 1]
-            whole = begin == self.lo[at + q_len - 1] and self.hi[at] == end
-            self.block[4 * row + 3] = int(begin < end)
-            self.runs[4 * row : 4 * row + 4] = [begin, end, int(Kind.WHOLE if whole else Kind.BOUNDED), 0]
-            self.structs[row].origin = low
+            own = [one[row if len(one) > 1 else 0] for one in spans]
+            if self.most == 1:
+                self._place_one(row, first, steps.sides[0], own[0], keys.stop)
+            else:
+                self._place_all(row, first, steps.sides, own, keys)
+
+    def _place_one(self, row: int, first: int, sides: Sides, span: tuple[int, int], k_len: int) -> None:
+        """The run of a batch row whose queries may look at one band."""
+        q_len, (left, right), (start, stop) = self.problem.q_len, sides, span
+        low = min(max(start, 0), k_len)
+        high = max(min(stop, k_len), low)
+        at = row * q_len
+        for i in range(q_len):
+            position = first + i
+            lo = low if left is None else min(max(position - left, low), high)
+            hi = high if right is None else min(max(position + right + 1, low), high)
+            self.lo[at + i], self.hi[at + i] = lo, max(lo, hi)
+        begin, end = self.lo[at], self.hi[at + q_len - 1]
+        whole = begin == self.lo[at + q_len - 1] and self.hi[at] == end
+        self.block[4 * row + 3] = int(begin < end)
+        self.runs[4 * row : 4 * row + 4] = [begin, end, int(Kind.WHOLE if whole else Kind.BOUNDED), 0]
+        self.structs[row].origin = low
+
+    def _place_all(self, row: int, position: int, sides: list[Sides], spans: Spans, keys: range) -> None:
+        """The runs of the one query of a batch row that may look at several bands."""
+        runs, origin = [], keys.stop
+        for (left, right), (start, stop) in zip(sides, spans, strict=True):
+            low = min(max(start, 0), keys.stop)
+            high = max(min(stop, keys.stop), low)
+            origin = min(origin, low)
+            lo = low if left is None else min(max(position - left, low), high)
+            hi = high if right is None else min(max(position + right + 1, low), high)
+            runs.append(range(lo, max(lo, hi)))
+        joined = union(runs)
+        numbers = [number for run in joined for number in (run.start, run.stop, int(Kind.WHOLE), 0)]
+        at = 4 * self.most * row
+        self.runs[at : at + len(numbers)] = numbers
+        self.block[4 * row + 3] = len(joined)
+        self.structs[row].origin, self.structs[row].runs = origin, len(joined)
+
+
+def _starts(q_start: int | torch.Tensor | None, q_len: int, k_len: int) -> list[int]:
+    """The position of the first query, one or by batch row."""
+    return q_start.tolist() if isinstance(q_start, torch.Tensor) else [k_len - q_len if q_start is None else q_start]

@@ -13,12 +13,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from regard.core.plan import AttentionDetail, Plan
+from regard.core.call import Call, is_transformed
+from regard.core.plan import AttentionDetail
 from regard.core.result import Want
 from regard.errors import ShapeError, UnsupportedError
-from regard.functional.api import attention, attention_detail, plan_attention
+from regard.functional.api import attention, attention_detail
+from regard.functional.compiled import compiler_beside
+from regard.functional.kept import computing
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
+from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.patterns import Causal, Full, Pattern
 
 __all__ = ["UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
@@ -31,10 +35,6 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
-
-
-class UnreadMaskWarning(UserWarning):
-    """A mask was not recognised, so the exact dense mask is used."""
 
 
 class Asked(NamedTuple):
@@ -62,6 +62,13 @@ class Asked(NamedTuple):
             "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
             "scale": self.scale, "dropout": self.dropout, "sink": self.sink,
         }  # fmt: skip
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+        """The call of `attention` with these tensors."""
+        return Call(
+            q, k, v, self.bias, sink=self.sink, pattern=self.pattern, softcap=self.softcap, scale=self.scale,
+            dropout=self.dropout, q_start=self.q_start,
+        )  # fmt: skip
 
 
 class Watcher(Protocol):
@@ -122,14 +129,14 @@ def regard_attention(
     Raises:
         UnsupportedError: a keyword that would change the result and is not known here.
     """
-    for name in others.keys() & REFUSED.keys():
-        if others[name] is not None:
+    for name in REFUSED:
+        if others.get(name) is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} calls attention with {name}= ({REFUSED[name]}), which regard does not "
                 f"compute; set attn_implementation='eager' for this model"
             )
-    if len(query) != len(key):  # learned queries, given once for all batch rows
-        query = query.expand(len(key), *query.shape[1:])
+    if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
+        query = query.expand(key.shape[0], *query.shape[1:])
     asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
     asked = asked._replace(
         softcap=softcap, scale=scaling, dropout=dropout, sink=None if s_aux is None else s_aux.flatten()
@@ -148,10 +155,12 @@ def _asked(
     """Pattern, positions and bias of a call."""
     q_len, k_len = query.shape[2], key.shape[2]
     bias = None if position_bias is None else position_bias[..., :k_len]
+    if isinstance(mask, TracedMask):
+        return Asked(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
-        if tuple(mask.shape[2:]) != (q_len, k_len):
+        if mask.sizes[2:] != (q_len, k_len):
             raise ShapeError(
-                f"{type(module).__name__} was given a mask for {mask.shape[2]} queries and {mask.shape[3]} keys beside "
+                f"{type(module).__name__} was given a mask for {mask.sizes[2]} queries and {mask.sizes[3]} keys beside "
                 f"{q_len} queries and {k_len} keys; the mask was made for another layer or cache"
             )
         if mask.reason is not None:
@@ -204,9 +213,7 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
             return _watched(module, q, k, v, asked, [one for one, _ in wants], want)
-    if asked.plans is None or asked.pattern.by_value:
-        return attention(q, k, v, **asked.options())
-    return _planned_once(q, k, v, asked)
+    return _looked_up_once(q, k, v, asked)
 
 
 def _watched(
@@ -224,20 +231,22 @@ def _watched(
     return detail.output
 
 
-def _planned_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
-    """The output of a call whose pattern holds a tensor: layers that share a mask share its plans."""
-    assert asked.plans is not None
-    bias, plans = asked.bias, asked.plans
+def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
+    """The output of a call with a mask; layers that share the mask look up once what computes their calls."""
+    plans, bias, sink = asked.plans, asked.bias, asked.sink
+    if plans is None or torch.is_grad_enabled() or compiler_beside() is not None or is_transformed():
+        return attention(q, k, v, **asked.options())
     look = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, q.device, asked.softcap, asked.scale, asked.dropout,
-        torch.is_grad_enabled(), q.requires_grad, k.requires_grad, v.requires_grad, torch.is_autocast_enabled(),
-        None if bias is None else (bias.shape, bias.dtype, bias.requires_grad),
-        None if asked.sink is None else (asked.sink.shape, asked.sink.dtype, asked.sink.requires_grad),
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, asked.softcap, asked.scale,
+        asked.dropout, None if bias is None else (bias.shape, bias.dtype), None if sink is None else sink.dtype,
     )  # fmt: skip
-    plan: Plan | None = plans.get(look)
-    if plan is None:
-        plan = plans[look] = plan_attention(q, k, v, **asked.options())
-    return plan.run(q, k, v, bias=bias, sink=asked.sink)
+    compute = plans.get(look)
+    output = compute(asked.call(q, k, v)) if compute is not None else None
+    if output is None:
+        output = attention(q, k, v, **asked.options())
+        if compute is None and (compute := computing(asked.call(q, k, v))) is not None:
+            plans[look] = compute
+    return output
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -8,7 +8,7 @@ does not know gives the exact dense mask of transformers, and the mask says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ from torch.utils._pytree import tree_map
 from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
+from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Causal, Diagonals, Explicit, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
 
 __all__ = ["PatternMask", "regard_mask"]
 
+PATTERNS_KEPT = 256
+_patterns: dict[Any, Pattern] = {}  # of functions that hold numbers only
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 
 
@@ -37,9 +40,10 @@ class PatternMask(torch.Tensor):
     pattern: Pattern
     q_start: int
     reason: str | None  # why it could not be read, if the pattern is Explicit for this reason
+    sizes: tuple[int, ...]  # its shape, read without the time of an operation on a subclass of Tensor
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
-    plans: dict[Any, Any]  # of patterns that hold tensors, which are planned once for a mask instead of for each layer
+    plans: dict[Any, Any]  # what computes calls with this mask, which is looked up once instead of for each layer
 
     @staticmethod
     def __new__(
@@ -63,7 +67,7 @@ class PatternMask(torch.Tensor):
         reason: str | None = None,
     ) -> None:
         self.pattern, self.q_start, self.reason, self.plans = pattern, q_start, reason, {}
-        self._dense, self._pairs = dense, None
+        self.sizes, self._dense, self._pairs = shape, dense, None
 
     @property
     def written(self) -> bool:
@@ -185,7 +189,8 @@ def regard_mask(
         device: where the mask would be.
 
     Returns:
-        A `PatternMask`. Inside torch.compile the tensor, or None, that PyTorch's own attention would get.
+        A `PatternMask`. Inside torch.compile a `TracedMask`, or the tensor or None that PyTorch's own attention would
+        get where the graph cannot know the mask.
     """
     given: dict[str, Any] = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
@@ -198,7 +203,7 @@ def regard_mask(
             f"attn_implementation='regard' and give it to attach(model), which says what can be done"
         )
     if torch.compiler.is_compiling():
-        return theirs.sdpa_mask(**given, **others)
+        return traced_mask(given, others)
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
     def dense() -> torch.Tensor:
@@ -207,15 +212,47 @@ def regard_mask(
 
     shape, place = (batch_size, 1, q_length, kv_length), torch.device(device)
     try:
-        pattern = pattern_of(mask_function, range(kv_offset, kv_offset + kv_length))
+        pattern = _pattern_once(mask_function, range(kv_offset, kv_offset + kv_length))
     except UnknownMaskError as unknown:
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown))
         mask.pairs()
         return mask
     if attention_mask is not None:
-        pattern = pattern & _padding({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
-    return PatternMask(pattern.canonical(), int(q_offset) - kv_offset, shape, place, dense)
+        live = _padding({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
+        pattern = _joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
+    return PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
+
+
+def _pattern_once(function: Function, keys: range) -> Pattern:
+    """`pattern_of` in its canonical form; functions that hold the same numbers are read once, as while decoding."""
+    name = _numbers_of(function)
+    pattern = None if name is None else _patterns.get(name)
+    if pattern is None:
+        pattern = pattern_of(function, keys).canonical()
+        if name is not None and len(_patterns) < PATTERNS_KEPT:
+            _patterns[name] = pattern
+    return pattern
+
+
+def _numbers_of(function: Function) -> tuple[Any, ...] | None:
+    """The code of a function and the numbers and functions that it holds; None if it holds a tensor."""
+    cells = function.__closure__ or ()
+    held: list[Any] = [function.__code__]
+    for cell in cells:
+        value = cell.cell_contents
+        for one in value if isinstance(value, tuple) else (value,):
+            name = one if isinstance(one, int) else _numbers_of(one) if hasattr(one, "__code__") else None
+            if name is None:
+                return None
+            held.append(name)
+    return tuple(held)
+
+
+@lru_cache(PATTERNS_KEPT)
+def _joined(pattern: Pattern, live: Pattern) -> Pattern:
+    """Both patterns in the canonical form."""
+    return (pattern & live).canonical()
 
 
 def pattern_of(function: Function, keys: range) -> Pattern:
