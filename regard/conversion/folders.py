@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from regard.arguments import a_path
+from regard.conversion.folder_conversion import PROVENANCE, convert_folder
 from regard.conversion.heads import Conversion
-from regard.conversion.llama_folders import PROVENANCE, convert_llama
-from regard.conversion.llama_layout import CONFIG_FILE, read_json
+from regard.conversion.model_folders import CONFIG_FILE, read_json
 from regard.conversion.own_models import PROVENANCE_FILE, load_converted
 from regard.errors import OccupiedError
 
@@ -49,7 +49,7 @@ def convert_kv_heads(
     folder, out = a_path("folder", folder), a_path("out", out)
     check_out(folder, out)
     if is_hugging_face(folder):
-        return convert_llama(folder, out, kv_heads, method, check)
+        return convert_folder(folder, out, kv_heads, method, check=check)
     converted = load_converted(folder, kv_heads, method, check=check)
     converted.save(out)
     return converted.report
