@@ -8,7 +8,7 @@ import math
 import shutil
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.conversion.alignment import align, largest_change, likeness
+from regard.conversion.calibration import moments_of_folder
 from regard.conversion.crossings import CROSSINGS, Crossing, folded
 from regard.conversion.heads import POOLINGS, TOLERANCE, Change, Conversion, Likeness, check_heads
 from regard.conversion.layouts import Layout, Read
 from regard.conversion.model_folders import CONFIG_FILE, INDEX_FILE, ModelFolder
+from regard.conversion.own_alignment import Calibration
 from regard.conversion.projections import Projections
 from regard.conversion.tensor_files import TensorFile, TensorWriter
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
@@ -53,13 +55,15 @@ Moments = Callable[[int], torch.Tensor]
 
 
 def convert_folder(
-    folder: Path, out: Path, kv_heads: int, method: str, *, moments: Moments | None = None, check: bool = True
+    folder: Path, out: Path, kv_heads: int, method: str, *, calibration: Calibration | None = None, check: bool = True
 ) -> Conversion:
     """Convert a folder of Hugging Face; programs that load the source load the result. See `convert_kv_heads`."""
     source = ModelFolder(folder)
     check_convertible(source, kv_heads, method)
-    conversion = FolderConversion(source, kv_heads, method, moments, check)
-    write_folder(out, conversion.write, replace=True)
+    is_needed = method == "align" and calibration is not None and kv_heads < source.sizes.kv_heads
+    with moments_of_folder(source, calibration) if is_needed else nullcontext(None) as moments:
+        conversion = FolderConversion(source, kv_heads, method, moments, check)
+        write_folder(out, conversion.write, replace=True)
     return conversion.report()
 
 

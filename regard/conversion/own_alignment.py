@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from regard.arguments import shown
 from regard.conversion.alignment import align, likeness
 from regard.conversion.heads import Likeness
 from regard.conversion.projections import KeySpace, Projections
@@ -21,6 +22,17 @@ Calibration = Callable[[Any], object]
 """Runs a model on some text, such as `lambda model: model(ids)`."""
 
 
+def checked_calibration(calibration: object) -> Calibration | None:
+    """A calibration, or None.
+
+    Raises:
+        ArgumentError: something that cannot be called.
+    """
+    if calibration is not None and not callable(calibration):
+        raise ArgumentError(f"calibration is {shown(calibration)}; it needs a function that runs the model on a text")
+    return calibration
+
+
 class Aligned(NamedTuple):
     """A model with rotated heads, in float64, and how alike the heads of each group are."""
 
@@ -29,13 +41,16 @@ class Aligned(NamedTuple):
 
 
 @torch.no_grad()
-def aligned(model: nn.Module, groups: Mapping[str, int], calibration: Calibration | None) -> Aligned:
+def aligned(
+    model: nn.Module, groups: Mapping[str, int], calibration: Calibration | None, *, regroup: bool = True
+) -> Aligned:
     """A copy of a model in float64 whose attention layers have rotated and regrouped heads; its outputs are the same.
 
     Args:
         model: a model of regard.
         groups: the number of key/value heads after the conversion, by the name of the layer.
         calibration: runs the model on a text; None for closeness without a text.
+        regroup: whether heads may be grouped anew, where query heads differ in their projections only.
 
     Raises:
         UnsupportedError: a mechanism whose results change with the basis of the keys.
@@ -52,7 +67,8 @@ def aligned(model: nn.Module, groups: Mapping[str, int], calibration: Calibratio
         before = projections_of(layer)
         moment = moments.get(name)
         space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
-        after = align(before, count, moment, space, regroup=not differs_by_head(model, layer)).applied(before)
+        may_move = regroup and not differs_by_head(model, layer)
+        after = align(before, count, moment, space, regroup=may_move).applied(before)
         found.append(likeness(name, before, after, count, moment))
         _assign(layer, after)
     return Aligned(turned, tuple(found))

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.arguments import of_kind, shown, whole
+from regard.arguments import of_kind, whole
 from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
-from regard.conversion.own_alignment import Aligned, Calibration, aligned
+from regard.conversion.own_alignment import Aligned, Calibration, aligned, checked_calibration
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache
@@ -106,8 +106,7 @@ def with_kv_heads(
         raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
     for before in now.values():
         check_heads(before, kv_heads, method)
-    if calibration is not None and not callable(calibration):
-        raise ArgumentError(f"calibration is {shown(calibration)}; it needs a function that runs the model on a text")
+    calibration = checked_calibration(calibration)
     if method == "align":
         model = turned(model, kv_heads, calibration).model.to(next(model.parameters()).dtype)
         method = "mean"
@@ -142,7 +141,7 @@ class Converted:
         self.after.save(folder, self.files)
 
 
-def turned(model: ModelT, kv_heads: int, calibration: Calibration | None) -> Aligned:
+def turned(model: Model, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> Aligned:
     """The model with heads rotated and regrouped for `kv_heads` groups; see `aligned`."""
     with torch.device("meta"):
         other = type(model)(_changed(model, kv_heads))
@@ -152,7 +151,7 @@ def turned(model: ModelT, kv_heads: int, calibration: Calibration | None) -> Ali
         for name, layer in _attention_layers(model).items()
         if after[name].kv_heads < layer.kv_heads
     }
-    return aligned(model, groups, calibration)
+    return aligned(model, groups, calibration, regroup=regroup)
 
 
 def seed_of(name: str) -> int:
@@ -187,6 +186,7 @@ def load_converted(
     source, pooling, invariance, alike = model, method, None, ()
     if method == "align" and not repeats:
         with_kv_heads(model, kv_heads)  # refuses numbers that cannot be, before the text is read
+        calibration = checked_calibration(calibration)
         rotated = turned(model, kv_heads, calibration)
         invariance, alike = _checked_invariance(rotated.model, model), rotated.likeness
         source, pooling = rotated.model.to(next(model.parameters()).dtype), "mean"
