@@ -78,7 +78,7 @@ class Convert(Commands):
     SOURCES: ClassVar = {
         "kv-heads": Source(
             "convert", "kv_heads",
-            "Give a trained model fewer key/value heads (neighbours pooled), or more (repeated), and say what it "
+            "Give a trained model fewer key/value heads (pooled), or more (repeated), and report what it "
             "saves.",
         ),
     }  # fmt: skip

@@ -16,12 +16,17 @@ from regard.cli.progress import training_progress
 from regard.conversion.folders import is_hugging_face
 from regard.conversion.uptraining import Uptrained, Uptraining
 
-METHODS_DONE = {"mean": "neighbours pooled by their mean", "first": "the first of each group kept"}
+METHODS_DONE = {
+    "mean": "neighbours pooled by their mean",
+    "first": "the first of each group kept",
+    "random": "random heads instead of each group",
+    "align": "similar heads rotated and pooled by their mean",
+}
 
 
 @with_settings(Uptraining.Config)
 def kv_heads(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Llama-like folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
     kv_heads: Annotated[int, typer.Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or an earlier conversion.")],
     given: Mapping[str, Any],
@@ -40,13 +45,18 @@ def kv_heads(
         out_json(json.dumps({**done.to_dict(), "out": str(out)}))
     else:
         out_lines(str(done))
-        say(f"{pooled or 'heads repeated'}; the model is in {out}")
+        became = f", as a model of type {done.report.became}" if done.report.became else ""
+        say(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
+        if done.report.invariance is not None:
+            say(f"checked: rotated heads, before they are pooled, change no output (by {done.report.invariance:.0e})")
         if done.report.difference is not None:
             unsaid = "; this says nothing about the quality of the model" if pooled else ""
             say(
                 f"checked: the converted attention computes what the reference does with these heads (largest "
                 f"difference {done.report.difference:.0e}){unsaid}"
             )
+    if uptraining.config.report is not None:
+        say(f"the report is in {uptraining.config.report}")
     if pooled and done.training is None:
         say(f"pooled heads give other outputs than the heads they were made of{_rise(done)}: {_way_to_train(model)}")
 

@@ -6,27 +6,38 @@ import os
 from pathlib import Path
 
 from regard.arguments import a_path
+from regard.conversion.folder_conversion import PROVENANCE, convert_folder
 from regard.conversion.heads import Conversion
-from regard.conversion.llama_folders import PROVENANCE, convert_llama
-from regard.conversion.llama_layout import CONFIG_FILE, read_json
+from regard.conversion.model_folders import CONFIG_FILE, read_json
+from regard.conversion.own_alignment import Calibration, checked_calibration
 from regard.conversion.own_models import PROVENANCE_FILE, load_converted
 from regard.errors import OccupiedError
 
 
 def convert_kv_heads(
-    folder: str | Path, out: str | Path, kv_heads: int, *, method: str = "mean", check: bool = True
+    folder: str | Path,
+    out: str | Path,
+    kv_heads: int,
+    *,
+    method: str | None = None,
+    calibration: Calibration | None = None,
+    check: bool = True,
 ) -> Conversion:
     """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
-    Neighbouring heads are pooled into one, see `resized`; query heads are unchanged. Expect lower quality until the
-    model is trained a little further. A larger number repeats heads and leaves the outputs unchanged.
+    Groups of heads are pooled into one, see `resized` and `align`. Expect lower quality until the model is trained a
+    little further. A larger number repeats heads and leaves the outputs unchanged.
 
     Args:
         folder: a model or training run of regard (LanguageModel, TextEncoder, TranslationTransformer), or a Hugging
-            Face folder of the Llama layout (Llama, Mistral, Qwen2, Qwen3) with safetensors weights.
+            Face folder with safetensors weights: Llama, Mistral, Qwen2, Qwen3, Gemma, Phi, Phi 3, StableLM, GPT-NeoX,
+            GPT-2 or OPT.
         out: a new folder of the same kind; an earlier conversion there is replaced.
         kv_heads: key/value heads of each layer; in a translator, of the decoder and the cross-attention.
-        method: how a group is pooled: "mean" or "first".
+        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, which
+            changes no output, and then takes their mean. "align" by default with a calibration, otherwise "mean".
+        calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
+            folder it receives the model of transformers, with one layer in memory at a time.
         check: compare the result with its reference, the same heads repeated, before it is written.
 
     Returns:
@@ -47,12 +58,19 @@ def convert_kv_heads(
     (2, '256 -> 64')
     """
     folder, out = a_path("folder", folder), a_path("out", out)
+    calibration = checked_calibration(calibration)
+    method = method_of(method, calibration)
     check_out(folder, out)
     if is_hugging_face(folder):
-        return convert_llama(folder, out, kv_heads, method, check)
-    converted = load_converted(folder, kv_heads, method, check=check)
+        return convert_folder(folder, out, kv_heads, method, calibration=calibration, check=check)
+    converted = load_converted(folder, kv_heads, method, calibration=calibration, check=check)
     converted.save(out)
     return converted.report
+
+
+def method_of(method: str | None, text: object) -> str:
+    """The method to use if none is given: "align" with a text to calibrate it on, otherwise "mean"."""
+    return method if method is not None else "mean" if text is None else "align"
 
 
 def is_hugging_face(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from regard.arguments import of_kind, whole
 from regard.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
+from regard.conversion.own_alignment import Aligned, Calibration, aligned, checked_calibration
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache
@@ -74,16 +76,22 @@ OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
 PROVENANCE_FILE = "conversion.json"
 
 
-def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
+def with_kv_heads(
+    model: ModelT, kv_heads: int, method: str = "mean", *, calibration: Calibration | None = None
+) -> ModelT:
     """A copy of the model with `kv_heads` key/value heads in each attention layer that has a cache.
 
     Args:
         model: a LanguageModel, TextEncoder or TranslationTransformer (its decoder and cross-attention).
-        kv_heads: a smaller number pools neighbouring heads; a larger one repeats them and leaves the outputs unchanged.
-        method: "mean" or "first".
+        kv_heads: a smaller number pools heads; a larger one repeats them and leaves the outputs unchanged.
+        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, and
+            then takes their mean.
+        calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`; without one the inputs
+            of each layer are taken as independent numbers.
 
     Raises:
         ArgumentError: numbers of heads that do not divide, or the present number.
+        UnsupportedError: "align" with a mechanism whose results depend on the basis of the keys.
 
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=8))
     >>> with_kv_heads(model, 2).config.kv_heads
@@ -98,9 +106,12 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
         raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
     for before in now.values():
         check_heads(before, kv_heads, method)
-    changed: Any = replace(model.config, **dict.fromkeys(names, kv_heads))
+    calibration = checked_calibration(calibration)
+    if method == "align":
+        model = turned(model, kv_heads, calibration).model.to(next(model.parameters()).dtype)
+        method = "mean"
     with torch.device("meta"):
-        other = type(model)(changed)
+        other = type(model)(_changed(model, kv_heads))
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     layers = _attention_layers(model)
     for name, layer in _attention_layers(other).items():
@@ -109,7 +120,8 @@ def with_kv_heads(model: ModelT, kv_heads: int, method: str = "mean") -> ModelT:
             if (
                 tensor.shape != wanted.shape
             ):  # projections of keys and values, and learned parameters per key/value head
-                state[f"{name}.{part}"] = resized(tensor, layers[name].kv_heads, layer.kv_heads, method)
+                heads = layers[name].kv_heads, layer.kv_heads
+                state[f"{name}.{part}"] = resized(tensor, *heads, method, seed_of(f"{name}.{part}"))
     other.load_state_dict(state, assign=True)
     return other.requires_grad_(True).train(model.training)
 
@@ -129,12 +141,37 @@ class Converted:
         self.after.save(folder, self.files)
 
 
-def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, check: bool = True) -> Converted:
+def turned(model: Model, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> Aligned:
+    """The model with heads rotated and regrouped for `kv_heads` groups; see `aligned`."""
+    with torch.device("meta"):
+        other = type(model)(_changed(model, kv_heads))
+    after = _attention_layers(other)
+    groups = {
+        name: after[name].kv_heads
+        for name, layer in _attention_layers(model).items()
+        if after[name].kv_heads < layer.kv_heads
+    }
+    return aligned(model, groups, calibration, regroup=regroup)
+
+
+def seed_of(name: str) -> int:
+    """The seed of the random heads of a tensor."""
+    return zlib.crc32(name.encode())
+
+
+def load_converted(
+    folder: str | Path,
+    kv_heads: int,
+    method: str = "mean",
+    *,
+    calibration: Calibration | None = None,
+    check: bool = True,
+) -> Converted:
     """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
 
     Args:
         folder: a saved model or a training run.
-        kv_heads, method: as for `with_kv_heads`.
+        kv_heads, method, calibration: as for `with_kv_heads`.
         check: compare the outputs with the reference, the original model with each head replaced by its pooled group.
 
     Raises:
@@ -142,18 +179,19 @@ def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, c
         ArgumentError, UnsupportedError: a model or number of heads that cannot be converted.
         RegardError: the outputs differ from the reference.
     """
-    saved = load_model(folder)
-    if saved.kind not in KINDS:
-        raise UnsupportedError(
-            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
-            f"{', '.join(KINDS)}"
-        )
-    model: Any = KINDS[saved.kind].from_saved(saved, str(folder))
-    other = with_kv_heads(model, kv_heads, method)
+    saved, model = load_original(folder)
     names = _settings(model)
     changes = {name: Change(_kv_heads(model, name), kv_heads) for name in names}
     repeats = all(change.after >= change.before for change in changes.values())
-    twin = model if repeats else _pooled_in_place(model, other, method)
+    source, pooling, invariance, alike = model, method, None, ()
+    if method == "align" and not repeats:
+        with_kv_heads(model, kv_heads)  # refuses numbers that cannot be, before the text is read
+        calibration = checked_calibration(calibration)
+        rotated = turned(model, kv_heads, calibration)
+        invariance, alike = _checked_invariance(rotated.model, model), rotated.likeness
+        source, pooling = rotated.model.to(next(model.parameters()).dtype), "mean"
+    other = with_kv_heads(source, kv_heads, "mean" if repeats and method == "align" else pooling)
+    twin = model if repeats else _pooled_in_place(source, other, pooling)
     report = Conversion(
         kind=saved.kind,
         method="repeat" if repeats else method,
@@ -163,8 +201,31 @@ def load_converted(folder: str | Path, kv_heads: int, method: str = "mean", *, c
         kv_bytes=_changes(kept_of_one(model), kept_of_one(other)),
         measured=True,
         difference=_checked_difference(other, twin) if check else None,
+        invariance=invariance,
+        likeness=alike,
     )
     return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: _provenance(saved, report)})
+
+
+def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
+    """The saved model of a folder, and the model itself.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        UnsupportedError: a kind of model without key/value heads.
+    """
+    saved = load_model(folder)
+    if saved.kind not in KINDS:
+        raise UnsupportedError(
+            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
+            f"{', '.join(KINDS)}"
+        )
+    return saved, KINDS[saved.kind].from_saved(saved, str(folder))
+
+
+def _changed(model: Model, kv_heads: int) -> Any:
+    """The model's config with another number of key/value heads."""
+    return replace(model.config, **dict.fromkeys(_settings(model), kv_heads))
 
 
 def _settings(model: Model) -> tuple[str, ...]:
@@ -192,8 +253,23 @@ def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
                 heads = tensor.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, size, ...)
                 for at in range(0, layer.kv_heads, members):
                     group = heads[at : at + members].double()
-                    heads[at : at + members] = (group[0] if method == "first" else group.mean(0)).to(tensor.dtype)
+                    pooled = group[0] if method == "first" else group.mean(0)
+                    if method == "random":  # drawn numbers have no other formula than themselves
+                        drawn = after[name].state_dict()[part].unflatten(0, (after[name].kv_heads, -1))
+                        pooled = drawn[at // members]
+                    heads[at : at + members] = pooled.to(tensor.dtype)
     return twin
+
+
+def _checked_invariance(rotated: Model, model: Model) -> float:
+    """How far the outputs of a model with rotated heads are from the model's own, in float64."""
+    largest = difference(rotated, model)
+    if not largest <= TOLERANCE:
+        raise RegardError(
+            f"with rotated heads the outputs of the model change by {largest:.1e} (at most {TOLERANCE:.0e}); nothing "
+            f"was written. This is a bug of regard; please report it with the config of the model"
+        )
+    return largest
 
 
 def _checked_difference(model: Model, twin: Model) -> float:
@@ -217,7 +293,7 @@ def _provenance(saved: SavedModel, report: Conversion) -> str:
     content = {
         "conversion": "kv-heads",
         "method": report.method,
-        "groups": "neighbours",
+        "groups": "similar heads" if report.method == "align" else "neighbours",
         "kv_heads": {name: change._asdict() for name, change in report.kv_heads.items()},
         "source_sha256": digest.hexdigest(),
     }

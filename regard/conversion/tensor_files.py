@@ -9,10 +9,10 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -65,30 +65,47 @@ class TensorFile:
         return torch.frombuffer(data, dtype=DTYPES[entry.code]).reshape(entry.shape)
 
 
-def write_tensors(
-    file: BinaryIO, shapes: Mapping[str, tuple[str, list[int]]], tensors: Iterable[torch.Tensor], metadata: dict
-) -> None:
-    """Write tensors one at a time, so that only one is in memory.
+class TensorWriter:
+    """Writes a file of named tensors one at a time, in any order, so that only one is in memory.
 
     Args:
-        file: an open binary file.
-        shapes: dtype code and shape of each tensor by name, in the order of `tensors`.
-        tensors: the tensors.
+        path: a new file; it has its full size at once, so that `TensorFile` can open it while it is written.
+        shapes: dtype code and shape of each tensor by name.
         metadata: strings to store beside them.
     """
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    start = 0
-    for name, (code, shape) in shapes.items():
-        stop = start + math.prod(shape) * DTYPES[code].itemsize
-        header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
-        start = stop
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors start at a multiple of 8 bytes
-    file.write(len(text).to_bytes(8, "little") + text)
-    for (name, (code, shape)), tensor in zip(shapes.items(), tensors, strict=True):
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[str, list[int]]], metadata: dict[str, str]) -> None:
+        header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+        start = 0
+        for name, (code, shape) in shapes.items():
+            stop = start + math.prod(shape) * DTYPES[code].itemsize
+            header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
+            start = stop
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)  # the tensors start at a multiple of 8 bytes
+        self._shapes, self._places = dict(shapes), {name: header[name]["data_offsets"][0] for name in shapes}
+        self._start, self._missing = 8 + len(text), set(shapes)
+        self._file = open(path, "xb")  # noqa: SIM115 (closed by `close`)
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.truncate(self._start + start)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Write one of the tensors that were named."""
+        code, shape = self._shapes[name]
         assert list(tensor.shape) == shape, name
         assert tensor.dtype == DTYPES[code], name
-        file.write(raw_bytes(tensor))
+        self._file.seek(self._start + self._places[name])
+        self._file.write(raw_bytes(tensor))
+        self._file.flush()
+        self._missing.remove(name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def check_complete(self) -> None:
+        """Every tensor that was named must have been written."""
+        assert not self._missing, sorted(self._missing)[:3]
 
 
 def _entry(name: str, item: dict[str, Any], path: Path) -> Entry:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face
-from regard.conversion.heads import METHODS, Conversion, row
-from regard.conversion.own_models import Converted, Model, load_converted
+from regard.conversion.calibration import row_ids
+from regard.conversion.decoding_speed import Speed, contexts_of, decoder_of_ours, decoding_speed
+from regard.conversion.distillation import Agreement, Distillation, agreement_on_task
+from regard.conversion.folder_conversion import check_convertible
+from regard.conversion.folder_measures import agreement_of_folders, speed_of_folders
+from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face, method_of
+from regard.conversion.heads import Conversion, row
+from regard.conversion.model_folders import ModelFolder
+from regard.conversion.own_models import Converted, Model, load_converted, load_original
+from regard.conversion.report import ConversionReport, budget
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
+from regard.text.packages import needed
 from regard.text.translation_data import load_translation_data
 from regard.training import Progress, Task, TrainingConfig, TrainingResult, check_run_folder, train
+from regard.training.checkpoint import read_run
 from regard.training.config import setting
 from regard.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
 from regard.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
 from regard.training.recipes.recipe import Tell, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.translation import TranslationTask
+
+CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
 
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""
@@ -56,17 +67,22 @@ class Losses:
 
 @dataclass(frozen=True)
 class Uptrained:
-    """A conversion, its losses where a text was given, and how the training ended where there was one."""
+    """A conversion, its losses where a text was given, and how the training ended where there was one.
+
+    `agreement` compares the predictions of the two models before further training.
+    """
 
     report: Conversion
     losses: Losses | None = None
     training: TrainingResult | None = None
+    agreement: Agreement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, losses in nats per id."""
         losses = self.losses
         measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        return {**self.report.to_dict(), "losses": measured}
+        predictions = None if self.agreement is None else self.agreement.to_dict()
+        return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
 
     def __str__(self) -> str:
         return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
@@ -92,9 +108,11 @@ class Uptraining:
         """A text to measure on, and how long to learn from the rest of it.
 
         Args:
-            method: what becomes of a group's heads: mean or first.
-            texts: measure the loss on the last part of these; may be repeated.
-            steps: then train this many steps on the rest; the same command goes on.
+            method: how heads are pooled: mean, first, random, or align, which rotates and regroups them first.
+            texts: align heads on the first part of these, and measure the loss on the last; may be repeated.
+            steps: then train this many steps on the first part; the same command goes on.
+            distil: learn from the predictions of the original model too.
+            report: write a report (JSON, Markdown, figures) into this folder.
             learning_rate: peak of the learning rate; try that of the first training.
             batch_tokens: ids in a batch at most.
             block: ids in a row, for a language model.
@@ -102,9 +120,11 @@ class Uptraining:
             cpu: stay on the CPU.
         """
 
-        method: str = setting(METHODS[0])
+        method: str | None = setting(None, shown="align with --text, otherwise mean")
         texts: tuple[str, ...] = setting((), option="--text", metavar="FILE")
         steps: int | None = setting(None, option="--uptrain-steps", least=1)
+        distil: bool = setting(False)
+        report: str | None = setting(None, metavar="DIR")
         learning_rate: float = setting(TrainingConfig.learning_rate)
         batch_tokens: int = setting(RunConfig.batch_tokens, least=16)
         block: int = setting(LanguageModelTraining.Config.block, least=2)
@@ -127,7 +147,7 @@ class Uptraining:
         """Convert, measure and train as far as the settings ask.
 
         Args:
-            folder: of a run, a saved model or, without texts, a Llama-like model.
+            folder: of a run, a saved model or, without steps, a Hugging Face model.
             out: a new folder; the same call goes on with the run that is there.
             kv_heads: key/value heads of each layer.
 
@@ -137,32 +157,79 @@ class Uptraining:
             CheckpointError: a model without a tokeniser, or a folder that holds something else.
         """
         config, folder, out = self.config, Path(folder), Path(out)
+        self._check(folder, out)
+        method = method_of(config.method, config.texts or None)
         if not config.texts:
-            if config.steps is not None:
-                raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
-            return Uptrained(convert_kv_heads(folder, out, kv_heads, method=config.method))
+            return self._reported(Uptrained(convert_kv_heads(folder, out, kv_heads, method=method)), folder, out)
         if is_hugging_face(folder):
-            raise UnsupportedError(
-                "--text measures and trains our own models; convert the folder without it, and measure it where it is "
-                "used"
-            )
-        if config.steps is None:
-            check_out(folder, out)
-        else:
-            check_apart(folder, out)
-            check_run_folder(out)  # a run in it is gone on with
-        converted = load_converted(folder, kv_heads, config.method)
-        task = held_out_task(converted, config, self.tell)
-        losses = Losses(held_out_loss(converted.before, task), held_out_loss(converted.after, task))
+            return self._convert_folder(folder, out, kv_heads, method)
+        saved, model = load_original(folder)
+        task = held_out_task(model, saved.extra_files, config, self.tell)
+        converted = load_converted(
+            folder, kv_heads, method, calibration=None if method != "align" else partial(read_batches, task)
+        )
+        measured = agreement_on_task(converted.before, converted.after, task)
+        if not measured.ids:
+            raise ArgumentError("--text is too short: none of it is left to measure on")
+        losses = Losses(*measured.loss)
         if config.steps is None:
             converted.save(out)
-            return Uptrained(converted.report, losses)
+            return self._reported(Uptrained(converted.report, losses, agreement=measured), folder, out, converted)
         result = self._train(converted, task, out)
         losses = Losses(losses.before, losses.converted, result.valid_loss, result.steps)
-        return Uptrained(converted.report, losses, result)
+        return self._reported(Uptrained(converted.report, losses, result, measured), folder, out, converted)
+
+    def _check(self, folder: Path, out: Path) -> None:
+        """Refuse settings that exclude each other, and an `out` that holds something else."""
+        config = self.config
+        if config.report is not None:
+            with needed("matplotlib", "--report"):
+                import matplotlib  # noqa: F401
+        if config.steps is not None and not config.texts:
+            raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
+        if config.distil and config.steps is None:
+            raise ArgumentError("--distil needs --uptrain-steps: it says what is learned from")
+        if config.steps is None:
+            check_out(folder, out)
+            return
+        if is_hugging_face(folder):
+            raise UnsupportedError(
+                "--uptrain-steps trains our own models; convert the folder without it, and train it where it is used"
+            )
+        check_apart(folder, out)
+        check_run_folder(out)  # a run in it is gone on with
+
+    def _convert_folder(self, folder: Path, out: Path, kv_heads: int, method: str) -> Uptrained:
+        """Convert a folder of Hugging Face, calibrated and measured on the texts."""
+        config = self.config
+        check_convertible(ModelFolder(folder), kv_heads, method)
+        train, valid = read_running_text(RunConfig(data=config.texts, seed=config.seed), self.tell)
+        ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
+        calibration = None if method != "align" else lambda model: model(ids)
+        report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration)
+        measured = agreement_of_folders(folder, out, held_out)
+        return self._reported(Uptrained(report, Losses(*measured.loss), agreement=measured), folder, out)
+
+    def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
+        """Write the report that the settings ask for."""
+        if self.config.report is None:
+            return done
+        if is_hugging_face(folder):
+            speeds = speed_of_folders(folder, out)
+        else:
+            models = (
+                [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
+            )
+            speeds = speeds_of(*models)
+        suggested = budget(done.report.parameters.before, trained_tokens(folder))
+        loss = None if done.training is None or done.losses is None else done.losses.uptrained
+        uptrained = None if loss is None or done.losses is None else (loss, done.losses.steps)
+        ConversionReport(done.report, suggested, done.agreement, uptrained, speeds).write(Path(self.config.report))
+        return done
 
     def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:
         model = converted.after
+        task = Distillation(task, deepcopy(converted.before)) if self.config.distil else task
         with self.showing() as progress:
             return train(
                 model, task, self.config.training_config(), out, kind=converted.report.kind,
@@ -171,19 +238,42 @@ class Uptraining:
             )  # fmt: skip
 
 
-def held_out_task(converted: Converted, config: Uptraining.Config, tell: Tell = silent) -> Task:
+def read_batches(task: Task, model: Any) -> None:
+    """Run a model on the first batches of a task."""
+    for index in range(CALIBRATION_BATCHES):
+        task.loss(model, task.batch(index))
+
+
+def speeds_of(before: Model, after: Model) -> list[Speed]:
+    """How fast two language models decode; nothing for other models."""
+    if not isinstance(before, LanguageModel) or not isinstance(after, LanguageModel):
+        return []
+    longest = before.config.max_length if before.config.positions == "learned" else None
+    return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
+
+
+def trained_tokens(folder: Path) -> int | None:
+    """The tokens that the model of a folder was trained on, if it is a training run."""
+    try:
+        return read_run(folder).tokens or None
+    except NotFoundError:
+        return None
+
+
+def held_out_task(
+    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
+) -> LanguageTask | TranslationTask | MaskedWordTask:
     """The task that a model was trained for, on the texts of the settings; their last part is held out.
 
     Raises:
         UnsupportedError: a model for which there is none.
         CheckpointError: a model without a tokeniser.
     """
-    if TOKENISER_FILE not in converted.files:
+    if TOKENISER_FILE not in files:
         raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
-    tokeniser = Tokeniser.from_json(converted.files[TOKENISER_FILE])
+    tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])
     texts = RunConfig(data=config.texts, seed=config.seed)
     shared: dict[str, Any] = {"batch_tokens": config.batch_tokens, "seed": config.seed, **share_of_work()}
-    model = converted.before
     if isinstance(model, LanguageModel):
         longest = model.config.max_length if model.config.positions == "learned" else config.block
         block = min(config.block, longest, config.batch_tokens)
@@ -198,20 +288,3 @@ def held_out_task(converted: Converted, config: Uptraining.Config, tell: Tell = 
             f"--text, and go on with: regard train classifier --from"
         )
     return MaskedWordTask(*read_lines_of_text(texts, tell), tokeniser, **shared)
-
-
-@torch.no_grad()
-def held_out_loss(model: Model, task: Task) -> float:
-    """The plain cross entropy on what the task holds out, in nats per id.
-
-    Raises:
-        ArgumentError: nothing is held out.
-    """
-    model.eval()
-    loss, ids = 0.0, 0
-    for batch in task.validation_batches():
-        one, count = task.validation_loss(model, batch)
-        loss, ids = loss + float(one), ids + int(count)
-    if not ids:
-        raise ArgumentError("--text is too short: none of it is left to measure on")
-    return loss / ids

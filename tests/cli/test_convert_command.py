@@ -110,7 +110,7 @@ def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
     from regard.training.recipes.language import LanguageTask
 
-    arguments = ("--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    arguments = ("--kv-heads", 2, "--method", "mean", "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
     honest = LanguageTask.batch
 
     def interrupting(self, index):
@@ -141,7 +141,7 @@ def test_the_share_that_came_back_is_of_what_was_lost():
     assert "1.5000 after 10 steps: 75% of what was lost is back" in str(Losses(1.0, 3.0, 1.5, 10))
 
 
-def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
+def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(files, tmp_path):
     from safetensors.torch import save_file
 
     folder = tmp_path / "llama"
@@ -153,7 +153,10 @@ def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
     answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--json")
     assert json.loads(answer.stdout)["kv_bytes"] == {"token": {"before": 64, "after": 16}}
     answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--text", files / "text.txt")
-    assert (answer.returncode, b"--text measures and trains our own models" in answer.stderr) == (2, True)
+    assert (answer.returncode, b"has no tokeniser that transformers can read" in answer.stderr) == (2, True)
+    more = ("--text", files / "text.txt", "--uptrain-steps", 3)
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", *more)
+    assert (answer.returncode, b"--uptrain-steps trains our own models" in answer.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +164,15 @@ def test_a_hugging_face_folder_is_converted_and_not_measured(files, tmp_path):
     [
         (("{files}/writer", "--kv-heads", "3"), 2, "8 key/value heads cannot become 3"),
         (("{files}/writer", "--kv-heads", "8"), 2, "8 key/value heads already"),
-        (("{files}/writer", "--kv-heads", "2", "--method", "best"), 2, "method is 'best'; there are mean, first"),
+        (
+            ("{files}/writer", "--kv-heads", "2", "--method", "best"),
+            2,
+            "method is 'best'; there are mean, first, random, align",
+        ),
         (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
         (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 2, "nothing.txt"),
         (("nowhere", "--kv-heads", "2"), 2, "nowhere does not exist"),
+        (("{files}/writer", "--kv-heads", "2", "--distil"), 2, "--distil needs --uptrain-steps"),
         (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "regard train classifier --from"),
         (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "has no tokeniser.json"),
     ],
@@ -177,3 +185,45 @@ def test_mistakes_are_one_line_each(files, tmp_path, arguments, code, reason):
     assert said.splitlines()[-1].startswith("regard: ")
     assert "Traceback" not in said
     assert not (tmp_path / "out").exists()
+
+
+def test_align_is_the_default_with_a_text_and_the_report_has_what_was_measured(files, tmp_path):
+    arguments = (files / "writer", "--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    report = tmp_path / "report"
+    answer = convert(*arguments, "--distil", "--out", tmp_path / "two", "--report", report, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["method"] == "align"
+    assert found["invariance"] <= 1e-6
+    assert len(found["likeness"]) == 4
+    assert found["predictions"]["divergence"] > 0
+    content = json.loads((report / "report.json").read_text())
+    assert content["conversion"]["kv_bytes"] == found["kv_bytes"]
+    assert content["uptrained"]["steps"] == 6
+    assert content["decoding"][0]["cache_bytes"] == [found["kv_bytes"]["token"][key] for key in ("before", "after")]
+    assert {path.name for path in report.iterdir()} == {"report.md", "report.json", "likeness.png", "decoding.png"}
+    assert "Suggested:" in (report / "report.md").read_text()
+    other = convert(*arguments, "--out", tmp_path / "two")  # not distilled: another run
+    assert (other.returncode, b"holds another run" in other.stderr) == (2, True)
+
+
+def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    tokeniser = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "the": 1, "bird": 2, "sang": 3}, "<unk>"))
+    tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    config = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=600, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "in")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokeniser, unk_token="<unk>").save_pretrained(tmp_path / "in")
+    arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out", "--report", tmp_path / "r")
+    answer = convert(tmp_path / "in", *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
+    assert found["predictions"]["ids"] > 10
+    content = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [row["cache_bytes"] for row in content["decoding"]] == [[256, 128]] * 2
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]

@@ -57,5 +57,5 @@ def test_heads_that_do_not_divide_are_refused(before, after):
 
 
 def test_another_method_is_refused():
-    with pytest.raises(ArgumentError, match="method is 'median'; there are mean, first"):
+    with pytest.raises(ArgumentError, match="method is 'median'; there are mean, first, random"):
         resized(torch.zeros(4), 4, 2, "median")

@@ -167,7 +167,7 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
 def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
     eight_heads(tmp_path / "eight")
     honest = own_models.resized
-    monkeypatch.setattr(own_models, "resized", lambda t, before, after, m: honest(t, before, after, m).roll(1, 0))
+    monkeypatch.setattr(own_models, "resized", lambda t, *heads: honest(t, *heads).roll(1, 0))
     with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
         convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2)
     assert not (tmp_path / "two").exists()

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-from llama_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tensors, write_folder
 from safetensors.torch import load_file
+from tiny_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tensors, write_folder
 
-import regard.conversion.llama_folders as conversion
+import regard.conversion.folder_conversion as conversion
 from regard.conversion import convert_kv_heads
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 
@@ -157,15 +157,16 @@ K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
         ({"model.layers.0.self_attn.qkv_proj.weight": (3, 2)}, {}, UnsupportedError, "qkv_proj"),
         ({"model.layers.0.self_attn.k_proj.weight_scale": (1,)}, {}, UnsupportedError, "weight_scale"),
         ({"model.layers.0.self_attn.k_proj.inv_freq": (3,)}, {}, UnsupportedError, "k_proj.inv_freq"),
-        ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which is not part of the Llama layout"),
-        ({"model.layers.2.self_attn.k_norm.weight": (24,)}, {}, CheckpointError, "k_norm.weight"),
+        ({"score.weight": (2, DIM)}, {}, UnsupportedError, "'score.weight', which is not part of the layout of llama"),
+        ({"model.layers.2.self_attn.k_norm.weight": (24,)}, {"model_type": "qwen3"}, CheckpointError, "k_norm.weight"),
+        ({"model.layers.2.self_attn.k_norm.weight": (3,)}, {}, UnsupportedError, "k_norm.weight"),
         ({K_WEIGHT: None}, {}, CheckpointError, f"lacks the tensor '{K_WEIGHT}'"),
         ({K_WEIGHT: (23, DIM)}, {}, CheckpointError, f"'{K_WEIGHT}' is F32 .23, 12.; the sizes"),
         ({}, {"num_key_value_heads": 4}, CheckpointError, "the sizes in config.json"),
         ({}, {"num_key_value_heads": 3}, CheckpointError, "not a multiple of 3"),
         ({}, {"num_attention_heads": "8"}, CheckpointError, "num_attention_heads is '8'"),
         ({}, {"num_hidden_layers": 4}, CheckpointError, "holds 3 layers"),
-        ({}, {"model_type": "gpt2"}, UnsupportedError, "'gpt2'.*llama, mistral, qwen2, qwen3"),
+        ({}, {"model_type": "bloom"}, UnsupportedError, "'bloom'.*llama, mistral, qwen2, qwen3"),
         ({}, {"quantization_config": {}}, UnsupportedError, "is quantised"),
     ],
 )
@@ -252,13 +253,12 @@ def test_a_header_that_claims_what_cannot_be_is_refused(tmp_path, entry):
 
 
 def test_a_folder_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
-    honest = conversion.write_tensors
+    honest = conversion.TensorWriter.write
 
-    def damaging(file, shapes, tensors, metadata):
-        heads_moved = (tensor.roll(1, 0) if len(tensor) == 2 * HEAD_DIM else tensor for tensor in tensors)
-        honest(file, shapes, heads_moved, metadata)
+    def damaging(writer, name, tensor):
+        honest(writer, name, tensor.roll(1, 0) if len(tensor) == 2 * HEAD_DIM else tensor)
 
-    monkeypatch.setattr(conversion, "write_tensors", damaging)
+    monkeypatch.setattr(conversion.TensorWriter, "write", damaging)
     with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
         convert_kv_heads(write_folder(tmp_path / "in", llama_tensors()), tmp_path / "out", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

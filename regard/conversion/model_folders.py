@@ -1,54 +1,30 @@
-"""Folders of the Llama layout: their sizes and tensors, read and checked.
+"""Folders of Hugging Face: their sizes and tensors, read and checked by the table of layouts.
 
-    config.json                  model_type, num_attention_heads, num_key_value_heads, ...
-    model.safetensors            or model.safetensors.index.json, which names the shard of each tensor
-
-Llama, Mistral, Qwen2 (with biases) and Qwen3 (with query and key norms shared by all heads) use this layout.
+config.json                  model_type, num_attention_heads, num_key_value_heads, ...
+model.safetensors            or model.safetensors.index.json, which names the shard of each tensor
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from regard.conversion.layouts import LAYOUTS, Layout, Sizes
 from regard.conversion.tensor_files import TensorFile
 from regard.errors import CheckpointError, UnsupportedError
 from regard.storage.files import TEXT_LIMIT, check_name
 from regard.storage.sealed_json import parse_json
 from regard.storage.tensors import DTYPES, Entry
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
-_LAYER = re.compile(r"((?:model\.)?layers\.(\d+))\.(.+)\.(weight|bias|inv_freq)")
-_OUTSIDE = re.compile(r"(?:model\.)?(?:embed_tokens|norm)\.weight|lm_head\.weight")
-RESIZED = ("self_attn.k_proj", "self_attn.v_proj")
-KEPT = (
-    "self_attn.q_proj", "self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "self_attn.rotary_emb",
-    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
-)  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes in a config."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dim: int
-
-
-class LlamaFolder:
-    """A checked folder of the Llama layout; tensors are read on demand.
-
+class ModelFolder:
+    """A checked folder of a family in the table of layouts; tensors are read on demand.
 
     Raises:
         CheckpointError: missing or damaged files, or inconsistent sizes.
@@ -59,7 +35,8 @@ class LlamaFolder:
         self.folder = folder
         self.config = read_json(folder / CONFIG_FILE)
         self.family = _checked_family(self.config, folder)
-        self.sizes = _sizes(self.config, folder / CONFIG_FILE)
+        self.layout: Layout = LAYOUTS[self.family]
+        self.sizes = _sizes(self.config, self.layout, folder / CONFIG_FILE)
         self.index = read_json(folder / INDEX_FILE) if (folder / INDEX_FILE).exists() else None
         self.shards = {name: TensorFile(folder / name) for name in _shard_names(folder, self.index)}
         self._shard_of = {name: shard for shard in self.shards.values() for name in shard.entries}
@@ -70,14 +47,26 @@ class LlamaFolder:
     def entries(self) -> dict[str, Entry]:
         return {name: shard.entries[name] for name, shard in self._shard_of.items()}
 
+    def shard_of(self, name: str) -> str:
+        """The file name of the shard of a tensor."""
+        return self._shard_of[name].path.name
+
     def read(self, name: str) -> torch.Tensor | None:
         """The tensor of this name, or None."""
         return self._shard_of[name].read(name) if name in self._shard_of else None
 
-    def attention_names(self) -> list[str]:
-        """The name prefix of each layer's attention, in the order of the layers."""
-        prefixes = {match[2]: match[1] for name in self._shard_of if (match := _LAYER.fullmatch(name))}
-        return [f"{prefixes[number]}.self_attn" for number in sorted(prefixes, key=int)]
+    def shaped(self, name: str) -> torch.Tensor | None:
+        """Zeros of the same shape and dtype that take no memory, or None."""
+        if name not in self._shard_of:
+            return None
+        entry = self._shard_of[name].entries[name]
+        return torch.zeros((), dtype=DTYPES[entry.code]).expand(entry.shape)
+
+    def layer_names(self) -> dict[str, str]:
+        """The name prefix of each layer by its number, in the order of the layers."""
+        matches = (self.layout.pattern.fullmatch(name) for name in self._shard_of)
+        prefixes = {match[2]: match[1] for match in matches if match}
+        return {number: prefixes[number] for number in sorted(prefixes, key=int)}
 
     def _check_index(self) -> None:
         if self.index is None:
@@ -88,20 +77,26 @@ class LlamaFolder:
 
     def _check_tensors(self) -> None:
         for name in self._shard_of:
-            _check_understood(name, self.folder)
+            if not self.layout.is_known(name):
+                raise UnsupportedError(
+                    f"{self.folder} holds the tensor {name!r}, which is not part of the layout of {self.family} and "
+                    f"may depend on the key/value heads, so nothing is converted"
+                )
         sizes = self.sizes
-        layers = self.attention_names()
-        numbers = {match[2] for name in self._shard_of if (match := _LAYER.fullmatch(name))}
-        if len(layers) != sizes.layers or numbers != set(map(str, range(sizes.layers))):
+        layers = self.layer_names()
+        if len(layers) != sizes.layers or set(layers) != set(map(str, range(sizes.layers))):
             raise CheckpointError(f"{self.folder} holds {len(layers)} layers; {CONFIG_FILE} says {sizes.layers}")
-        for layer in layers:
-            for part, heads in (("q_proj", sizes.heads), ("k_proj", sizes.kv_heads), ("v_proj", sizes.kv_heads)):
-                self._check_shape(f"{layer}.{part}.weight", [heads * sizes.head_dim, sizes.dim])
-                if f"{layer}.{part}.bias" in self._shard_of:
-                    self._check_shape(f"{layer}.{part}.bias", [heads * sizes.head_dim])
-            for part in ("q_norm", "k_norm"):
-                if f"{layer}.{part}.weight" in self._shard_of:  # norms that differ by head could not be pooled
-                    self._check_shape(f"{layer}.{part}.weight", [sizes.head_dim])
+        for layer in layers.values():
+            for name, wanted in self._wanted(layer).items():
+                self._check_shape(name, wanted)
+
+    def _wanted(self, layer: str) -> dict[str, list[int]]:
+        """The shapes of a layer's projections, and of the biases and norms that it has."""
+        shapes = {f"{layer}.{name}": shape for name, shape in self.layout.shapes(self.sizes).items()}
+        # norms that differ by head could not be pooled
+        shapes |= {f"{layer}.{name}.weight": [self.sizes.head_dim] for name in self.layout.norms or ()}
+        needed = {f"{layer}.{name}.weight" for name in self.layout.projections}
+        return {name: shape for name, shape in shapes.items() if name in needed or name in self._shard_of}
 
     def _check_shape(self, name: str, wanted: list[int]) -> None:
         if name not in self._shard_of:
@@ -112,12 +107,6 @@ class LlamaFolder:
                 f"{self.folder}: {name!r} is {entry.code} {entry.shape}; the sizes in {CONFIG_FILE} need "
                 f"floats {wanted}"
             )
-
-
-def is_resized(name: str) -> bool:
-    """Whether a tensor has a part for each key/value head."""
-    match = _LAYER.fullmatch(name)
-    return match is not None and match[3] in RESIZED
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -142,26 +131,34 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _checked_family(config: dict[str, Any], folder: Path) -> str:
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in LAYOUTS:
         raise UnsupportedError(
-            f"{folder} holds a model of type {str(family)[:80]!r}; supported types of the Llama layout are "
-            f"{', '.join(FAMILIES)}"
+            f"{folder} holds a model of type {str(family)[:80]!r}; supported types are {', '.join(LAYOUTS)}"
         )
     if "quantization_config" in config:
         raise UnsupportedError(f"{folder} is quantised, and pooling needs floats; convert the model it was made from")
+    for setting, reason in (LAYOUTS[family].refused or {}).items():
+        if config.get(setting):
+            raise UnsupportedError(f"{folder} has {setting}={config[setting]!r} in its config: {reason}")
     return family
 
 
-def _sizes(config: dict[str, Any], path: Path) -> Sizes:
-    heads, dim = (_whole(config.get(name), name, path) for name in ("num_attention_heads", "hidden_size"))
-    kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+def _sizes(config: dict[str, Any], layout: Layout, path: Path) -> Sizes:
+    dim_name, layers_name, heads_name, kv_name = layout.config
+    heads, dim = (_whole(config.get(name), name, path) for name in (heads_name, dim_name))
+    kv_heads, head_dim = (None if kv_name is None else config.get(kv_name)), config.get("head_dim")
     sizes = Sizes(
-        layers=_whole(config.get("num_hidden_layers"), "num_hidden_layers", path),
+        layers=_whole(config.get(layers_name), layers_name, path),
         heads=heads,
-        kv_heads=_whole(heads if kv_heads is None else kv_heads, "num_key_value_heads", path),
+        kv_heads=_whole(heads if kv_heads is None else kv_heads, str(kv_name), path),
         head_dim=_whole(dim // heads if head_dim is None else head_dim, "head_dim", path),
         dim=dim,
     )
+    rotary = int(sizes.head_dim * layout.share(config))
+    if rotary % 2 or rotary > sizes.head_dim:
+        raise CheckpointError(
+            f"{path}: positions rotate {rotary} of {sizes.head_dim} numbers; it must be an even number"
+        )
     if sizes.heads % sizes.kv_heads:
         raise CheckpointError(f"{path}: {heads} heads are not a multiple of {kv_heads} key/value heads")
     return sizes
@@ -187,15 +184,3 @@ def _shard_names(folder: Path, index: dict[str, Any] | None) -> list[str]:
             f"where you trust it and write safetensors with save_pretrained"
         )
     raise CheckpointError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}")
-
-
-def _check_understood(name: str, folder: Path) -> None:
-    match = _LAYER.fullmatch(name)
-    is_known = match is not None and match[3] in (*KEPT, *RESIZED)
-    if match is not None and match[4] == "inv_freq":
-        is_known = match[3] == "self_attn.rotary_emb"
-    if not _OUTSIDE.fullmatch(name) and not is_known:
-        raise UnsupportedError(
-            f"{folder} holds the tensor {name!r}, which is not part of the Llama layout and may depend on the "
-            f"key/value heads, so nothing is converted"
-        )

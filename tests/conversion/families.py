@@ -1,0 +1,110 @@
+"""Tiny random models of each family in transformers, and views of their heads that share memory with the weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+HEADS, HEAD_DIM, DIM, VOCAB, LAYERS = 8, 6, 24, 61, 2
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": DIM, "intermediate_size": 20, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
+WIDE = {"head_dim": HEAD_DIM}
+SQUARE = {"hidden_size": HEADS * HEAD_DIM}  # families whose heads have dim / heads numbers
+
+
+def partly(share: float) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": share}}
+
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {**WIDE, "attention_bias": True}),
+    "mistral": ("Mistral", {**WIDE, "sliding_window": 5}),
+    "qwen2": ("Qwen2", WIDE),
+    "qwen3": ("Qwen3", WIDE),
+    "gemma": ("Gemma", WIDE),
+    "gemma2": ("Gemma2", {**WIDE, "query_pre_attn_scalar": 6}),
+    "gemma3_text": ("Gemma3", {**WIDE, "query_pre_attn_scalar": 6}),
+    "phi3": ("Phi3", {**SQUARE, **partly(0.67)}),
+    "phi": ("Phi", {**SQUARE, **partly(0.67)}),
+    "stablelm": ("StableLm", {**SQUARE, **partly(0.67), "use_qkv_bias": True}),
+    "stablelm parallel": ("StableLm", {**SQUARE, **partly(0.67), "use_parallel_residual": True}),
+    "gpt_neox": ("GPTNeoX", {**SQUARE, **partly(0.67)}),
+    "gpt_neox tied": ("GPTNeoX", {**SQUARE, **partly(0.67), "tie_word_embeddings": True, "attention_bias": False}),
+    "gpt2": ("GPT2", {"n_embd": HEADS * HEAD_DIM, "n_layer": LAYERS, "n_head": HEADS, "n_inner": 20}),
+    "opt": ("OPT", {**SQUARE, "ffn_dim": 20, "word_embed_proj_dim": HEADS * HEAD_DIM}),
+}  # fmt: skip
+LOOSE = ("gemma", "gemma2", "gemma3_text")  # transformers computes their norms in float32, whatever the weights are
+ONE_HEAD = ("gpt2", "opt")
+CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
+
+def drawn(transformers: Any, family: str, **settings: Any) -> Any:
+    """A model in float64 whose logits are far from flat, so that wrong heads show."""
+    kind, own = FAMILIES[family]
+    sizes = {name: value for name, value in SIZES.items() if kind != "GPT2" or name != "hidden_size"}
+    config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**{**sizes, **own, **settings})
+    torch.manual_seed(0)
+    model = getattr(transformers, CLASSES.get(kind, f"{kind}ForCausalLM"))(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+class Heads(NamedTuple):
+    """Views of one layer: q, k, v as lists of (heads, head_dim, ...), weight and bias; o (heads, head_dim, dim)."""
+
+    q: list[torch.Tensor]
+    k: list[torch.Tensor]
+    v: list[torch.Tensor]
+    o: torch.Tensor
+
+
+def heads_of(model: Any, family: str) -> list[Heads]:
+    kind = FAMILIES[family][0]
+    if kind == "GPT2":
+        return [_of_gpt2(block.attn) for block in model.transformer.h]
+    if kind == "GPTNeoX":
+        return [_of_neox(layer.attention) for layer in model.gpt_neox.layers]
+    layers = model.model.decoder.layers if kind == "OPT" else model.model.layers
+    return [_of_phi3(one.self_attn) if kind == "Phi3" else _of_llama(one.self_attn) for one in layers]
+
+
+def _parts(module: Any) -> list[torch.Tensor]:
+    return [part.data for part in (module.weight, module.bias) if part is not None]
+
+
+def _output(weight: torch.Tensor) -> torch.Tensor:
+    return weight.data.T.unflatten(0, (HEADS, HEAD_DIM))
+
+
+def _of_llama(attention: Any) -> Heads:
+    q, k, v = (
+        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{one}_proj"))] for one in "qkv"
+    )
+    output = next(getattr(attention, name) for name in ("o_proj", "dense", "out_proj") if hasattr(attention, name))
+    return Heads(q, k, v, _output(output.weight))
+
+
+def _of_phi3(attention: Any) -> Heads:
+    weight = attention.qkv_proj.weight.data.unflatten(0, (-1, HEAD_DIM))
+    kv_heads = (len(weight) - HEADS) // 2
+    q, k, v = weight.split([HEADS, kv_heads, kv_heads])
+    return Heads([q], [k], [v], _output(attention.o_proj.weight))
+
+
+def _of_neox(attention: Any) -> Heads:
+    parts = [part.unflatten(0, (HEADS, 3, HEAD_DIM)) for part in _parts(attention.query_key_value)]
+    q, k, v = ([part[:, one] for part in parts] for one in range(3))
+    return Heads(q, k, v, _output(attention.dense.weight))
+
+
+def _of_gpt2(attention: Any) -> Heads:
+    weight, bias = attention.c_attn.weight.data.T, attention.c_attn.bias.data
+    q, k, v = ([part.unflatten(0, (3, HEADS, HEAD_DIM))[one] for part in (weight, bias)] for one in range(3))
+    return Heads(q, k, v, attention.c_proj.weight.data.unflatten(0, (HEADS, HEAD_DIM)))
