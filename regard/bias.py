@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,11 @@ class Bias(Described):
     def learns(self) -> bool:
         """Whether it has parameters that need a gradient."""
         return False
+
+    @property
+    def plan_key(self) -> Hashable | None:
+        """What a plan depends on: calls whose biases have the same type and key share one. None: it may change."""
+        return None
 
     def check(self, heads: int) -> None:
         """Raise a ShapeError if this bias was made for another number of heads."""
@@ -74,6 +79,10 @@ class ALiBi(Bias):
         slopes = series(heads) if self.slopes is None else self.slopes
         by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
         return -by_head[:, None] * distances.abs()
+
+    @property
+    def plan_key(self) -> Hashable:
+        return (self.slopes,)
 
     def check(self, heads: int) -> None:
         if self.slopes is not None and len(self.slopes) != heads:
@@ -166,6 +175,10 @@ class T5Relative(nn.Module, Bias):
     @property
     def learns(self) -> bool:
         return self.weight.requires_grad
+
+    @property
+    def plan_key(self) -> Hashable:
+        return self.heads, self.learns
 
     def check(self, heads: int) -> None:
         if heads != self.heads:

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import forward_ad
 
 import regard as rg
-from regard.bias import ALiBi
+from regard.bias import ALiBi, Bias, T5Relative
 from regard.core.call import Call
 from regard.testing import make_qkv
 
@@ -38,6 +38,8 @@ def test_equal_calls_have_equal_keys_whatever_their_numbers_and_seed():
         {"k": K[:, :, 1:]},
         {"v": V.to_sparse()},
         {"bias": torch.zeros(11)},
+        {"bias": ALiBi()},
+        {"bias": T5Relative(Q.shape[1])},
         {"parameters": {"w": torch.zeros(1)}},
     ],
     ids=lambda change: next(iter(change)),
@@ -53,7 +55,7 @@ def test_gradients_switched_off_make_another_key():
 
 
 def test_no_key_where_equal_properties_may_mean_another_call():
-    assert CALL._replace(bias=ALiBi()).key() is None
+    assert CALL._replace(bias=Bias()).key() is None
     with torch.autocast("cpu"):
         assert CALL.key() is None
     with forward_ad.dual_level():
@@ -62,6 +64,28 @@ def test_no_key_where_equal_properties_may_mean_another_call():
     torch.func.vmap(lambda x: (keys.append(CALL._replace(q=x).key()), x)[1])(Q)
     assert keys == [None]
     assert CALL.key() is not None
+
+
+def test_biases_share_a_key_where_plans_cannot_tell_them_apart():
+    key = lambda bias: CALL._replace(bias=bias).key()  # noqa: E731
+    heads = Q.shape[1]
+    assert key(ALiBi()) == key(ALiBi()) != key(ALiBi([0.5] * heads))
+    learning, frozen = T5Relative(heads), T5Relative(heads).requires_grad_(False)
+    assert key(learning) == key(T5Relative(heads)) != key(frozen)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_each_call_has_the_numbers_of_its_own_bias(backend):
+    heads = Q.shape[1]
+    t5 = T5Relative(heads).requires_grad_(False)
+    attend = lambda bias: rg.attention(Q, K, V, pattern="causal", bias=bias, backend=backend)  # noqa: E731
+    tensor = lambda bias: bias.by_distance(torch.arange(-20, 21), heads).float()  # noqa: E731
+    distance = torch.arange(K.shape[2]) - (torch.arange(Q.shape[2]) + K.shape[2] - Q.shape[2])[:, None]
+    for bias in (ALiBi(), ALiBi([0.5] * heads), t5, ALiBi(), t5, ALiBi([0.5] * heads)):
+        torch.testing.assert_close(attend(bias), attend(tensor(bias)[:, distance + 20]))
+        with torch.no_grad():
+            t5.weight += 1 + torch.arange(heads)  # in place, so the plan of the call stays
+            t5.weight[0] -= 1
 
 
 def test_a_call_is_not_changed_in_place():

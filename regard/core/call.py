@@ -77,7 +77,7 @@ class Call(NamedTuple):
         """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
 
         None if a kept plan cannot be used: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
-        equal properties may need another plan, and a bias object may hold tensors.
+        equal properties may need another plan, as does a bias object without `plan_key`.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
@@ -95,8 +95,11 @@ class Call(NamedTuple):
         )  # fmt: skip
         if bias is not None:
             if isinstance(bias, Bias):
-                return None
-            key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
+                if (known := bias.plan_key) is None:
+                    return None
+                key += ("bias", type(bias), known)
+            else:
+                key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
         if sink is not None:
             key += ("sink", type(sink))
             if isinstance(sink, torch.Tensor):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.nn import Module
 
 from regard.bias import Bias
 from regard.core.backend import Operands, Relative
@@ -25,6 +26,7 @@ from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
 
 PAIRS = 1 << 22  # checked at once
+NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
 _NOTHING: dict[str, torch.Tensor] = {}
 
 
@@ -33,10 +35,12 @@ class Place:
     """The positions of a call's queries and of the keys that they can reach, and which of those keys are hidden.
 
     hidden: (batch or 1, kv_heads or 1, keys, 1), True = hidden; None where every key is visible.
+    bias: the numbers of a bias object that are the same in every call, if they are kept.
     """
 
     grid: Grid
     hidden: torch.Tensor | None
+    bias: Relative | None = None
 
     @property
     def lasting(self) -> bool:
@@ -51,6 +55,19 @@ def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, 
         start = q_start.clone()  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
     return Place(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
+
+
+def lasting_place(problem: Problem, place: Place, call: Call) -> Place | None:
+    """The place of calls with the key of this one, with the numbers of a bias that has no parameters; None where it
+    differs between such calls."""
+    if not place.lasting:
+        return None
+    bias = call.bias
+    if not isinstance(bias, Bias) or isinstance(bias, Module) or bias.plan_key is None:
+        return place
+    found = _prepared_bias(bias, problem, place.grid)
+    assert isinstance(found, Relative)
+    return replace(place, bias=found) if found.table.numel() <= NUMBERS_KEPT else place
 
 
 def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
@@ -69,7 +86,7 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
         k, v = _cut(k, grid.keys), _cut(v, grid.keys)
     if place.hidden is not None:
         k, v = _zeroed(k, place.hidden), _zeroed(v, place.hidden)
-    bias = None if call.bias is None else _prepared_bias(call.bias, problem, grid)
+    bias = place.bias if call.bias is None or place.bias is not None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
     return Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)

@@ -15,7 +15,7 @@ from regard.bias import Bias
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.call import UNKNOWN, Call
 from regard.core.combination import checked_parameters
-from regard.core.hidden import Place, contained, looks_sound, masks_pairs, place_of, prepare
+from regard.core.hidden import Place, contained, lasting_place, looks_sound, masks_pairs, place_of, prepare
 from regard.core.problem import PER_ROW, RELATIVE, Problem, check_planned_sink, learns
 from regard.core.result import Result, TopKeysFound
 from regard.core.shaped import has_no_values, shapes_of
@@ -115,10 +115,9 @@ class Plan:
         """A function for calls that differ from this plan's in k_len and q_start only; None where there is none."""
         return self._offer.steps
 
-    def lasting_place(self, device: torch.device) -> Place | None:
-        """The place of every call of this plan on a device, or None where it differs between calls."""
-        place = place_of(self.problem, self.keys, None, device)
-        return place if place.lasting else None
+    def lasting_place(self, call: Call) -> Place | None:
+        """The place of every call with the key of this one, or None where it differs between calls."""
+        return lasting_place(self.problem, place_of(self.problem, self.keys, None, call.q.device), call)
 
     @property
     def asked(self) -> str:
@@ -189,8 +188,8 @@ class Plan:
             tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
             return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
         place = place_of(self.problem, self.keys, call.q_start, call.q.device)
-        if place.lasting and key is not None:
-            self._places[key] = place
+        if key is not None and (lasting := lasting_place(self.problem, place, call)) is not None:
+            place = self._places[key] = lasting
         return self.compute(call, place)
 
     def _computed(self, operands: Operands) -> Result:

@@ -67,7 +67,7 @@ def plan_of(call: Call) -> Plan:
     if plan is None:
         plan = _keep(_plans, (problem, call.backend), make_plan(problem, BACKENDS, call.backend))
     if key is not None and not isinstance(call.q_start, torch.Tensor):
-        _keep(_calls, key, (plan, plan.lasting_place(call.q.device)))
+        _keep(_calls, key, (plan, plan.lasting_place(call)))
     return plan
 
 

@@ -31,6 +31,8 @@ class Filled:
         self.address = ctypes.byref(call)
         self.tensors = call.q, call.k, call.v, call.out
         self.layout: Any = None
+        self.bias: Relative | None = None  # of the call before, unless it learns
+        self._described: Any = None  # what the struct of that bias points at
         self.most_threads = 1  # more would cost time; the result does not depend on it
 
     def fill(self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None) -> Any:
@@ -51,8 +53,12 @@ class Filled:
         kept += [describe_vectors(call.v, call.v_scale, operands.v)]
         call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
         call.statistics = None
-        if operands.bias is not None:
-            kept.append(_describe_bias(call.bias, operands, starts_of(problem, operands)))
+        bias = operands.bias
+        self.bias = bias if isinstance(bias, Relative) and not bias.table.requires_grad else None
+        if bias is not None:
+            described = _describe_bias(call.bias, operands, starts_of(problem, operands))
+            kept.append(described)
+            self._described = None if self.bias is None else described
         if problem.dropout or "distance" in problem.want:
             starts = starts_of(problem, operands)
             call.dropout_seed, call.start = operands.dropout_seed % 2**64, starts.data_ptr()

@@ -16,7 +16,7 @@ from regard.backends.native.lowering import Lowered, lower
 from regard.backends.native.statistics import Asked, computes_statistics
 from regard.backends.statistics.second_pass import compute_statistics, differentiable
 from regard.core.backend import Operands, Relative
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 
 
@@ -26,8 +26,8 @@ class Kernel:
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
         self.wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
-        # Whether calls differ only in q, k and v.
-        self._plain = problem.bias is None and not problem.dropout and problem.q_start is not PER_ROW
+        # Whether calls differ only in q, k and v, and in a bias by distance where its numbers are not kept.
+        self._plain = problem.bias in (None, RELATIVE) and not problem.dropout and problem.q_start is not PER_ROW
         self._plain &= "distance" not in problem.want
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
         self._in_kernel = computes_statistics(problem)
@@ -79,7 +79,9 @@ class Kernel:
         layout = None
         if self._plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
             layout = q.stride(), k.stride(), v.stride(), q.dtype, dtype
-        if layout is not None and layout == filled.layout:  # only the addresses differ from the call before
+        if (
+            layout is not None and layout == filled.layout and operands.bias is filled.bias
+        ):  # only the addresses differ from the call before
             for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
                 into.data = x.data_ptr()
             filled.call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()

@@ -66,37 +66,37 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *
   }
 }
 
-// Of one row and a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
+// Of one row and the lanes [begin, end) of a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
 // as a bias sees it, before the derivative of the softcap.
 static inline void differentiate_row(const BackWork &b, int r, long key, const Dropout &dropout, real *score, real *slope,
-                                     real log2_sum, real delta, real *plain) {
+                                     int begin, int end, real log2_sum, real delta, real *plain) {
   const rg_call &c = b.w.c;
   const uint64_t state = c.dropout > 0 ? Dropout::row_state(c, b.w.batch, b.w.head, b.row_of(r)) : 0;
-  for (int v = 0; v < NV; v++) {
-    const vf weight = exp2(load(score + v * W) - all(log2_sum));
-    vf dp = load(slope + v * W), kept = weight;
+  for (int j = begin; j < end; j += W) {
+    const vf weight = exp2(load(score + j) - all(log2_sum));
+    vf dp = load(slope + j), kept = weight;
     if (c.dropout > 0) {
-      dp = dropout.kept(dp, state, key + v * W) * all(dropout.factor);
-      kept = dropout.kept(weight, state, key + v * W) * all(dropout.factor);
+      dp = dropout.kept(dp, state, key + j) * all(dropout.factor);
+      kept = dropout.kept(weight, state, key + j) * all(dropout.factor);
     }
     const vf ds = weight * (dp - all(delta));
-    if (plain) store(plain + v * W, ds);
-    store(score + v * W, kept);
-    store(slope + v * W, ds);
+    if (plain) store(plain + j, ds);
+    store(score + j, kept);
+    store(slope + j, ds);
   }
 }
 
 // Scores as the forward pass bends them; `bent` gets the derivative of the softcap.
-static inline void bend_row(const BackWork &b, int r, long key, real *score, real *bent) {
+static inline void bend_row(const BackWork &b, int r, long key, real *score, int begin, int end, real *bent) {
   const rg_call &c = b.w.c;
   if (c.softcap > 0) {
-    for (int j = 0; j < NR; j += W) {
+    for (int j = begin; j < end; j += W) {
       const vf t = tanh(load(score + j) * all((real)(1 / c.softcap)));
       store(bent + j, all(1) - t * t);
       store(score + j, t * all((real)c.softcap * LOG2E));
     }
   }
-  if (c.bias.data) Bias(c, b.w.batch, b.w.head, b.row_of(r)).add(key, score, NR);
+  if (c.bias.data) Bias(c, b.w.batch, b.w.head, b.row_of(r)).add(key + begin, score + begin, end - begin);
 }
 
 // Add a panel's dS of one row to the gradient of the bias.
@@ -125,27 +125,35 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
   }
   const Dropout dropout(c);
   const bool learns = b.g.dbias.data || b.g.dtable.data;
-  real bent[NR], plain[NR];
-  score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, s);
-  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, room.v_panel, x);
+  const int begin = tiles.begin(t, p), end = tiles.stop(t, p);
+  real bent[NR], plain[NR] = {};
+  score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, begin, end, s);
+  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, room.v_panel, begin, end, x);
   for (int i = 0; i < m; i++, s += LDS, x += LDS) {
-    if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, bent);
+    if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, begin, end, bent);
     if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);
-    differentiate_row(b, r0 + i, key, dropout, s, x, log2_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
+    differentiate_row(b, r0 + i, key, dropout, s, x, begin, end, log2_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
     if (learns) add_to_bias(b, r0 + i, key, plain, sums);
     if (c.softcap > 0)
-      for (int j = 0; j < NR; j += W) store(x + j, load(x + j) * load(bent + j));
+      for (int j = begin; j < end; j += W) store(x + j, load(x + j) * load(bent + j));
+    for (int j = 0; j < NR; j += W)
+      if (j < begin || j >= end) store(s + j, vf{}), store(x + j, vf{});
   }
 }
 
-// Add a panel's part of dk and dv, from the tiles [t0, t1).
-static void add_to_keys(const BackWork &b, const Panel &panel, int p, int t0, int t1, BackwardRoom &room, KeySums &sums) {
+// Add a panel's part of dk and dv, from those of the tiles [t0, t1) that have pairs with a key.
+static void add_to_keys(const BackWork &b, const Tiles &tiles, const Panel &panel, int p, int t0, int t1, BackwardRoom &room,
+                        KeySums &sums) {
   const Vectors keys = b.w.keys();
   const int begin = keys.begin(panel.key), end = keys.end(panel.key, NR);
-  const int r0 = t0 * MR, rows = std::min(t1 * MR, b.w.stack.rows) - r0;
-  const real *s = room.scores + (long)r0 * LDS + p * NR, *x = room.slopes + (long)r0 * LDS + p * NR;
   for (int key = begin; key < end; key += MR) {
-    const int m = std::min(MR, end - key), lane = key - panel.key;
+    const int m = std::min(MR, end - key), lane = key - panel.key, from = p * NR + lane;
+    int first = t0, last = t1;
+    while (first < last && !tiles.meets(first, from, from + m)) first++;
+    while (first < last && !tiles.meets(last - 1, from, from + m)) last--;
+    if (first == last) continue;
+    const int r0 = first * MR, rows = std::min(last * MR, b.w.stack.rows) - r0;
+    const real *s = room.scores + (long)r0 * LDS + p * NR, *x = room.slopes + (long)r0 * LDS + p * NR;
     real *dv = sums.dv + (key - sums.first) * sums.v_width, *dk = sums.dk + (key - sums.first) * sums.k_width;
     for (int n = 0; n < room.v_width; n += NR)
       tile<COLUMNS, true>(m, rows, s + lane, 0, room.grad + (long)r0 * room.v_width + n, room.v_width, dv + n, sums.v_width);
@@ -158,6 +166,7 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
                            const real *log2_sum, KeySums &sums) {
   const Vectors keys = b.w.keys(), values = b.w.values();
   const int tiles_count = b.w.stack.tiles();
+  const bool in_place = keys.x.type == REAL && keys.dim == room.k_width && keys.x.row <= 2 * room.k_width;
   for (int p = 0; p < PANELS; p++) {
     int t0 = tiles_count, t1 = 0;
     for (int t = 0; t < tiles_count; t++)
@@ -169,18 +178,19 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
     transpose(v, row, NR, b.w.c.v_dim, room.v_panel);
     const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
     transpose(k, row, NR, b.w.c.head_dim, room.k_panel);
-    for (int j = 0; j < NR; j++)
-      read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
+    if (!in_place)
+      for (int j = 0; j < NR; j++)
+        read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
     for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, log2_sum, sums);
-    add_to_keys(b, panels[p], p, t0, t1, room, sums);
+    add_to_keys(b, tiles, panels[p], p, t0, t1, room, sums);
   }
   for (int n = 0; n < room.k_width; n += NR)
     for (int t = 0; t < tiles_count; t++) {
-      const int p0 = tiles.first[t], p1 = tiles.end[t];
-      if (p0 < p1)
-        tile<ROWS, true>(b.w.stack.tile_rows(t), (p1 - p0) * NR, room.slopes + (long)t * MR * LDS + p0 * NR, LDS,
-                         room.keys + (long)p0 * NR * room.k_width + n, room.k_width,
-                         room.dq + (long)t * MR * room.k_width + n, room.k_width);
+      const int from = tiles.lane[t];
+      if (tiles.first[t] >= tiles.end[t]) continue;
+      const real *k = in_place ? (const real *)keys.row(panels[0].key + from) : room.keys + (long)from * room.k_width;
+      tile<ROWS, true>(b.w.stack.tile_rows(t), tiles.lane_end[t] - from, room.slopes + (long)t * MR * LDS + from, LDS, k + n,
+                       in_place ? keys.x.row : room.k_width, room.dq + (long)t * MR * room.k_width + n, room.k_width);
     }
 }
 

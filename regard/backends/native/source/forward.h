@@ -10,7 +10,7 @@ struct Work {  // one stack of rows of one call
   Stack stack;
 
   int group() const { return c.heads / c.kv_heads; }
-  int head_of(int r) const { return head + r / stack.block_rows; }
+  int head_of(int r) const { return head + stack.head(r); }
   int row_of(int r) const { return block.first + stack.row(r); }
   long line_of(int r) const { return ((long)batch * c.heads + head_of(r)) * c.q_len + row_of(r); }
   Vectors keys() const { return {c.k, c.k_scale, batch, head / group(), c.first_key, c.keys, c.head_dim}; }
@@ -36,7 +36,7 @@ struct Sums {
     watch.clear(rows);
   }
   void scale(int r, real by) const {
-    for (int i = 0; i < width; i += W) store(row(r) + i, load(row(r) + i) * all(by));
+    for (int i = 0; i < width - 16; i += W) store(row(r) + i, load(row(r) + i) * all(by));
   }
 
   // Add the sums over later keys.
@@ -96,7 +96,8 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
         const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
         transpose(k, row, NR, d, room.panel), packed = true;
       }
-      score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, room.scores + (long)t * MR * LDS + p * NR);
+      score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, tiles.begin(t, p), tiles.stop(t, p),
+                 room.scores + (long)t * MR * LDS + p * NR);
     }
   }
 }
@@ -116,22 +117,26 @@ template <bool DROPS, bool WATCHES>
 static inline real weigh(real *s, int begin, int end, Weighing &x) {
   const vf less = all(x.highest == -INF ? 0 : x.highest);
   Lanes total{}, entropy{}, distance{};
-  vf far{};
-  if constexpr (WATCHES) far = lane_numbers() + all(x.corner + (real)begin);
-  for (int j = begin; j < end; j += NR)
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; v++) {
-      const int at = j + v * W, lane = NR == LANES ? v : at / W % REGISTERS;
-      const vf score = larger(all(-EXPONENT), load(s + at) - less);
-      vf w = exp2(score);
-      total.part[lane] += w;
-      if constexpr (WATCHES) {
-        entropy.part[lane] = madd(w, score, entropy.part[lane]);
-        distance.part[lane] = madd(w, larger(far, -far), distance.part[lane]);
-        far += all((real)W);
-      }
-      if constexpr (DROPS) w = x.dropout.kept(w, x.row, x.key + at);
-      store(s + at, w);
+  const auto step = [&](int at, int lane) __attribute__((always_inline)) {
+    const vf score = larger(all(-EXPONENT), load(s + at) - less);
+    vf w = exp2(score);
+    total.part[lane] += w;
+    if constexpr (WATCHES) {
+      const vf far = lane_numbers() + all(x.corner + (real)at);
+      entropy.part[lane] = madd(w, score, entropy.part[lane]);
+      distance.part[lane] = madd(w, larger(far, -far), distance.part[lane]);
+    }
+    if constexpr (DROPS) w = x.dropout.kept(w, x.row, x.key + at);
+    store(s + at, w);
+  };
+  for (int j = begin / LANES * LANES; j < end; j += LANES)
+    if (begin <= j && j + LANES <= end) {
+#pragma GCC unroll 8
+      for (int i = 0; i < REGISTERS; i++) step(j + i * W, i);
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < REGISTERS; i++)
+        if (begin <= j + i * W && j + i * W < end) step(j + i * W, i);
     }
   if constexpr (WATCHES) x.entropy = sum(entropy), x.distance = sum(distance);
   return sum(total);
@@ -153,8 +158,7 @@ static inline real weigh_row(const Work &w, int r, const Dropout &dropout, int c
 static inline real bend_and_find(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
                                  int begin, int end) {
   const rg_call &c = w.c;
-  vf most[NV];
-  for (int v = 0; v < NV; v++) most[v] = all(-INF);
+  vf most = all(-INF);
   if (c.softcap > 0) cap_row(c, s, begin, end);
   const real *bias = nullptr;
   if (c.bias.data) {
@@ -163,33 +167,52 @@ static inline real bend_and_find(const Work &w, int r, int chunk_key, const Tile
     if (!bias) own.add(chunk_key + begin, s + begin, end - begin);
   }
   if (masked) mask_row(tiles, t, r, tiles.first[t], tiles.end[t], s);
-  for (int j = begin; j < end; j += NR)
-    for (int v = 0; v < NV; v++) {
-      vf x = load(s + j + v * W);
-      if (bias) {
-        x = Bias::sum(x, load(bias + j - begin + v * W));
-        store(s + j + v * W, x);
-      }
-      most[v] = larger(most[v], x);
+  for (int j = begin; j < end; j += W) {
+    vf x = load(s + j);
+    if (bias) {
+      x = Bias::sum(x, load(bias + j - begin));
+      store(s + j, x);
     }
-  return largest(larger(most[0], most[1]));
+    most = larger(most, x);
+  }
+  return largest(most);
+}
+
+// The highest scores of m rows rise to those of a chunk; what was summed before is multiplied by 2^(before - now).
+static void raise(Sums &sums, int r0, int m, const real *top) {
+  real before[up(MR, W)] = {}, now[up(MR, W)] = {}, by[up(MR, W)];
+  bool rises = false;
+  for (int i = 0; i < m; i++) {
+    before[i] = sums.highest[r0 + i], now[i] = top[i] <= before[i] ? before[i] : top[i];
+    rises |= before[i] != now[i] && before[i] != -INF;
+    sums.highest[r0 + i] = now[i];
+  }
+  if (!rises) return;  // where a row had no weights before, all its sums are 0
+  for (int i = 0; i < m; i += W) {
+    const vf x = load(before + i), y = load(now + i);
+    store(by + i, exp2(x == y ? vf{} : x - y));
+  }
+  for (int i = 0; i < m; i++) {
+    const int r = r0 + i;
+    if (sums.watch && before[i] != now[i]) sums.watch.raise(r, sums.total[r], before[i], now[i], by[i]);
+    sums.total[r] *= by[i];
+    sums.scale(r, by[i]);
+  }
 }
 
 static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums) {
-  const int p0 = tiles.first[t], p1 = tiles.end[t], begin = p0 * NR, end = p1 * NR;
+  const int p0 = tiles.first[t], p1 = tiles.end[t], begin = tiles.begin(t), end = tiles.stop(t);
   const Dropout dropout(w.c);
   bool masked = false;
   for (int p = p0; p < p1; p++) masked |= tiles.state[t][p] != FULL;
-  for (int r = t * MR; r < t * MR + w.stack.tile_rows(t); r++) {
+  const int r0 = t * MR, m = w.stack.tile_rows(t);
+  real top[MR];
+  for (int i = 0; i < m; i++)
+    top[i] = bend_and_find(w, r0 + i, chunk_key, tiles, t, masked, scores + (long)(r0 + i) * LDS, begin, end);
+  raise(sums, r0, m, top);
+  for (int r = r0; r < r0 + m; r++) {
     real *s = scores + (long)r * LDS;
-    const real top = bend_and_find(w, r, chunk_key, tiles, t, masked, s, begin, end);
-    if (!(top <= sums.highest[r])) {
-      const real by = sums.highest[r] == -INF ? 0 : exp2(sums.highest[r] - top);
-      if (sums.watch) sums.watch.raise(r, sums.total[r], sums.highest[r], top, by);
-      sums.total[r] *= by, sums.highest[r] = top;
-      sums.scale(r, by);
-    }
-    if (sums.watch.most && !(top <= sums.watch.least(r))) sums.watch.insert(r, s, begin, end, chunk_key);
+    if (sums.watch.most && !(top[r - r0] <= sums.watch.least(r))) sums.watch.insert(r, s, begin, end, chunk_key);
     sums.total[r] += weigh_row(w, r, dropout, chunk_key, s, begin, end, sums);
   }
 }
@@ -205,11 +228,12 @@ static const real *chunk_values(const Work &w, const Vectors &values, int begin,
 }
 
 static void add_values(const Work &w, const Tiles &tiles, int chunk_key, ForwardRoom &room, Sums &sums) {
-  int p0 = PANELS, p1 = 0;
-  for (int t = 0; t < w.stack.tiles(); t++) p0 = std::min(p0, tiles.first[t]), p1 = std::max(p1, tiles.end[t]);
-  if (p0 >= p1) return;
+  int begin = CHUNK, end = 0;
+  for (int t = 0; t < w.stack.tiles(); t++)
+    if (tiles.first[t] < tiles.end[t]) begin = std::min(begin, tiles.lane[t]), end = std::max(end, tiles.lane_end[t]);
+  if (begin >= end) return;
   const Vectors values = w.values();
-  const int begin = values.begin(chunk_key + p0 * NR), end = values.end(chunk_key, p1 * NR);
+  begin += chunk_key, end += chunk_key;
   if (few(w.stack.rows, values))
     return add_few(w.stack.rows, values, begin, end, room.scores + (begin - chunk_key), sums.output, sums.width);
   long row;
@@ -217,7 +241,7 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
   for (int n = 0; n < room.padded; n += NR)
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
-      const int from = std::max(begin, chunk_key + tiles.first[t] * NR), to = std::min(end, chunk_key + tiles.end[t] * NR);
+      const int from = chunk_key + tiles.lane[t], to = chunk_key + tiles.lane_end[t];
       tile<ROWS, true>(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + (from - chunk_key), LDS,
                        v + (from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
     }

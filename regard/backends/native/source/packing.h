@@ -90,14 +90,19 @@ static int read_registers(int type, const char *row, int n, vf factor, real *out
 }
 
 // out[0..n) = factor * row[0..n), zeros up to `padded`
-static void read_row(int type, const char *row, int n, real factor, real *out, int padded) {
+static inline void read_row(int type, const char *row, int n, real factor, real *out, int padded) {
+  if (type == REAL && n % W == 0) {
+    for (int i = 0; i < n; i += W) store(out + i, load((const real *)row + i) * all(factor));
+    for (int i = n; i < padded; i += W) store(out + i, vf{});
+    return;
+  }
   int i = read_registers(type, row, n, all(factor), out);
   for (; i < n; i++) out[i] = number(type, row, i) * factor;
   for (; i < padded; i++) out[i] = 0;
 }
 
 // row[0..n) = x[0..n) * factor
-static void write_row(int type, char *row, int n, const real *x, real factor) {
+static inline void write_row(int type, char *row, int n, const real *x, real factor) {
   int i = 0;
   if (type == REAL) {
     real *out = (real *)row;

@@ -49,6 +49,15 @@ struct Walk {  // the chunks of a block that meet one of its runs, in order
   static long floor_to(long x, long m) { return x - ((x % m) + m) % m; }
 };
 
+constexpr uint32_t EVERY = (uint32_t)((1ull << NR) - 1);  // lane of a panel
+
+// The keys of a panel that lies in one run with bounds, as `visible` gives them.
+static inline uint32_t between(const rg_schedule &s, const Panel &p, int row) {
+  const int place = run_of(s, p.run).place + row;
+  const long lo = std::max<long>((long)s.lo[place] - p.key, 0), hi = std::min<long>((long)s.hi[place] - p.key, NR);
+  return lo < hi ? (uint32_t)((1ull << hi) - (1ull << lo)) : 0;
+}
+
 // The keys of a panel that a row may look at, one bit for each lane; `row` is counted from the first of its block.
 static uint32_t visible(const rg_schedule &s, const Panel &p, int row) {
   uint32_t found = 0;
@@ -80,7 +89,8 @@ struct Stack {
   int rows, block_rows;
   int tiles() const { return (rows + MR - 1) / MR; }
   int tile_rows(int t) const { return std::min(MR, rows - t * MR); }
-  int row(int r) const { return r % block_rows; }
+  int head(int r) const { return rows == block_rows ? 0 : r / block_rows; }  // of the first of them
+  int row(int r) const { return rows == block_rows ? r : r % block_rows; }
 };
 
 constexpr int TILES = (RG_MOST_ROWS + MR - 1) / MR;
@@ -90,14 +100,28 @@ struct Tiles {
   State state[TILES][PANELS];
   uint32_t mask[RG_MOST_ROWS][PANELS];
   int first[TILES], end[TILES];  // panels from the first that is not empty to the last
+  int lane[TILES], lane_end[TILES];  // lanes of the chunk from the first with a pair to the last
+
+  // The same as whole registers.
+  int begin(int t) const { return lane[t] / W * W; }
+  int stop(int t) const { return up(lane_end[t], W); }
+  // Whether a row of the tile has a pair in some lanes, as far as these tell.
+  bool meets(int t, int from, int to) const { return lane[t] < to && from < lane_end[t]; }
+  // Those of them that lie in a panel, counted from its first lane.
+  int begin(int t, int p) const { return std::max(0, begin(t) - p * NR); }
+  int stop(int t, int p) const { return std::min(NR, stop(t) - p * NR); }
 
   void lay(const rg_schedule &s, const Stack &stack, const Panel *panels, int from_row = 0) {
     for (int t = 0; t < stack.tiles(); t++) {
-      first[t] = PANELS, end[t] = 0;
+      first[t] = PANELS, end[t] = 0, lane[t] = 0, lane_end[t] = 0;
       Extent extent{-1, 0, 0, 0, 0};
       for (int p = 0; p < PANELS; p++) {
-        state[t][p] = classify(s, stack, panels[p], t, p, from_row, extent);
-        if (state[t][p] != EMPTY) first[t] = std::min(first[t], p), end[t] = p + 1;
+        uint32_t any = ~0u;
+        state[t][p] = classify(s, stack, panels[p], t, p, from_row, extent, &any);
+        if (state[t][p] == EMPTY) continue;
+        any &= EVERY;
+        if (first[t] == PANELS) first[t] = p, lane[t] = p * NR + __builtin_ctz(any);
+        end[t] = p + 1, lane_end[t] = p * NR + 32 - __builtin_clz(any);
       }
     }
   }
@@ -107,7 +131,8 @@ struct Tiles {
     int run, lo_least, lo_most, hi_least, hi_most;
   };
 
-  State classify(const rg_schedule &s, const Stack &stack, const Panel &p, int t, int at, int from_row, Extent &x) {
+  // `pairs` gets the lanes in which a row of a PART has a pair.
+  State classify(const rg_schedule &s, const Stack &stack, const Panel &p, int t, int at, int from_row, Extent &x, uint32_t *pairs) {
     if (p.run == p.run_end) return EMPTY;
     if (p.kind == RG_WHOLE) return FULL;
     const int r0 = t * MR, m = stack.tile_rows(t);
@@ -118,11 +143,12 @@ struct Tiles {
     }
     uint32_t any = 0, each = ~0u;
     for (int r = r0; r < r0 + m; r++) {
-      const uint32_t bits = visible(s, p, from_row + stack.row(r));
+      const int row = from_row + stack.row(r);
+      const uint32_t bits = p.kind == RG_BOUNDED ? between(s, p, row) : visible(s, p, row);
       mask[r][at] = bits, any |= bits, each &= bits;
     }
-    const uint32_t every = (uint32_t)((1ull << NR) - 1);
-    return any == 0 ? EMPTY : each == every ? FULL : PART;
+    *pairs = any;
+    return any == 0 ? EMPTY : each == EVERY ? FULL : PART;
   }
 
   static Extent extent_of(const rg_schedule &s, const Stack &stack, int run, int r0, int m, int from_row) {

@@ -9,32 +9,32 @@ constexpr int CHUNK = 128, PANELS = CHUNK / NR;  // keys at a time, in panels of
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
 
 // c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR)
-template <int M, bool ADD>
+template <int M, bool ADD, int N = NV>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
                                                           long ci) {
-  vf x[M][NV];
+  vf x[M][N];
 #pragma GCC unroll 16
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) x[i][j] = vf{};
+    for (int j = 0; j < N; j++) x[i][j] = vf{};
 #pragma GCC unroll 2
   for (int k = 0; k < K; k++) {
-    vf y[NV];
+    vf y[N];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) y[j] = load(b + j * W);
+    for (int j = 0; j < N; j++) y[j] = load(b + j * W);
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++) {
       const vf s = all(a[i * ai]);
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; j++) x[i][j] = madd(y[j], s, x[i][j]);
+      for (int j = 0; j < N; j++) x[i][j] = madd(y[j], s, x[i][j]);
     }
     a += ak, b += bk;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) {
+    for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
       store(p, ADD ? load(p) + x[i][j] : x[i][j]);
     }
@@ -55,10 +55,17 @@ static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda
     product<M, ADD>(K, a, 1, LDS, b, ldb, c, ldc);
 }
 
-// Scores of m rows with the keys of a panel: a has K numbers a row, the panel NR a line.
-template <int M = MR>
-static __attribute__((noinline)) void score_tile(int m, int K, const real *a, long lda, const real *panel, real *s) {
+// Scores of m rows with N registers of the keys of a panel: a has K numbers a row, the panel NR a line.
+template <int N, int M = MR>
+static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s) {
   if constexpr (M > 1)
-    if (m < M) return score_tile<M - 1>(m, K, a, lda, panel, s);
-  product<M, false>(K, a, lda, 1, panel, NR, s, LDS);
+    if (m < M) return score_registers<N, M - 1>(m, K, a, lda, panel, s);
+  product<M, false, N>(K, a, lda, 1, panel, NR, s, LDS);
+}
+
+// The same for the lanes [begin, end) of a panel, which are whole registers.
+static inline void score_tile(int m, int K, const real *a, long lda, const real *panel, int begin, int end, real *s) {
+  if (end - begin == NR) return score_registers<NV>(m, K, a, lda, panel, s);
+  static_assert(NV == 2, "a part of a panel is one register");
+  score_registers<1>(m, K, a, lda, panel + begin, s + begin);
 }

@@ -77,7 +77,7 @@ static void receive_chunk(const Work &w, const Tiles &tiles, const Panel *panels
         std::memset(room.sums, 0, (size_t)NR * share.heads * sizeof(real));
       }
       const long r = (long)t * MR;
-      score_tile(w.stack.tile_rows(t), c.head_dim, room.q + r * c.head_dim, c.head_dim, room.panel, room.scores + r * LDS + p * NR);
+      score_tile(w.stack.tile_rows(t), c.head_dim, room.q + r * c.head_dim, c.head_dim, room.panel, 0, NR, room.scores + r * LDS + p * NR);
       weigh_panel(w, tiles, panels[p], t, p, room);
     }
     if (!packed || !share.received) continue;
@@ -136,9 +136,7 @@ static int receive_all(const rg_call &c) {
   if (!c.statistics || !(c.statistics->received || c.statistics->weights)) return RG_OK;
   List<Share> shares;
   if (!list_shares(c, shares)) return RG_NO_MEMORY;
-  int failed = 0;
-#pragma omp parallel for num_threads(c.threads) schedule(dynamic, 1) reduction(+ : failed) if (c.threads > 1 && shares.count > 1)
-  for (long i = 0; i < shares.count; i++) failed += !compute_share(c, shares.items[i]);
+  const int failed = share(c.threads, shares.count, [&](long i) { return compute_share(c, shares.items[i]); });
   for (long i = 0; i < shares.count; i++) {
     const Share &one = shares.items[i];
     if (!one.owns || !one.received) continue;

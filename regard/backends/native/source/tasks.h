@@ -154,6 +154,7 @@ constexpr int PART_STEPS = 4;     // of BACK_ROWS rows, at least in each part
 struct Part {
   int batch, kv_head;
   long from, to;  // steps of BACK_ROWS rows, counted over the heads of the group
+  long of_head;   // the number of parts of its key/value head in the first of them, 0 in the others
   KeySums sums;
 };
 
@@ -179,7 +180,7 @@ static bool list_parts(const rg_call &c, List<Part> &parts) {
       const long steps = each_step(c, batch, kv, 0, 0, [](int, Block, int) {});
       const long count = std::max(1L, std::min(each, steps / PART_STEPS));
       for (long i = 0; i < count; i++) {
-        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}};
+        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, i ? 0 : count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}};
         each_step(c, batch, kv, part.from, part.to, [&](int h, Block b, int) {
           if (b.run == b.run_end) return;
           const rg_schedule &s = schedule_of(c, batch, h);
@@ -192,6 +193,40 @@ static bool list_parts(const rg_call &c, List<Part> &parts) {
         if (!parts.add(part)) return false;
       }
     }
+  return true;
+}
+
+static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
+  const int group = c.heads / c.kv_heads;
+  real *into = numbers_at<real>(g.dtable, part->batch, (long)part->kv_head * group, 0);
+  for (long i = 0; i < count; i++)
+    for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
+}
+
+// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not.
+static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
+  const real factor = c.softcap > 0 ? (real)1 : LN2;
+  Workspace &own = workspace();
+  if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
+  real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));
+  for (int key = c.first_key; key < c.first_key + c.keys; key++)
+    for (int which = 0; which < 2; which++) {
+      const int width = which ? part->sums.v_width : part->sums.k_width, dim = which ? c.v_dim : c.head_dim;
+      const real *found = row;
+      int added = 0;
+      for (long i = 0; i < count; i++) {
+        const KeySums &s = part[i].sums;
+        if (key < s.first || key >= s.end) continue;
+        const real *x = (which ? s.dv : s.dk) + (key - s.first) * width;
+        for (int n = 0; added && n < width; n += W) store(row + n, load(found + n) + load(x + n));
+        found = added++ ? row : x;
+      }
+      if (!added) std::memset(row, 0, width * sizeof(real));
+      const rg_tensor &into = which ? g.dv : g.dk;
+      write_row(REAL, (char *)numbers_at<real>(into, part->batch, part->kv_head, key - c.first_key), dim, found, which ? (real)1 : factor);
+    }
+  if (g.dtable.data) add_tables(c, g, part, count);
+  for (long i = 0; i < count; i++) std::free(part[i].sums.dk), part[i].sums.dk = nullptr;
   return true;
 }
 
@@ -209,46 +244,17 @@ static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
     const int rows = std::min(BACK_ROWS, b.rows() - at);
     backward_rows({{c, schedule_of(c, part.batch, h), part.batch, h, b, {rows, rows}}, g, at}, room, sums);
   });
-  return true;
-}
-
-// Add the parts of a key/value head in their order. Queries carry the factor of their scores, which dk must not.
-static void add_parts(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
-  const real factor = c.softcap > 0 ? (real)1 : LN2;
-  real *row = workspace().take(up(std::max(c.head_dim, c.v_dim), NR));
-  for (int key = c.first_key; key < c.first_key + c.keys; key++)
-    for (int which = 0; which < 2; which++) {
-      const int width = which ? part->sums.v_width : part->sums.k_width, dim = which ? c.v_dim : c.head_dim;
-      std::memset(row, 0, width * sizeof(real));
-      for (long i = 0; i < count; i++) {
-        const KeySums &s = part[i].sums;
-        if (key < s.first || key >= s.end) continue;
-        const real *x = (which ? s.dv : s.dk) + (key - s.first) * width;
-        for (int n = 0; n < width; n += W) store(row + n, load(row + n) + load(x + n));
-      }
-      const rg_tensor &into = which ? g.dv : g.dk;
-      write_row(REAL, (char *)numbers_at<real>(into, part->batch, part->kv_head, key - c.first_key), dim, row, which ? (real)1 : factor);
-    }
-}
-
-static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part, long count) {
-  const int group = c.heads / c.kv_heads;
-  real *into = numbers_at<real>(g.dtable, part->batch, (long)part->kv_head * group, 0);
-  for (long i = 0; i < count; i++)
-    for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
+  return part.of_head != 1 || add_parts(c, g, &part, 1);  // while its sums are in the core's cache
 }
 
 static int backward_all(const rg_call &c, const rg_gradients &g) {
   List<Part> parts;
   if (!list_parts(c, parts)) return RG_NO_MEMORY;
   int failed = share(c.threads, parts.count, [&](long i) { return compute_part(c, g, parts.items[i]); });
-  for (long i = 0, next = 0; i < parts.count; i = next) {
-    while (next < parts.count && parts.items[next].batch == parts.items[i].batch && parts.items[next].kv_head == parts.items[i].kv_head)
-      next++;
-    if (!failed && !workspace().reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) failed = 1;
-    if (!failed) add_parts(c, g, parts.items + i, next - i);
-    if (!failed && g.dtable.data) add_tables(c, g, parts.items + i, next - i);
-  }
+  if (!failed)
+    failed = share(c.threads, parts.count, [&](long i) {
+      return parts.items[i].of_head < 2 || add_parts(c, g, parts.items + i, parts.items[i].of_head);
+    });
   for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
   return failed ? RG_NO_MEMORY : RG_OK;
 }

@@ -187,4 +187,4 @@ static inline vf shown(vf s, uint32_t bits) {
   return set ? s : all(-INF);
 }
 
-static inline int up(int x, int m) { return (x + m - 1) / m * m; }
+constexpr int up(int x, int m) { return (x + m - 1) / m * m; }
