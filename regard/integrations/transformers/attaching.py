@@ -33,7 +33,7 @@ REASONS = {
     "XLNet": "its two streams of attention are its own code",
     "Funnel": "its pooled relative attention is its own code",
 }
-REPLACEABLE = ("modeling_longformer", "modeling_big_bird")  # see `replaced`
+REPLACEABLE = ("modeling_longformer", "modeling_led", "modeling_big_bird")  # see `replaced`
 
 
 class Attached(Described):
@@ -48,8 +48,8 @@ def attach(model: ModelT, *, replace: bool = False) -> ModelT:
 
     Args:
         model: a model of transformers, with its weights.
-        replace: exchange the attention modules of Longformer and BigBird, which never call registered attention, for
-            modules of regard with the same weights and the same numbers.
+        replace: exchange the attention modules of Longformer, LED and BigBird, which never call registered attention,
+            for modules of regard with the same weights and the same numbers.
 
     Returns:
         The same model. `detach` gives it back its own attention.
@@ -131,8 +131,8 @@ def replaceable(part: PreTrainedModel) -> bool:
 
 
 def _mask_of_replaced(part: PreTrainedModel) -> str:
-    """The implementation whose mask the replaced modules read: Longformer changes numbers in eager attention's."""
-    return "eager" if type(part).__module__.endswith("modeling_longformer") else NAME
+    """The implementation whose mask the replaced modules read: the windows of Longformer read numbers."""
+    return "eager" if type(part).__module__.endswith(("modeling_longformer", "modeling_led")) else NAME
 
 
 def _replaced() -> ModuleType:

@@ -181,7 +181,7 @@ def _compared(
         notes.append("Before means the model's own pairs with the lengthened tables of positions.")
     return AttentionComparison(
         model=type(model).__name__,
-        changed=tuple(map(repr, active)),
+        changed=tuple(map(str, active)),
         inputs=f"{count_of(rows, 'rows')} of at most {count_of(most, 'ids')}",
         **sums.figures(),
         seconds=(seconds[0] / len(batches), seconds[1] / len(batches)),

@@ -189,8 +189,7 @@ def regard_mask(
     """A mask as transformers' AttentionMaskInterface asks for it.
 
     Args:
-        batch_size, q_length, kv_length: sizes of the call.
-        q_offset, kv_offset: positions of the first query and of the first key.
+        batch_size, q_length, kv_length, q_offset, kv_offset: sizes, and positions of the first query and key.
         mask_function: what the model composed; see `transformers.masking_utils`.
         attention_mask: live keys, (batch, length), or None.
         use_vmap: whether mask_function takes one pair at a time.

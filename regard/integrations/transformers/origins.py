@@ -34,9 +34,9 @@ def counted_from(pattern: Pattern, origin: Origin) -> Pattern | None:
     if isinstance(pattern, Compound):
         return _of_parts(pattern, origin)
     if isinstance(pattern, Prefix):
-        return _span([0] * len(origins), [pattern.length] * len(origins), origins)
-    if isinstance(pattern, KeySpan) and all(isinstance(end, int | None) for end in (pattern.start, pattern.stop)):
-        return _span([pattern.start] * len(origins), [pattern.stop] * len(origins), origins)
+        return _span(0, pattern.length, origins)
+    if isinstance(pattern, KeySpan) and isinstance(pattern.start, int) and isinstance(pattern.stop, int | None):
+        return _span(pattern.start, pattern.stop, origins)
     if len(set(origins)) > 1:
         return None
     if isinstance(pattern, GlobalTokens):
@@ -57,10 +57,10 @@ def _of_parts(pattern: Compound, origin: Origin) -> Pattern | None:
     return pattern.mapped(lambda part: next(following))
 
 
-def _span(starts: Sequence[int | None], stops: Sequence[int | None], origins: Sequence[int]) -> Pattern:
+def _span(start: int, stop: int | None, origins: Sequence[int]) -> Pattern:
     """Keys from start to stop, counted from the origin of each batch row."""
-    first = [max(0, (start or 0) + origin) for start, origin in zip(starts, origins, strict=True)]
-    after = [max(0, stop + origin) for stop, origin in zip(stops, origins, strict=True) if stop is not None]
-    if len(set(origins)) == 1:
-        return KeySpan(first[0], after[0] if after else None)
-    return KeySpan(first, after or None)
+    first = [max(0, start + origin) for origin in origins]
+    after = None if stop is None else [max(0, stop + origin) for origin in origins]
+    if len(first) == 1:
+        return KeySpan(first[0], None if after is None else after[0])
+    return KeySpan(first, after)

@@ -92,9 +92,9 @@ class Change:
 
 def _unknown(module: nn.Module, pattern: Pattern, what: str) -> str:
     return (
-        f"{type(module).__name__} computes {pattern}, and was given a mask of pairs and {what}: from which key positions "
-        f"count is not known. Give a mask (batch, length) instead of one of pairs, and run uncompiled where a cache or "
-        f"padding is used"
+        f"{type(module).__name__} computes {pattern}, and was given a mask of pairs and {what}, so the key from which "
+        f"positions count is not known. Give a mask (batch, length) instead of one of pairs, and run uncompiled where "
+        f"a cache or padding is used"
     )
 
 
@@ -133,10 +133,14 @@ class Replacement:
         self._attached = False
 
     def __repr__(self) -> str:
-        changed = [str(self.pattern)] if self.mechanism is None else [str(self.pattern), str(self.mechanism)]
-        length = "" if self.length is None else f", length={self.length}"
-        kind, count = type(self.model).__name__, len(self.layers)
-        return f"Replacement({', '.join(changed)} in {count} of {kind}'s attention modules{length})"
+        return f"Replacement({type(self.model).__name__}: {self})"
+
+    def __str__(self) -> str:
+        """In words: what the layers compute."""
+        computed = str(self.pattern) if self.mechanism is None else f"{self.pattern} by {self.mechanism}"
+        tables = "" if self.length is None else f", tables of {self.length} positions"
+        modules = self.layers[0] if len(self.layers) == 1 else count_of(len(self.layers), "attention modules")
+        return f"{computed} in {modules}{tables}"
 
     def _modules(self) -> list[nn.Module]:
         return [self.model.get_submodule(name) for name in self.layers]
@@ -276,8 +280,8 @@ def _check_layer(name: str, module: nn.Module, replacement: Replacement) -> None
         )
     if getattr(module, "is_causal", False) and _holds_rows(pattern):
         raise UnsupportedError(
-            f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one call; "
-            f"write the pattern by positions, such as Where(function)"
+            f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
+            f"call; write the pattern by positions, such as Where(function)"
         )
     heads = getattr(module, "num_heads", None) or getattr(getattr(module, "config", None), "num_attention_heads", None)
     if isinstance(heads, int):

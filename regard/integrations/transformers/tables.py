@@ -111,11 +111,12 @@ def _is_table(name: str, module: nn.Module) -> bool:
 
 def _table(model: PreTrainedModel, name: str, module: nn.Module) -> Table:
     assert isinstance(module, nn.Embedding)
+    assert isinstance(module.weight, nn.Parameter)
     offset = getattr(module, "offset", None)
     if type(module) is not nn.Embedding and not isinstance(offset, int):
         raise UnsupportedError(
-            f"the positions of {type(model).__name__} are computed ({type(module).__name__}), not learned, so repeating "
-            f"rows would be another function; leave length out"
+            f"the positions of {type(model).__name__} are computed ({type(module).__name__}), not learned, so "
+            f"repeating rows would be another function; leave length out"
         )
     if not isinstance(offset, int):
         offset = 0 if module.padding_idx is None else module.padding_idx + 1
