@@ -138,6 +138,6 @@ FAMILIES = [
     Family("DeBERTa-v2", ENCODES, "disentangled scores", _encoder("DebertaV2"), REFUSED),
     Family("LED", TRANSLATES, "windows and global tokens", lambda: tf.LEDForConditionalGeneration(tf.LEDConfig(
         **{n: v for n, v in TRANSLATOR.items() if n != "max_position_embeddings"}, attention_window=[4, 4],
-        max_encoder_position_embeddings=128, max_decoder_position_embeddings=128)), REFUSED),
+        max_encoder_position_embeddings=128, max_decoder_position_embeddings=128)), REPLACED),
 ]  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -1,28 +1,22 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
-`attach(model)` switches a model that is loaded, `explain` says what became of each layer's mask and options, and
-`observe` collects statistics while the model runs. Needs the extra: pip install 'regard[transformers]'.
+`attach(model)` switches a model that is loaded, `explain` says what became of each layer's mask and options, `observe`
+collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
+`compare_attention` measures what that changed. Needs the extra: pip install 'regard[transformers]'.
 """
 
 from __future__ import annotations
 
-import inspect
-from importlib import import_module
-from types import ModuleType
-from typing import TypeVar
-
-from torch import nn
-
-from regard.arguments import kind_of
-from regard.errors import ArgumentError, UnsupportedError
-from regard.reprs import Described
 from regard.text.packages import needed
 
 with needed("transformers", "regard.integrations.transformers", "transformers"):
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers import AttentionInterface, AttentionMaskInterface
 
-from regard.integrations.transformers.attending import UnreadMaskWarning, attention_modules, regard_attention
+from regard.integrations.transformers.attaching import NAME, attach, detach
+from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
+from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
 from regard.integrations.transformers.masks import PatternMask, regard_mask
+from regard.integrations.transformers.surgery import Replacement, replace_attention
 from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe
 
 __all__ = [
@@ -30,168 +24,17 @@ __all__ = [
     "detach",
     "explain",
     "observe",
+    "replace_attention",
+    "compare_attention",
+    "AttentionComparison",
     "Explained",
     "ExplainedCall",
     "Observed",
     "ObservedCall",
     "PatternMask",
+    "Replacement",
     "UnreadMaskWarning",
 ]
 
-NAME = "regard"
 AttentionInterface.register(NAME, regard_attention)
 AttentionMaskInterface.register(NAME, regard_mask)
-ModelT = TypeVar("ModelT", bound=PreTrainedModel)
-LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what a module reads that calls registered attention
-# Why families that are asked for often cannot be attached, by the start of a class's name.
-REASONS = {
-    "Falcon": "its attention adds ALiBi and splits heads inside its own code",
-    "Bloom": "its attention fuses ALiBi into its own baddbmm",
-    "Deberta": "its scores add terms for relative positions (disentangled attention) in its own code",
-    "Longformer": "its windows are chunks in its own code",
-    "LED": "its encoder's windows are chunks in its own code",
-    "BigBird": "its blocks are gathered in its own code",
-    "Reformer": "its attention sorts by hashes in its own code",
-    "XLNet": "its two streams of attention are its own code",
-    "Funnel": "its pooled relative attention is its own code",
-}
-REPLACEABLE = ("modeling_longformer", "modeling_big_bird")  # see `replaced`
-
-
-class Attached(Described):
-    """What a model had before it was attached."""
-
-    def __init__(self, before: dict[int, str]) -> None:
-        self.before = before
-
-
-def attach(model: ModelT, *, replace: bool = False) -> ModelT:
-    """Let every attention of a model be computed by regard.
-
-    Args:
-        model: a model of transformers, with its weights.
-        replace: exchange the attention modules of Longformer and BigBird, which never call registered attention, for
-            modules of regard with the same weights and the same numbers.
-
-    Returns:
-        The same model. `detach` gives it back its own attention.
-
-    Raises:
-        UnsupportedError: a part of the model would never call regard; nothing was changed.
-        ArgumentError: no model of transformers.
-
-    >>> import transformers
-    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16)
-    >>> model = attach(transformers.GPT2Model(config))
-    >>> model.config._attn_implementation
-    'regard'
-    >>> detach(model).config._attn_implementation
-    'sdpa'
-    """
-    parts = _parts(model)
-    by_modules = {id(part) for part in parts if replace and replaceable(part)}
-    for part in parts:
-        if id(part) not in by_modules and (reason := refusal(part)) is not None:
-            raise UnsupportedError(reason)
-    before = {id(part.config): part.config._attn_implementation for part in parts}
-    if NAME not in before.values():
-        model.__dict__["_regard_before"] = Attached(before)
-    if by_modules:
-        _replaced().replace_modules(model)
-        for part in parts:
-            if id(part) in by_modules:
-                part.config._attn_implementation = _mask_of_replaced(part)
-    else:
-        model.set_attn_implementation(NAME)
-    missed = sorted(
-        {
-            type(part).__name__
-            for part in parts
-            if id(part) not in by_modules and part.config._attn_implementation != NAME
-        }
-    )
-    if missed:
-        detach(model)
-        raise UnsupportedError(
-            f"transformers did not set attn_implementation='{NAME}' on {', '.join(missed)} inside of "
-            f"{type(model).__name__}, so regard would compute a part of it only; nothing was changed"
-        )
-    return model
-
-
-def detach(model: ModelT) -> ModelT:
-    """Give a model back the attention that it had before `attach`.
-
-    Args:
-        model: a model that was attached, or made with attn_implementation="regard", which then gets "sdpa".
-
-    Returns:
-        The same model.
-    """
-    attached: Attached | None = model.__dict__.pop("_regard_before", None)
-    before = {} if attached is None else attached.before
-    if any(replaceable(part) for part in _parts(model)):
-        _replaced().restore_modules(model)
-    for part in _parts(model):
-        if part.config._attn_implementation == NAME or id(part.config) in before:
-            part.config._attn_implementation = before.get(id(part.config), "sdpa")
-    return model
-
-
-def _parts(model: nn.Module) -> list[PreTrainedModel]:
-    """The model and the models inside of it."""
-    if not isinstance(model, PreTrainedModel):
-        raise ArgumentError(f"attach takes a model of transformers, not {kind_of(model)}")
-    return [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-
-
-def replaceable(part: PreTrainedModel) -> bool:
-    """Whether all attention of a model is in modules that have a replacement."""
-    return type(part).__module__.endswith(tuple(REPLACEABLE))
-
-
-def _mask_of_replaced(part: PreTrainedModel) -> str:
-    """The implementation whose mask the replaced modules read: Longformer changes numbers in eager attention's."""
-    return "eager" if type(part).__module__.endswith("modeling_longformer") else NAME
-
-
-def _replaced() -> ModuleType:
-    """The replacements, which load the code of the models that they replace."""
-    return import_module("regard.integrations.transformers.replaced")
-
-
-def refusal(part: PreTrainedModel) -> str | None:
-    """Why a model would not call registered attention, or None.
-
-    transformers sets the name of an implementation on any model, and warns at most: a model that never reads it would
-    keep computing by itself, with a mask that was made for another function.
-    """
-    own = attention_modules(part)
-    silent = sorted({type(module).__name__ for module in own.values() if not calls_registered(module)})
-    if silent or not type(part)._can_set_attn_implementation():
-        name = type(part).__name__
-        why = next((reason for start, reason in REASONS.items() if name.startswith(start)), None)
-        which = f" ({', '.join(silent)})" if silent else ""
-        if replaceable(part):
-            return (
-                f"{name} does not call registered attention{which}: {why}; attach(model, replace=True) exchanges these "
-                f"modules for modules of regard with the same weights and numbers"
-            )
-        return (
-            f"{name} does not call registered attention{which}, so regard would never be asked: "
-            f"{why or 'its attention is written out in its own code'}; its own attention stays as it is"
-        )
-    return None
-
-
-def calls_registered(module: nn.Module) -> bool:
-    """Whether the code of a module, or of the class that defines its forward, reads registered attention."""
-    for kind in type(module).__mro__:
-        if kind is nn.Module:
-            break
-        try:
-            if LOOKUP in inspect.getsource(kind):
-                return True
-        except (OSError, TypeError):
-            return True  # without source nothing is known; `explain` shows modules that never called
-    return False

@@ -23,9 +23,10 @@ from regard.functional.kept import computing
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
 from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
+from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
 
-__all__ = ["UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
+__all__ = ["CHANGE", "UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
 
 # Keywords of a call that would change its result, and which regard has no name for.
 REFUSED = {
@@ -40,9 +41,9 @@ REFUSED = {
 class Asked(NamedTuple):
     """A call of attention in regard's terms.
 
-    pattern, q_start, bias, softcap, scale, dropout, sink: as `attention` takes them. mask: what transformers gave, if
-    it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what became of
-    the options that are no such keyword.
+    pattern, q_start, bias, softcap, scale, dropout, sink, mechanism: as `attention` takes them. mask: what transformers
+    gave, if it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what
+    became of the options that are no such keyword.
     """
 
     pattern: Pattern
@@ -52,6 +53,7 @@ class Asked(NamedTuple):
     scale: float | None = None
     dropout: float = 0.0
     sink: torch.Tensor | None = None
+    mechanism: Mechanism | None = None
     mask: PatternMask | None = None
     plans: dict[Any, Any] | None = None
     said: Mapping[str, str] = {}
@@ -60,14 +62,14 @@ class Asked(NamedTuple):
         """The keywords of `attention`."""
         return {
             "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
-            "scale": self.scale, "dropout": self.dropout, "sink": self.sink,
+            "scale": self.scale, "dropout": self.dropout, "sink": self.sink, "mechanism": self.mechanism,
         }  # fmt: skip
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
         """The call of `attention` with these tensors."""
         return Call(
             q, k, v, self.bias, sink=self.sink, pattern=self.pattern, softcap=self.softcap, scale=self.scale,
-            dropout=self.dropout, q_start=self.q_start,
+            dropout=self.dropout, q_start=self.q_start, mechanism=self.mechanism,
         )  # fmt: skip
 
 
@@ -79,6 +81,16 @@ class Watcher(Protocol):
 
     def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
         """A call was computed."""
+
+
+class Change(Protocol):
+    """What `replace_attention` sets on a module, under the name CHANGE."""
+
+    def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
+        """The call that is computed instead; `given` is the mask that transformers gave."""
+
+
+CHANGE = "_regard_change"
 
 
 @dataclass
@@ -141,6 +153,9 @@ def regard_attention(
     asked = asked._replace(
         softcap=softcap, scale=scaling, dropout=dropout, sink=None if s_aux is None else s_aux.flatten()
     )
+    change: Change | None = module.__dict__.get(CHANGE)
+    if change is not None:
+        asked = change.of(module, asked, attention_mask, query.shape[2], key.shape[2])
     return attended(module, query, key, value, asked).transpose(1, 2).contiguous(), None
 
 

@@ -1,8 +1,7 @@
 """The masks of transformers as patterns.
 
-transformers composes a mask from functions of positions: causal, window, chunk, padding, documents. `regard_mask` reads
-these functions back and returns a `PatternMask`, a tensor that holds a pattern and stores no pairs. A function that it
-does not know gives the exact dense mask of transformers, and the mask says so.
+transformers composes a mask from functions of positions. `regard_mask` reads these functions back and returns a
+`PatternMask`, a tensor that holds a pattern and stores no pairs. An unknown function gives the exact dense mask.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ class PatternMask(torch.Tensor):
     sizes: tuple[int, ...]  # its shape, read without the time of an operation on a subclass of Tensor
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
+    begin: int  # the position of the first query, counted from the first key
+    padding: tuple[torch.Tensor | None, int]  # live keys, (batch, length), and the position of the call's first key
     plans: dict[Any, Any]  # what computes calls with this mask, which is looked up once instead of for each layer
 
     @staticmethod
@@ -68,11 +69,21 @@ class PatternMask(torch.Tensor):
     ) -> None:
         self.pattern, self.q_start, self.reason, self.plans = pattern, q_start, reason, {}
         self.sizes, self._dense, self._pairs = shape, dense, None
+        self.begin, self.padding = q_start, (None, 0)
 
     @property
     def written(self) -> bool:
         """Whether the pairs were written out."""
         return self._pairs is not None
+
+    @property
+    def origins(self) -> int | tuple[int, ...]:
+        """The first live key of all batch rows, or of each; below 0 where a cache dropped keys before the first one."""
+        live, cut = self.padding
+        if live is None:
+            return -cut
+        first = tuple((live.int().argmax(-1) - cut).tolist())
+        return first[0] if len(set(first)) == 1 else first
 
     def pairs(self) -> torch.Tensor:
         """The mask as an ordinary tensor; the same one in every call."""
@@ -86,6 +97,7 @@ class PatternMask(torch.Tensor):
             return self
         shape = (*self.shape[:-1], keys)
         cut = PatternMask(self.pattern, self.q_start, shape, self.device, lambda: self.pairs()[..., :keys], self.reason)
+        cut.begin, cut.padding = self.begin, self.padding
         if isinstance(self.pattern, Explicit):
             cut.pattern = Explicit(self.pattern.mask[..., :keys])
         return cut
@@ -181,8 +193,7 @@ def regard_mask(
     """A mask as transformers' AttentionMaskInterface asks for it.
 
     Args:
-        batch_size, q_length, kv_length: sizes of the call.
-        q_offset, kv_offset: positions of the first query and of the first key.
+        batch_size, q_length, kv_length, q_offset, kv_offset: sizes, and positions of the first query and key.
         mask_function: what the model composed; see `transformers.masking_utils`.
         attention_mask: live keys, (batch, length), or None.
         use_vmap: whether mask_function takes one pair at a time.
@@ -217,11 +228,14 @@ def regard_mask(
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown))
         mask.pairs()
+        mask.begin, mask.padding = int(q_offset) - kv_offset, (attention_mask, kv_offset)
         return mask
     if attention_mask is not None:
         live = _padding({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
         pattern = _joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
-    return PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
+    mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
+    mask.padding = (attention_mask, kv_offset)
+    return mask
 
 
 def _pattern_once(function: Function, keys: range) -> Pattern:

@@ -1,4 +1,4 @@
-"""Attention modules of Longformer and BigBird on regard's patterns, with the numbers of their own.
+"""Attention modules of Longformer, LED and BigBird on regard's patterns, with the numbers of their own.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
     BigBirdSelfAttention,
 )
+from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from regard.errors import UnsupportedError
@@ -87,9 +89,19 @@ def _refuse_weights(module: nn.Module, wanted: Any) -> None:
         )
 
 
-class RegardLongformerSelfAttention(LongformerSelfAttention):
+class _Windowed(nn.Module):
     """Longformer's attention: windows and global tokens in one softmax, and queries of global tokens with weights of
     their own over all keys."""
+
+    one_sided_attn_window_size: int
+    num_heads: int
+    dropout: float
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    query_global: nn.Linear
+    key_global: nn.Linear
+    value_global: nn.Linear
 
     def forward(
         self,
@@ -125,6 +137,55 @@ class RegardLongformerSelfAttention(LongformerSelfAttention):
         found = attended(self, q, k, v, asked).transpose(1, 2).flatten(2)  # (batch, most, dim)
         filled = output.scatter(1, index, found.to(output.dtype))
         return torch.where(chosen.unsqueeze(-1), filled, output)
+
+
+class RegardLongformerSelfAttention(_Windowed, LongformerSelfAttention):
+    """That of Longformer."""
+
+
+class RegardLEDEncoderSelfAttention(_Windowed, LEDEncoderSelfAttention):
+    """That of LED's encoder, which is Longformer's."""
+
+
+class RegardLEDDecoderAttention(LEDDecoderAttention):
+    """The attention of LED's decoder to itself and to the encoder's outputs; as BART's."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: torch.Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, None, Any]:
+        """attention_mask: as registered attention gets it."""
+        _refuse_weights(self, output_attentions)
+        crossing = key_value_states is not None
+        seen = hidden_states if key_value_states is None else key_value_states
+        cache, kept = _cache_of(past_key_values, crossing, self.layer_idx)
+        q = _heads(self.q_proj(hidden_states), self.num_heads)
+        if kept:
+            k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
+        else:
+            k, v = (_heads(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
+            if cache is not None:
+                k, v = cache.update(k, v, self.layer_idx)
+                if crossing and cache is not past_key_values:
+                    past_key_values.is_updated[self.layer_idx] = True
+        dropout = (self.dropout or 0.0) if self.training else 0.0
+        output, _ = regard_attention(
+            self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
+        )
+        return self.out_proj(output.flatten(2)), None, past_key_values
+
+
+def _cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:
+    """The cache of a layer's keys, and whether it holds those of the encoder already."""
+    if not isinstance(past, EncoderDecoderCache):
+        return past, False
+    if crossing:
+        return past.cross_attention_cache, bool(past.is_updated.get(layer))
+    return past.self_attention_cache, False
 
 
 def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
@@ -219,6 +280,8 @@ class RegardBigBirdAttention(BigBirdAttention):
 
 REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     LongformerSelfAttention: RegardLongformerSelfAttention,
+    LEDEncoderSelfAttention: RegardLEDEncoderSelfAttention,
+    LEDDecoderAttention: RegardLEDDecoderAttention,
     BigBirdBlockSparseAttention: RegardBigBirdBlockSparseAttention,
     BigBirdSelfAttention: RegardBigBirdSelfAttention,
     BigBirdAttention: RegardBigBirdAttention,

@@ -117,9 +117,6 @@ class _Explaining:
     def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
         self.taken.append((self.names[id(module)], asked, detail.plan))
 
-    def calls(self) -> tuple[ExplainedCall, ...]:
-        return tuple(_explained(*one) for one in self.taken)
-
 
 def _explained(layer: str, asked: Asked, plan: Plan) -> ExplainedCall:
     problem, mask = plan.problem, asked.mask
@@ -138,6 +135,8 @@ def _options(asked: Asked, plan: Plan) -> tuple[str, ...]:
     """What each option became; those that nobody gave are left out."""
     problem = plan.problem
     said = [f"{name}: {became}" for name, became in asked.said.items()]
+    if asked.mechanism is not None:
+        said.append(f"mechanism {asked.mechanism}")
     if asked.scale is not None:
         said.append(f"scale {asked.scale:.4g}")
     if asked.softcap is not None:
@@ -176,15 +175,21 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     >>> explained.calls[0].layer, explained.calls[0].pattern, explained.silent
     ('h.0.attn', 'causal', ())
     """
+    taken = taken_calls(model, inputs)
+    called = {name for name, _, _ in taken}
+    silent = tuple(name for name in attention_modules(model) if name not in called)
+    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent)
+
+
+def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, Asked, Plan]]:
+    """Each call of attention in a forward pass: the name of the module, the call, and the plan that computed it."""
     _check_model(model)
     explaining = _Explaining(model)
     with _watching(explaining), torch.no_grad():
         _run(model, inputs)
     if not explaining.taken:
         raise RegardError(_unseen(model, "explain"))
-    called = {name for name, _, _ in explaining.taken}
-    silent = tuple(name for name in attention_modules(model) if name not in called)
-    return Explained(type(model).__name__, explaining.calls(), silent)
+    return explaining.taken
 
 
 def _check_model(model: object) -> None:
@@ -340,14 +345,14 @@ def observe(
     torch.Size([1, 1, 3, 3])
     """
     _check_model(model)
-    observing = _Observing(model, checked_wants(want), _layers(model, layers), _heads(heads))
+    observing = _Observing(model, checked_wants(want), layer_names(model, layers), _heads(heads))
     with _watching(observing):
         yield observing.observed
     if not observing.observed.calls:
         raise RegardError(_unseen(model, "observe"))
 
 
-def _layers(model: nn.Module, layers: Any) -> tuple[str, ...]:
+def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
     """The names of the chosen attention modules."""
     there = tuple(attention_modules(model))
     if layers is None:

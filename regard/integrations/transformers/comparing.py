@@ -1,0 +1,326 @@
+"""`compare_attention`: outputs, time and memory of a model before and after `replace_attention`, on given texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from regard.arguments import count_of, kind_of, whole
+from regard.errors import ArgumentError
+from regard.inspection.quality.comparing import median_seconds
+from regard.integrations.transformers.attaching import REPLACEMENTS, models_inside
+from regard.integrations.transformers.attending import attention_modules
+from regard.integrations.transformers.surgery import Replacement
+from regard.integrations.transformers.watching import taken_calls
+from regard.reprs import brief
+
+__all__ = ["AttentionComparison", "compare_attention"]
+
+TRAIN = "The weights were trained with the attention before; train on with the new one before you rely on its outputs."
+NO_TEXT = "No text was given, so ids were drawn at random, and outputs were not compared."
+IGNORED = -100  # a label that transformers leaves out of a loss
+Pair = tuple[float, float]
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class AttentionComparison:
+    """A model before and after `replace_attention`; pairs of numbers are before and after.
+
+    Args:
+        model: its class.
+        changed: what was replaced, in words.
+        inputs: what it was run on, in words.
+        positions: outputs that were compared; 0 without text.
+        perplexity: exp of the mean cross entropy, of next ids or of labels; None where there are none.
+        divergence: mean Kullback-Leibler divergence of the predictions from those before, in nats.
+        agreement: share of positions whose first choice is the same.
+        difference: norm of the difference of the outputs, relative to those before.
+        seconds: CPU time of a forward pass; elapsed time on other devices.
+        pairs: pairs of queries and keys that attention computed, as a share of all pairs.
+        attention_bytes: the largest memory of one call of attention with its operands, by its plan.
+        cache_bytes: keys and values that the model's own cache holds after the inputs; None without a cache.
+        notes: sentences to be read with the figures.
+    """
+
+    model: str
+    changed: tuple[str, ...]
+    inputs: str
+    positions: int
+    perplexity: Pair | None
+    divergence: float | None
+    agreement: float | None
+    difference: float | None
+    seconds: Pair
+    pairs: Pair
+    attention_bytes: Pair
+    cache_bytes: Pair | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The record as JSON text."""
+        return json.dumps(asdict(self), ensure_ascii=False, indent=1)
+
+    def to_markdown(self) -> str:
+        """The record as a table of Markdown."""
+        lines = [
+            f"{self.model}: {'; '.join(self.changed)}. {self.inputs}.",
+            "",
+            "| | before | after |",
+            "|---|---|---|",
+        ]
+        if self.perplexity is not None:
+            lines.append("| perplexity | {:.4g} | {:.4g} |".format(*self.perplexity))
+        if self.divergence is not None:
+            lines.append(f"| divergence of the predictions (nats) | | {self.divergence:.4f} |")
+        if self.agreement is not None:
+            lines.append(f"| same first choice | | {self.agreement:.1%} of {count_of(self.positions, 'positions')} |")
+        if self.difference is not None:
+            lines.append(f"| relative difference of the outputs | | {self.difference:.2e} |")
+        before, after = self.seconds
+        lines.append(f"| seconds of a forward pass | {before:.3f} | {after:.3f} ({after / before:.2f}x) |")
+        lines.append("| pairs computed | {:.1%} | {:.1%} |".format(*self.pairs))
+        lines.append("| largest call of attention | {} | {} |".format(*map(_size, self.attention_bytes)))
+        if self.cache_bytes is not None:
+            lines.append("| cache after the inputs | {} | {} |".format(*map(_size, self.cache_bytes)))
+        return "\n".join([*lines, "", *self.notes])
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def compare_attention(
+    model: PreTrainedModel,
+    inputs: Any = None,
+    *,
+    tokenizer: Callable[..., Any] | None = None,
+    length: int = 512,
+    rounds: int = 3,
+) -> AttentionComparison:
+    """Run a model with and without what `replace_attention` changed, and compare outputs, time and memory.
+
+    Args:
+        model: with one replacement or more; all are paused for the figures before. Tables of positions stay long.
+        inputs: texts for `tokenizer`, ids (batch, length), a mapping of the model's keywords, or a list of these.
+            Labels in a mapping are what perplexity is computed of. None: ids drawn at random, for time and memory.
+        tokenizer: turns a list of one text into a mapping of tensors, as those of transformers do.
+        length: of the random ids.
+        rounds: how often each is measured, in turns.
+
+    Returns:
+        A record with `to_markdown()` and `to_json()`.
+
+    Raises:
+        ArgumentError: nothing is replaced in the model, or the inputs are of another kind.
+
+    >>> import transformers
+    >>> from regard.integrations.transformers import replace_attention
+    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=64)
+    >>> model = transformers.GPT2LMHeadModel(config)
+    >>> with replace_attention(model, pattern="causal_window(64)"):
+    ...     compared = compare_attention(model, torch.randint(9, (1, 32)), rounds=1)
+    >>> compared.positions, compared.agreement
+    (32, 1.0)
+    """
+    whole("rounds", rounds, 1)
+    active: list[Replacement] = model.__dict__.get(REPLACEMENTS, []) if isinstance(model, PreTrainedModel) else []
+    if not active:
+        raise ArgumentError(f"nothing is replaced in {kind_of(model)}; call replace_attention(model, ...) before")
+    batches = _batches(model, inputs, tokenizer, length)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return _compared(model, active, batches, inputs is not None, rounds)
+    finally:
+        model.train(was_training)
+
+
+def _compared(
+    model: PreTrainedModel, active: list[Replacement], batches: list[dict[str, Any]], given: bool, rounds: int
+) -> AttentionComparison:
+    sums = _Sums(model)
+    for batch in batches if given else ():
+        with _paused(active):
+            before = model(**batch)
+        sums.add(batch, before, model(**batch))
+
+    def run() -> None:
+        for batch in batches:
+            model(**batch)
+
+    def run_before() -> None:
+        with _paused(active):
+            run()
+
+    device = next(model.parameters()).device
+    seconds = median_seconds([run_before, run], rounds, device)
+    with _paused(active):
+        pairs_before, bytes_before = _attended(model, batches)
+        cache_before = _cache_bytes(model, batches[0])
+    pairs, largest = _attended(model, batches)
+    cache = _cache_bytes(model, batches[0])
+    lengths = [_ids_of(batch).shape for batch in batches]
+    rows, most = sum(shape[0] for shape in lengths), max(shape[1] for shape in lengths)
+    notes = [TRAIN] if given else [NO_TEXT, TRAIN]
+    if cache is not None:
+        notes.append("A pattern hides keys of the model's cache and does not remove them.")
+    if any(one.length is not None for one in active):
+        notes.append("Before means the model's own pairs with the lengthened tables of positions.")
+    return AttentionComparison(
+        model=type(model).__name__,
+        changed=tuple(map(str, active)),
+        inputs=f"{count_of(rows, 'rows')} of at most {count_of(most, 'ids')}",
+        **sums.figures(),
+        seconds=(seconds[0] / len(batches), seconds[1] / len(batches)),
+        pairs=(pairs_before, pairs),
+        attention_bytes=(bytes_before, largest),
+        cache_bytes=None if cache is None or cache_before is None else (cache_before, cache),
+        notes=tuple(notes),
+    )
+
+
+@contextmanager
+def _paused(active: list[Replacement]) -> Generator[None]:
+    with ExitStack() as stack:
+        for replacement in active:
+            stack.enter_context(replacement.paused())
+        yield
+
+
+def _batches(model: PreTrainedModel, inputs: Any, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    """Keywords of the model, one mapping for each forward pass."""
+    device = next(model.parameters()).device
+    if inputs is None:
+        generator = torch.Generator().manual_seed(0)
+        most = getattr(model.config, "vocab_size", None)
+        if not isinstance(most, int):
+            raise ArgumentError(f"{type(model).__name__} takes no ids; give inputs, such as pixel_values, as a mapping")
+        inputs = torch.randint(most, (1, whole("length", length, 1)), generator=generator)
+    given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    if not given:
+        raise ArgumentError("inputs are empty; give at least one text, or None for random ids")
+    return [{name: _on(value, device) for name, value in _keywords(one, tokenizer).items()} for one in given]
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _keywords(one: Any, tokenizer: Any) -> Mapping[str, Any]:
+    if isinstance(one, str):
+        if tokenizer is None:
+            raise ArgumentError("inputs are texts; give tokenizer=, or ids")
+        return dict(tokenizer([one], return_tensors="pt"))
+    if isinstance(one, torch.Tensor):
+        if one.dim() != 2:
+            raise ArgumentError(f"ids have shape {tuple(one.shape)}; they need (batch, length)")
+        return {"input_ids": one}
+    if isinstance(one, Mapping) or hasattr(one, "keys"):
+        return dict(one)
+    raise ArgumentError(f"inputs hold {kind_of(one)}; give texts, ids (batch, length) or mappings of keywords")
+
+
+def _ids_of(batch: Mapping[str, Any]) -> torch.Tensor:
+    return next(value for value in batch.values() if isinstance(value, torch.Tensor))
+
+
+class _Sums:
+    """Sums over all compared positions."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        decoder = not model.config.is_encoder_decoder
+        self.writes = decoder and any(getattr(one, "is_causal", False) for one in attention_modules(model).values())
+        self.count = self.words = 0
+        self.divergence = self.same = self.squares = self.size = 0.0
+        self.losses = [0.0, 0.0]
+        self.predicts = False
+
+    def add(self, batch: Mapping[str, Any], before: Any, after: Any) -> None:
+        """Compare the outputs of a batch."""
+        self.predicts = hasattr(before, "logits") and before.logits.dim() == 3
+        outputs = [one.logits if hasattr(one, "logits") else one.last_hidden_state for one in (before, after)]
+        first, second = (output.float() for output in outputs)
+        live = _live(batch, first)
+        self.count += int(live.sum())
+        self.squares += float((second - first)[live].square().sum())
+        self.size += float(first[live].square().sum())
+        if not self.predicts:
+            return
+        for row in range(len(first)):  # a row at a time, since vocabularies are large
+            own, new = first[row][live[row]].log_softmax(-1), second[row][live[row]].log_softmax(-1)
+            self.divergence += float(F.kl_div(new, own, log_target=True, reduction="sum"))
+            self.same += int((own.argmax(-1) == new.argmax(-1)).sum())
+        labels = self._labels(batch, live)
+        if labels is not None:
+            self.words += int((labels != IGNORED).sum())
+            for side, logits in enumerate((first, second)):
+                self.losses[side] += float(
+                    F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+                )
+
+    def _labels(self, batch: Mapping[str, Any], live: torch.Tensor) -> torch.Tensor | None:
+        """What each output is compared with, IGNORED where with nothing; None if nothing is known."""
+        labels = batch.get("labels")
+        if labels is None and (not self.writes or "input_ids" not in batch):
+            return None
+        following: torch.Tensor = batch["input_ids"].masked_fill(~live, IGNORED) if labels is None else labels
+        if self.writes:  # the output of a position predicts the next id
+            following = F.pad(following[:, 1:], (0, 1), value=IGNORED).masked_fill(~live, IGNORED)
+        return following
+
+    def figures(self) -> dict[str, Any]:
+        """Means over the positions."""
+        known, compared = self.count > 0 and self.predicts, self.count > 0
+        mean = [math.exp(min(loss / self.words, 700.0)) for loss in self.losses] if self.words else None
+        return {
+            "positions": self.count,
+            "perplexity": None if mean is None else (mean[0], mean[1]),
+            "divergence": max(0.0, self.divergence / self.count) if known else None,
+            "agreement": self.same / self.count if known else None,
+            "difference": math.sqrt(self.squares / self.size) if compared and self.size else None,
+        }
+
+
+def _live(batch: Mapping[str, Any], output: torch.Tensor) -> torch.Tensor:
+    """Which positions of an output are compared: (batch, length)."""
+    mask = batch.get("decoder_attention_mask" if "decoder_input_ids" in batch else "attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.shape == output.shape[:2]:
+        return mask.bool()
+    return torch.ones(output.shape[:2], dtype=torch.bool, device=output.device)
+
+
+def _attended(model: PreTrainedModel, batches: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """The share of pairs that all calls computed, and the memory of the largest call."""
+    computed = every = largest = 0.0
+    for batch in batches:
+        for _, _, plan in taken_calls(model, batch):
+            problem = plan.problem
+            computed += plan.share_of_pairs_computed * problem.pairs
+            every += problem.pairs
+            largest = max(largest, problem.nbytes + plan.cost.peak_bytes)
+    return computed / max(every, 1), largest
+
+
+def _cache_bytes(model: PreTrainedModel, batch: Mapping[str, Any]) -> float | None:
+    """Bytes of the keys and values that a model keeps after a batch; None for a model without a cache."""
+    if not model.can_generate() or not all(hasattr(part.config, "use_cache") for part in models_inside(model)[:1]):
+        return None
+    cache = getattr(model(**{**batch, "use_cache": True}), "past_key_values", None)
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
+    if layers is None:
+        return None
+    held = [tensor for layer in layers for tensor in (layer.keys, layer.values) if isinstance(tensor, torch.Tensor)]
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in held))
