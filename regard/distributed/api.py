@@ -23,6 +23,7 @@ from regard.distributed.pieces import Options
 from regard.distributed.statistics import statistics
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Softmax
+from regard.mechanisms.features import Kernelised
 from regard.patterns import as_pattern
 
 OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
@@ -190,10 +191,10 @@ def _checked(call: Call, want: tuple[Want, ...]) -> Problem:
     of_distance = call.bias if isinstance(call.bias, Bias) else None
     problem = call._replace(pattern=None, bias=of_distance, q_start=0).problem()
     mechanism, pattern = problem.mechanism, as_pattern(call.pattern).canonical()
-    if not mechanism.is_softmax and (mechanism.by_key or "log_sum_exp" not in mechanism.tells):
+    if not mechanism.is_softmax and not (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.tells):
         raise UnsupportedError(
             f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "
-            f"all, since it has no log-sum-exp; use softmax, LinearTransformer or Performer, or one process"
+            f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process"
         )
     given = {name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None}
     if mechanism != Softmax():

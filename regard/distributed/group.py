@@ -64,10 +64,10 @@ class Group:
         """The headers of all processes, int64 (processes, numbers)."""
         if self.count == 1:
             return header[None].cpu()
-        every = header.new_empty(self.count * len(header))
+        every = [torch.empty_like(header) for _ in range(self.count)]
         with self._peers("agreeing on the call"):
-            dist.all_gather_into_tensor(every, header, group=self.handle)
-        return every.view(self.count, -1).cpu()
+            dist.all_gather(every, header, group=self.handle)
+        return torch.stack(every).cpu()
 
     def start(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> Mail:
         """Begin to send contiguous tensors to some processes, and to receive into tensors from some.

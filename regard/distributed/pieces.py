@@ -33,6 +33,17 @@ class Piece(Stored):
         batch, kv_heads, _, dim = self.numbers.shape
         return torch.Size((batch, kv_heads, self.length, dim))
 
+    def cut(self, keys: range) -> Stored:
+        """The vectors at the positions `keys`; zeros where they are elsewhere, since the pattern of a piece hides them.
+
+        More keys than are held are asked for only where batch rows start at different positions.
+        """
+        before, after = self.first - keys.start, keys.stop - self.first - self.numbers.shape[2]
+        if not keys or max(before, after) <= 0:
+            return super().cut(keys)
+        numbers = self.numbers[:, :, max(0, -before) : self.numbers.shape[2] - max(0, -after)]
+        return Stored(torch.nn.functional.pad(numbers, (0, 0, max(0, before), max(0, after))))
+
 
 class Held(NamedTuple):
     """Keys and values of one process that this one has, (batch, kv_heads, held, dim), and their positions by chunk."""

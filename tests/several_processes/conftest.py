@@ -11,7 +11,7 @@ def pools():
     started: dict[int, Pool] = {}
 
     def pool(count: int) -> Pool:
-        if count not in started:
+        if count not in started or not started[count].sound:  # processes of a failed test may still wait for another
             started[count] = Pool(count)
         return started[count]
 
