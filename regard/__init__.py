@@ -64,6 +64,7 @@ _ROOMS = (
     "training",
     "conversion",
     "inspection",
+    "distributed",
     "studies",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -31,6 +31,7 @@ ROOMS = {
     "regard.studies.lessons": "claims of articles about attention, checked by running them",
     "regard.studies.walkthrough": "attention for one sentence, step by step",
     "regard.studies.comparison": "comparison of trained models",
+    "regard.distributed": "attention over a sequence that several processes share",
     "regard.conversion": "import of other models' weights, fewer key/value heads",
     "regard.integrations.torch": "PyTorch's attention functions computed by regard",
     "regard.integrations.transformers": "models of Hugging Face computed by regard, explained and observed",

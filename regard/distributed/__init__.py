@@ -1,0 +1,7 @@
+"""Attention over a sequence that several processes share, on PyTorch's own engine: torchrun, meshes, collectives."""
+
+from regard.distributed.api import SharedDetail, attention, attention_detail
+from regard.distributed.layout import Layout, joined, part
+from regard.distributed.needs import Traffic, bytes_exchanged
+
+__all__ = ["attention", "attention_detail", "bytes_exchanged", "Layout", "SharedDetail", "Traffic", "joined", "part"]

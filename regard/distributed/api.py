@@ -1,0 +1,232 @@
+"""The public functions: attention over a sequence that several processes share, and its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from regard.bias import Bias
+from regard.core.call import Call
+from regard.core.combination import check_combination
+from regard.core.keywords import OF_CALLS, refuse_keywords
+from regard.core.problem import Problem, checked_q_start, learns
+from regard.core.result import TopKeysFound, Want, checked_wants
+from regard.core.tensors import Stored
+from regard.distributed.function import Run, attend
+from regard.distributed.group import Group, agree, refuse_together
+from regard.distributed.layout import Layout
+from regard.distributed.needs import Needs
+from regard.distributed.pieces import Options
+from regard.distributed.statistics import statistics
+from regard.errors import ShapeError, UnsupportedError
+from regard.mechanisms import Softmax
+from regard.mechanisms.features import Kernelised
+from regard.patterns import as_pattern
+
+OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
+SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype")
+ALIKE = (*SIZES, "pattern", "mechanism", "softcap", "scale", "dropout", "strict")
+OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
+
+
+@dataclass(frozen=True)
+class SharedDetail:
+    """The output and statistics of one process's queries; `received` is about its keys. What was not asked for is None.
+
+    output: (batch, heads, q_len, v_dim). log_sum_exp, entropy, distance, sink: (batch, heads, q_len).
+    received: (batch, heads, k_len). top_keys: positions in the whole sequence, and weights, (batch, heads, q_len, n).
+    """
+
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    received: torch.Tensor | None = None
+    distance: torch.Tensor | None = None
+    sink: torch.Tensor | None = None
+    top_keys: TopKeysFound | None = None
+
+    def __repr__(self) -> str:
+        there = [name for name, value in vars(self).items() if name != "output" and value is not None]
+        return f"SharedDetail(output {tuple(self.output.shape)}{''.join(f', {name}' for name in there)})"
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mesh: Any,
+    *,
+    layout: str = "contiguous",
+    form: str = "auto",
+    **options: Any,
+) -> torch.Tensor:
+    """`regard.attention` over a sequence that is divided among processes; each gives its own part of q, k and v.
+
+        softmax(q kᵀ · scale, over the allowed keys of all processes) v
+
+    Every process of the mesh calls it with the same options. Positions are those of the whole sequence, so patterns,
+    biases, dropout and sinks mean what they mean on one process. Keys are sent only to processes whose queries may look
+    at them. Gradients flow to q, k and v of every process; the gradient of a tensor that all processes share, such as
+    a learned bias, is this process's part, to be summed over processes as that of any weight is.
+
+    Args:
+        q: this process's queries (batch, heads, q_len, head_dim); q_len may differ between processes.
+        k: its keys (batch, kv_heads, k_len, head_dim).
+        v: its values (batch, kv_heads, k_len, v_dim).
+        mesh: a one-dimensional DeviceMesh, or a ProcessGroup. Its order is the order of the parts.
+        layout: "contiguous", or "zigzag" for two chunks on each process, which balances causal patterns.
+        form: "gather" fetches all needed keys at once, "ring" holds those of two other processes at most and computes
+            its pieces again in the backward pass; "auto" gathers if few keys are needed.
+        options: as for `regard.attention`; a bias that is a tensor has this process's queries and the keys of all.
+
+    Returns:
+        (batch, heads, q_len, v_dim) in q's dtype, for this process's queries.
+
+    Raises:
+        ShapeError, ArgumentError, UnsupportedError: as `regard.attention`; and processes that make different calls.
+        UnsupportedError: a mechanism whose parts cannot be merged: Linformer, LSH, RandomFeature.
+        RegardError: another process ended, or did not answer within the timeout of its group.
+
+    Source: Ring Attention with Blockwise Transformers, Liu et al. 2023.
+
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun starts several
+    >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    >>> attention(q, k, v, dist.group.WORLD, pattern="causal", layout="zigzag").shape
+    torch.Size([2, 8, 5, 16])
+    >>> dist.destroy_process_group()
+    """
+    run = _run("regard.distributed.attention", q, k, v, mesh, layout, form, options)
+    return attend(run, *_cast(q, k, v))[0]
+
+
+def attention_detail(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mesh: Any,
+    *,
+    want: Iterable[Want] | Want = ("log_sum_exp",),
+    layout: str = "contiguous",
+    form: str = "auto",
+    **options: Any,
+) -> SharedDetail:
+    """`attention` over processes with statistics.
+
+    Args:
+        q: this process's queries (batch, heads, q_len, head_dim).
+        k: its keys (batch, kv_heads, k_len, head_dim).
+        v: its values (batch, kv_heads, k_len, v_dim).
+        mesh: as for `attention`.
+        want: any of "log_sum_exp", "entropy", "received", "distance", "sink" and `top_keys(n)`.
+        layout: as for `attention`.
+        form: as for `attention`.
+        options: as for `attention`.
+
+    Returns:
+        The output and the statistics, those of queries for this process's queries, `received` for its keys. Output and
+        log-sum-exp have gradients, the other statistics have none.
+
+    Raises:
+        UnsupportedError: "weights" and `weights_of`, whose rows would hold the keys of all processes.
+    """
+    wants = checked_wants(want)
+    if refused := [str(one) for one in wants if str(one).startswith("weights")]:
+        raise UnsupportedError(
+            f"want={refused[0]} over several processes: each row would hold the keys of all of them; ask for "
+            f"top_keys(n), or compute it on one process"
+        )
+    run = _run("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
+    output, log_sum_exp = attend(run, *_cast(q, k, v))
+    found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
+    if "log_sum_exp" in wants:
+        found["log_sum_exp"] = log_sum_exp
+    return SharedDetail(output, **found)
+
+
+def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The tensors in autocast's dtype, if autocast is on."""
+    cast = Call(q, k, v).cast()
+    if isinstance(cast.k, Stored) or isinstance(cast.v, Stored):
+        raise UnsupportedError("attention over several processes takes k and v as tensors, not as a cache stores them")
+    return cast.q, cast.k, cast.v
+
+
+def _run(
+    name: str, q: Any, k: Any, v: Any, mesh: Any, layout: str, form: str, options: dict[str, Any],
+    want: tuple[Want, ...] = (),
+) -> Run:  # fmt: skip
+    """The call as this process runs it, after all processes agreed on it."""
+    group = Group.of(mesh)
+    device = q.device if isinstance(q, torch.Tensor) else torch.device("cpu")
+    try:
+        refuse_keywords(name, options, OPTIONS, OF_CALLS)
+        call = Call(q, k, v, **options).in_numbers()
+        cast = _cast(q, k, v)
+        call = call._replace(q=cast[0], k=cast[1], v=cast[2])
+        problem = _checked(call, want)
+        words = _words(problem, call, layout, form, want)
+    except Exception:
+        refuse_together(group, device)
+        raise
+    learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
+    seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
+    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device)
+    q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
+    start = k_layout.length - q_layout.length if call.q_start is None else call.q_start
+    needs = Needs(problem.pattern, q_layout, k_layout, start)
+    problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
+    others = {one: getattr(call, one) for one in OTHERS}
+    seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
+    shared = Options(problem.pattern, call.bias, call.sink, call.parameters, seed, others)
+    _check_bias(call.bias, problem.q_len, k_layout.length)
+    return Run(group, needs, needs.form(form), shared)
+
+
+def _checked(call: Call, want: tuple[Want, ...]) -> Problem:
+    """The problem of this process's part; what depends on the whole sequence is checked after the processes agreed."""
+    of_distance = call.bias if isinstance(call.bias, Bias) else None
+    problem = call._replace(pattern=None, bias=of_distance, q_start=0).problem()
+    mechanism, pattern = problem.mechanism, as_pattern(call.pattern).canonical()
+    if not mechanism.is_softmax and not (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.tells):
+        raise UnsupportedError(
+            f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "
+            f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process"
+        )
+    given = {name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None}
+    if mechanism != Softmax():
+        check_combination(mechanism, pattern, given | ({"dropout"} if problem.dropout else set()), want)
+    if call.q_start is not None:
+        checked_q_start(call.q_start, problem.batch)
+    return replace(problem, pattern=pattern, bias_learns=learns(call.bias))
+
+
+def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]) -> str:
+    """What has to be alike on all processes, as text."""
+    Layout(layout, (0,))
+    Needs.check_form(form)
+    start = "by row" if isinstance(call.q_start, torch.Tensor) else call.q_start
+    kinds = f"bias {type(call.bias).__name__}, sink {type(call.sink).__name__}"
+    options = {name: getattr(problem, name) for name in ALIKE}
+    options |= {"dropout_seed": call.dropout_seed, "q_start": start, "backend": call.backend, "want": want}
+    return ", ".join([*(f"{name} {value}" for name, value in options.items()), kinds, f"layout {layout}, form {form}"])
+
+
+def _drawn(problem: Problem) -> int:
+    """A seed for a call that gives none, drawn as on one process."""
+    return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
+
+
+def _check_bias(bias: Any, q_len: int, k_len: int) -> None:
+    """Raise a ShapeError unless a tensor of a bias has this process's queries and the keys of all."""
+    if not isinstance(bias, torch.Tensor) or not bias.dim():
+        return
+    rows = bias.shape[-2] if bias.dim() > 1 else 1
+    if rows not in (1, q_len) or bias.shape[-1] not in (1, k_len):
+        raise ShapeError(
+            f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
+            f"of all: (..., {q_len} or 1, {k_len} or 1)"
+        )

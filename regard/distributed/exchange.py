@@ -1,0 +1,158 @@
+"""How keys come to a process: from all others at once, or around a ring; and how their gradients go home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from regard.distributed.group import Group, Mail
+from regard.distributed.needs import Needs
+from regard.distributed.pieces import Held
+from regard.patterns.ranges import Ranges, size
+
+
+@dataclass
+class Exchange:
+    """The exchange of keys and values of one call, seen by one process.
+
+    gather: keys come from all processes at once, while a process computes its own pairs. ring: in step t the keys of
+    the process t places before come, from the process just before where that one has them, while those of step t - 1
+    are used; so a process holds the keys of two others at most.
+    """
+
+    group: Group
+    needs: Needs
+    form: str
+    k: torch.Tensor
+    v: torch.Tensor
+    waiting: list[tuple[int, Mail]] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self.group.rank
+
+    @cached_property
+    def own(self) -> Held:
+        """This process's own keys."""
+        chunks = self.needs.k.chunks[self.rank]
+        return Held(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
+
+    def arrivals(self) -> Iterator[tuple[int, Held | None]]:
+        """Each process with the keys that this one needs of it, None for no key: its own first, then step by step."""
+        return self._ring() if self.form == "ring" else self._gathered()
+
+    def _others(self) -> list[int]:
+        return [(self.rank - step) % self.group.count for step in range(1, self.group.count)]
+
+    def _gathered(self) -> Iterator[tuple[int, Held | None]]:
+        sends = {to: self._packed(self.own, to) for to in self._others() if self.needs.count(to, self.rank)}
+        comes = {
+            source: self._space(self.needs.count(self.rank, source))
+            for source in self._others()
+            if self.needs.count(self.rank, source)
+        }
+        mail = self.group.start(sends, comes)
+        yield self.rank, self.own
+        arrived = mail.wait()
+        for source in self._others():
+            yield source, self._unpacked(source, arrived[source]) if source in arrived else None
+
+    def _ring(self) -> Iterator[tuple[int, Held | None]]:
+        mail = self._step(1, None)
+        yield self.rank, self.own
+        for step in range(1, self.group.count):
+            source = (self.rank - step) % self.group.count
+            arrived = mail.wait()
+            held = self._unpacked(source, arrived.popitem()[1]) if arrived else None
+            if step + 1 < self.group.count:
+                mail = self._step(step + 1, held)
+            yield source, held
+
+    def _step(self, step: int, held: Held | None) -> Mail:
+        """Begin step `step` of the ring: send own keys to who stands that far ahead, and pass on what is held."""
+        count, needs = self.group.count, self.needs
+        sends, comes = {}, {}
+        ahead = (self.rank + step) % count
+        if needs.count(ahead, self.rank) and needs.parent(ahead, self.rank) == self.rank:
+            sends[ahead] = self._packed(self.own, ahead)
+        after, source = (self.rank + 1) % count, (self.rank + 1 - step) % count
+        passes_on = source != self.rank and needs.count(after, source) and needs.parent(after, source) == self.rank
+        if held is not None and passes_on:
+            sends[after] = self._packed(held, after)
+        source = (self.rank - step) % count
+        if needs.count(self.rank, source):
+            comes[needs.parent(self.rank, source)] = self._space(self.needs.count(self.rank, source))
+        return self.group.start(sends, comes)
+
+    def _packed(self, held: Held, target: int) -> torch.Tensor:
+        """The keys and values that a process needs of those held, as one row of numbers."""
+        places = _places(held.positions, self.needs.between(target, held.source))
+        return torch.cat([_at(x, places).reshape(-1) for x in (held.k, held.v)])
+
+    def _space(self, count: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Memory for the keys and values of `count` positions, or for their gradients."""
+        batch, kv_heads, _, dim = self.k.shape
+        return self.k.new_empty(batch * kv_heads * count * (dim + self.v.shape[3]), dtype=dtype)
+
+    def _unpacked(self, source: int, numbers: torch.Tensor) -> Held:
+        count = self.needs.count(self.rank, source)
+        k, v = split(numbers, self.own, count)
+        return Held(source, self.needs.between(self.rank, source), k, v)
+
+    def send_home(self, source: int, grads: tuple[torch.Tensor, torch.Tensor] | None, dtype: torch.dtype) -> None:
+        """Begin to send the gradients of keys to the process that holds them, and to receive some of own keys.
+
+        It is called once for each other process, in the order of `arrivals`, with None where no key came. What is
+        received comes from the process that stands as far ahead as `source` is behind.
+        """
+        ahead = (2 * self.rank - source) % self.group.count
+        sends = {} if grads is None else {source: torch.cat([x.reshape(-1) for x in grads])}
+        comes = (
+            {ahead: self._space(self.needs.count(ahead, self.rank), dtype)}
+            if self.needs.count(ahead, self.rank)
+            else {}
+        )
+        self.waiting.append((ahead, self.group.start(sends, comes)))
+
+    def collect(self, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Add the gradients of own keys that other processes computed, in the order of the steps."""
+        for ahead, mail in self.waiting:
+            for numbers in mail.wait().values():
+                needed = self.needs.between(ahead, self.rank)
+                places = _places(self.own.positions, needed)
+                for total, grad in zip(totals, split(numbers, self.own, sum(map(size, needed))), strict=True):
+                    at = 0
+                    for place in places:
+                        total[:, :, place.start : place.stop] += grad[:, :, at : at + len(place)]
+                        at += len(place)
+        self.waiting.clear()
+
+
+def split(numbers: torch.Tensor, own: Held, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, or their gradients, from one row of numbers."""
+    batch, kv_heads, _, dim = own.k.shape
+    of_keys = batch * kv_heads * count * dim
+    k, v = numbers[:of_keys], numbers[of_keys:]
+    return k.view(batch, kv_heads, count, dim), v.view(batch, kv_heads, count, own.v.shape[3])
+
+
+def _at(x: torch.Tensor, places: Sequence[range]) -> torch.Tensor:
+    return torch.cat([x[:, :, place.start : place.stop] for place in places], dim=2)
+
+
+def _places(held: tuple[Ranges, ...], needed: tuple[Ranges, ...]) -> list[range]:
+    """Where the needed positions stand among those held; both are sorted within each chunk."""
+    places, at = [], 0
+    for have, want in zip(held, needed, strict=True):
+        remaining = iter(want)
+        one = next(remaining, None)
+        for run in have:
+            while one is not None and one.stop <= run.stop:
+                places.append(range(at + one.start - run.start, at + one.stop - run.start))
+                one = next(remaining, None)
+            at += len(run)
+    return places

@@ -1,0 +1,230 @@
+"""Attention over the pieces of several processes as one differentiable operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.core.hidden import prepared_sink
+from regard.distributed.exchange import Exchange
+from regard.distributed.group import Group
+from regard.distributed.needs import Needs
+from regard.distributed.pieces import (
+    Held,
+    Merged,
+    Options,
+    Part,
+    add_back,
+    compute,
+    keys_of,
+    parts_of,
+    share,
+)
+from regard.errors import UnsupportedError
+
+Pieces = dict[Part, "Computed"]
+Kept = list[tuple[int, Held | None, Pieces]]
+
+
+@dataclass
+class Computed:
+    """A computed piece with its graph: its inputs, and its output and log-sum-exp."""
+
+    inputs: list[torch.Tensor]
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call as one process runs it."""
+
+    group: Group
+    needs: Needs
+    form: str
+    options: Options
+
+    def exchange(self, k: torch.Tensor, v: torch.Tensor) -> Exchange:
+        """A new exchange of keys and values."""
+        return Exchange(self.group, self.needs, self.form, k, v)
+
+    def place(self, part: Part) -> range:
+        """Where the queries of a part stand among those of this process."""
+        chunks = self.needs.q.chunks[self.group.rank]
+        before = sum(map(len, chunks[: part.chunk]))
+        start = before + part.rows.start - chunks[part.chunk].start
+        return range(start, start + len(part.rows))
+
+    def logits_of_sinks(self, q: torch.Tensor) -> torch.Tensor:
+        """The logit of the sink for each query, (batch, heads, q_len)."""
+        assert self.options.sink is not None
+        return prepared_sink(self.options.sink, q).expand(q.shape[:3])
+
+    def piece(self, part: Part, q: torch.Tensor, held: Held) -> Computed:
+        """A piece computed with its graph, apart from that of the call."""
+        place = self.place(part)
+        cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
+        own = [x.detach().requires_grad_(x.is_floating_point()) for x in cut]
+        shared = self.options.shared()
+        with torch.enable_grad():
+            detail = compute(self.options, self.needs, part, own[0], place, own[1], own[2], ())
+        return Computed([*own, *shared], detail.output, detail.log_sum_exp)
+
+
+def attend(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of this process's queries over the keys of all, both differentiable."""
+    shared = run.options.shared()
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in (q, k, v, *shared)):
+        output, log_sum_exp = _forward(run, q, k, v, None)
+        return output.to(q.dtype), log_sum_exp
+    return _Attend.apply(run, q, k, v, *shared)
+
+
+def _forward(
+    run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
+    merged = Merged(q, v.shape[3])
+    for source, held in run.exchange(k, v).arrivals():
+        pieces: Pieces = {}
+        for part in parts_of(run.needs, run.group.rank, held):
+            assert held is not None
+            place = run.place(part)
+            if kept is not None:
+                piece = pieces[part] = run.piece(part, q, held)
+                merged.add(place, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
+                continue
+            cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
+            with torch.no_grad():
+                detail = compute(run.options, run.needs, part, cut[0], place, cut[1], cut[2], ())
+                merged.add(place, detail.output, detail.log_sum_exp, keep=False)
+        if kept is not None:
+            kept.append((source, held, pieces))
+    output, log_sum_exp = merged.state
+    if run.options.sink is not None:
+        with torch.no_grad():
+            return _with_sink(run, q, output, log_sum_exp)
+    return output, log_sum_exp
+
+
+def _with_sink(
+    run: Run, q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sink takes part in the softmax as a key without a value: a piece whose output is 0."""
+    total = torch.logaddexp(log_sum_exp, run.logits_of_sinks(q).to(log_sum_exp.dtype))
+    return output.mul_(share(log_sum_exp, total)[..., None]), total
+
+
+class _Attend(torch.autograd.Function):
+    """The backward pass goes through the pieces again: each gets its share of the gradients of output and log-sum-exp.
+
+    With g the gradient of the output, and s_p = exp(lse_p - log_sum_exp):
+        d output_p = s_p · g,    d lse_p = s_p · (g · (output_p - output) + d log_sum_exp)
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.kept = [] if run.form == "gather" else None  # a ring computes its pieces again, and keeps none
+        output, log_sum_exp = _forward(run, q, k, v, ctx.kept)
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, *shared)
+        ctx.run = run
+        ctx.set_materialize_grads(False)
+        return output.to(q.dtype, copy=True), log_sum_exp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "attention over several processes has no second derivatives, which create_graph=True needs; compute "
+                "them on one process with regard.attention"
+            )
+        q, k, v, output, log_sum_exp, *shared = ctx.saved_tensors
+        kept, ctx.kept = ctx.kept, None
+        grad = torch.zeros_like(output) if grads[0] is None else grads[0].to(output.dtype)
+        every = _Gradients(ctx.run, q, k, v, output, log_sum_exp, grad, grads[1], shared)
+        return None, *every.through(kept)
+
+
+class _Gradients:
+    """The gradients of one call, added piece by piece."""
+
+    def __init__(self, run: Run, q, k, v, output, log_sum_exp, grad, grad_lse, shared) -> None:
+        self.run, self.q, self.k, self.v = run, q, k, v
+        self.output, self.log_sum_exp, self.grad, self.grad_lse = output, log_sum_exp, grad, grad_lse
+        self.shared = shared
+        self.dq = torch.zeros_like(q, dtype=output.dtype)
+        self.of_shared = [torch.zeros_like(one, dtype=torch.promote_types(one.dtype, output.dtype)) for one in shared]
+
+    def through(self, kept: Kept | None) -> list[torch.Tensor]:
+        """The gradients of q, k, v and the shared tensors, after those of keys were exchanged."""
+        exchange, totals = self.run.exchange(self.k, self.v), self._zeros(self.k, self.v)
+        arrivals = ((*arrival, {}) for arrival in exchange.arrivals()) if kept is None else iter(kept)
+        for source, held, pieces in arrivals:
+            if source == exchange.rank:
+                self._add(exchange.own, pieces, totals)
+                continue
+            grads = None
+            if held is not None:
+                grads = self._zeros(held.k, held.v)
+                self._add(held, pieces, grads)
+            exchange.send_home(source, grads, self.output.dtype)
+        exchange.collect(totals)
+        if self.run.options.sink is not None:
+            self._of_sink()
+        dk, dv = (total.to(x.dtype) for total, x in zip(totals, (self.k, self.v), strict=True))
+        of_shared = (grad.to(one.dtype) for grad, one in zip(self.of_shared, self.shared, strict=True))
+        return [self.dq.to(self.q.dtype), dk, dv, *of_shared]
+
+    def _zeros(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
+        return dk, dv
+
+    def _add(self, held: Held, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
+        run = self.run
+        for part in parts_of(run.needs, run.group.rank, held):
+            piece = pieces.pop(part) if part in pieces else run.piece(part, self.q, held)
+            place = run.place(part)
+            dq, dk, dv, *shared = self._of_piece(piece, place)
+            if dq is not None:
+                self.dq[:, :, place.start : place.stop] += dq
+            for total, grad in zip(totals, (dk, dv), strict=True):
+                if grad is not None:
+                    add_back(part, total, grad)
+            for total, grad in zip(self.of_shared, shared, strict=True):
+                if grad is not None:
+                    total += grad
+
+    def _of_piece(self, piece: Computed, place: range) -> tuple[torch.Tensor | None, ...]:
+        here = slice(place.start, place.stop)
+        output, log_sum_exp = piece.output.detach(), piece.log_sum_exp.detach().to(self.output.dtype)
+        of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
+        grad = self.grad[:, :, here]
+        of_lse = (grad * (output - self.output[:, :, here])).sum(-1)
+        if self.grad_lse is not None:
+            of_lse = of_lse + self.grad_lse[:, :, here]
+        given = (grad * of_piece[..., None]).to(output.dtype), (of_lse * of_piece).to(piece.log_sum_exp.dtype)
+        with_graph = [(x, g) for x, g in zip((piece.output, piece.log_sum_exp), given, strict=True) if x.requires_grad]
+        if not with_graph:
+            return (None,) * len(piece.inputs)
+        outputs, grads = zip(*with_graph, strict=True)
+        return torch.autograd.grad(outputs, piece.inputs, grads, allow_unused=True)
+
+    def _of_sink(self) -> None:
+        """The gradient of the sinks: the piece whose output is 0 and whose log-sum-exp is the logit."""
+        sink = self.run.options.sink
+        place = next((at for at, one in enumerate(self.shared) if one is sink), None)
+        if place is None:
+            return
+        with torch.enable_grad():
+            logits = self.run.logits_of_sinks(self.q)
+        of_piece = share(logits.detach().to(self.output.dtype), self.log_sum_exp)
+        of_lse = -(self.grad * self.output).sum(-1)
+        if self.grad_lse is not None:
+            of_lse = of_lse + self.grad_lse
+        self.of_shared[place] += torch.autograd.grad(logits, self.shared[place], (of_lse * of_piece).to(logits.dtype))[
+            0
+        ]

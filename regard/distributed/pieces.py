@@ -1,0 +1,198 @@
+"""Attention of some queries over some keys of a longer sequence, by their positions, and the merge of such pieces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.bias import Bias
+from regard.core.plan import AttentionDetail
+from regard.core.tensors import Stored
+from regard.distributed.needs import Needs
+from regard.functional import attention_detail
+from regard.patterns import Explicit, KeySpan, Pattern
+from regard.patterns.algebra import Many, Not
+from regard.patterns.per_head import PerHead
+from regard.patterns.ranges import Ranges, hull, size
+from regard.patterns.row_blocks import shifted
+
+
+@dataclass(frozen=True)
+class Piece(Stored):
+    """Keys or values from position `first` on, of a sequence of `length` positions."""
+
+    length: int = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, kv_heads, length, dim), the positions that are elsewhere included."""
+        batch, kv_heads, _, dim = self.numbers.shape
+        return torch.Size((batch, kv_heads, self.length, dim))
+
+    def cut(self, keys: range) -> Stored:
+        """The vectors at the positions `keys`; zeros where they are elsewhere, since the pattern of a piece hides them.
+
+        More keys than are held are asked for only where batch rows start at different positions.
+        """
+        before, after = self.first - keys.start, keys.stop - self.first - self.numbers.shape[2]
+        if not keys or max(before, after) <= 0:
+            return super().cut(keys)
+        numbers = self.numbers[:, :, max(0, -before) : self.numbers.shape[2] - max(0, -after)]
+        return Stored(torch.nn.functional.pad(numbers, (0, 0, max(0, before), max(0, after))))
+
+
+class Held(NamedTuple):
+    """Keys and values of one process that this one has, (batch, kv_heads, held, dim), and their positions by chunk."""
+
+    source: int
+    positions: tuple[Ranges, ...]
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a call, alike on every process; `shared` names the tensors among them that may learn."""
+
+    pattern: Pattern
+    bias: torch.Tensor | Bias | None
+    sink: float | torch.Tensor | None
+    parameters: Mapping[str, torch.Tensor] | None
+    dropout_seed: int | None
+    others: Mapping[str, Any]
+
+    def shared(self) -> list[torch.Tensor]:
+        """Tensors besides q, k and v that need a gradient: of the bias, the sink and the mechanism."""
+        bias = self.bias
+        tensors: list[Any] = [*bias.parameters()] if isinstance(bias, torch.nn.Module) else [bias]
+        tensors += [self.sink, *(self.parameters or {}).values()]
+        return [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
+
+    def without_dropout(self) -> Options:
+        """The same options, by which no weight is dropped."""
+        return replace(self, dropout_seed=None, others={**self.others, "dropout": 0.0})
+
+
+class Part(NamedTuple):
+    """One piece of the work: queries `rows` of a chunk at `at` among this process's, and keys `cut` of those held."""
+
+    chunk: int
+    rows: range
+    keys: range
+    runs: tuple[tuple[range, range], ...]  # positions within `keys`, counted from its start; places among those held
+
+
+def parts_of(needs: Needs, rank: int, held: Held | None) -> Iterator[Part]:
+    """The pieces of a process's queries over keys that it has; none without keys."""
+    at = 0
+    for ranges in () if held is None else held.positions:
+        if not ranges:
+            continue
+        keys, runs, place = hull(ranges), [], at
+        for run in ranges:
+            runs.append((shifted(run, -keys.start), range(place, place + len(run))))
+            place += len(run)
+        at += size(ranges)
+        for chunk, rows in enumerate(needs.q.chunks[rank]):
+            if seeing := needs.rows_that_see(rows, keys):
+                yield Part(chunk, seeing, keys, tuple(runs))
+
+
+def compute(
+    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor,
+    want: Iterable[Any],
+) -> AttentionDetail:  # fmt: skip
+    """Attention of the queries of a part over its keys, by the backends of `attention`.
+
+    Args:
+        options: of the call.
+        needs: how the sequence is divided.
+        part: which positions.
+        q: its queries (batch, heads, rows, head_dim).
+        place: where they stand among the queries of this process, by which a bias is cut.
+        k: its keys (batch, kv_heads, keys, head_dim).
+        v: its values.
+        want: statistics, besides the log-sum-exp.
+    """
+    length = needs.k.length
+    pattern = _for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop)
+    bias = options.bias
+    if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
+        bias = bias[..., place.start : place.stop, :]
+    return attention_detail(
+        q, Piece(k, None, part.keys.start, length), Piece(v, None, part.keys.start, length), pattern=pattern, bias=bias,
+        q_start=needs.q_start + part.rows.start, parameters=options.parameters, dropout_seed=options.dropout_seed,
+        want=("log_sum_exp", *want), **options.others,
+    )  # fmt: skip
+
+
+def keys_of(part: Part, x: torch.Tensor) -> torch.Tensor:
+    """The keys of a part, cut from those held; zeros where a position is not held, since no query looks there."""
+    if len(part.runs) == 1:
+        there = part.runs[0][1]
+        return x[:, :, there.start : there.stop]
+    every = x.new_zeros(*x.shape[:2], len(part.keys), x.shape[3])
+    for here, there in part.runs:
+        every[:, :, here.start : here.stop] = x[:, :, there.start : there.stop]
+    return every
+
+
+def add_back(part: Part, total: torch.Tensor, grad: torch.Tensor) -> None:
+    """Add the gradient of a part's keys to that of the keys held, in place."""
+    for here, there in part.runs:
+        total[:, :, there.start : there.stop] += grad[:, :, here.start : here.stop]
+
+
+def _for_rows(pattern: Pattern, rows: range) -> Pattern:
+    """The pattern for a call of these queries alone: an explicit mask is cut, since its rows are those of the call."""
+    if isinstance(pattern, Explicit):
+        return Explicit(pattern.mask[..., rows.start : rows.stop, :])
+    if isinstance(pattern, Many | Not | PerHead):
+        return pattern.mapped(lambda one: _for_rows(one, rows)) if not pattern.by_value else pattern
+    return pattern
+
+
+class Merged:
+    """Attention over several sets of keys, merged by log-sum-exp as its pieces come.
+
+        log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
+
+    output: (batch, heads, q_len, v_dim), float32 at least; log_sum_exp: (batch, heads, q_len).
+    """
+
+    def __init__(self, like: torch.Tensor, v_dim: int) -> None:
+        batch, heads, q_len, _ = like.shape
+        self._dtype = torch.promote_types(like.dtype, torch.float32)
+        self._sizes, self._device = (batch, heads, q_len), like.device
+        self._v_dim = v_dim
+        self._state: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def state(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp so far; zeros and -inf before the first piece."""
+        if self._state is None:
+            options: dict[str, Any] = {"dtype": self._dtype, "device": self._device}
+            output = torch.zeros(*self._sizes, self._v_dim, **options)
+            self._state = output, torch.full(self._sizes, -math.inf, **options)
+        return self._state
+
+    def add(self, place: range, output: torch.Tensor, log_sum_exp: torch.Tensor, keep: bool) -> None:
+        """Merge a piece of the queries at `place`; with `keep`, its tensors are still needed and are not changed."""
+        if self._state is None and len(place) == self._sizes[2] and not keep and output.dtype == self._dtype:
+            self._state = output, log_sum_exp.to(self._dtype)
+            return
+        totals, sums = (x[:, :, place.start : place.stop] for x in self.state)
+        log_sum_exp = log_sum_exp.to(self._dtype)
+        merged = torch.logaddexp(sums, log_sum_exp)
+        totals.mul_(share(sums, merged)[..., None])
+        totals.addcmul_(output.to(self._dtype), share(log_sum_exp, merged)[..., None])
+        sums.copy_(merged)
+
+
+def share(log_sum_exp: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """exp(lse_p - log_sum_exp): the share of a piece in each row; 0 where the row is empty so far."""
+    return (log_sum_exp - total.masked_fill(total == -math.inf, 0)).exp()

@@ -1,0 +1,1 @@
+"""Attention over several processes on this machine."""

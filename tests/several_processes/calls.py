@@ -1,0 +1,225 @@
+"""What the processes of tests compute, and the same on one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import regard
+from regard import bias, distributed
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.distributed import Layout
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: the lengths that each process holds, and options; what holds tensors is made in each process."""
+
+    name: str
+    lengths: tuple[int, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    make: str = ""
+    k_lengths: tuple[int, ...] | None = None
+    layout: str = "contiguous"
+    form: str = "auto"
+    want: tuple[Any, ...] = ()
+    sizes: tuple[int, int, int, int, int] = (2, 4, 2, 5, 3)  # batch, heads, kv_heads, head_dim, v_dim
+    dtype: torch.dtype = torch.float64
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.layout}, {self.form}, {len(self.lengths)} processes"
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout]:
+        return Layout(self.layout, self.lengths), Layout(self.layout, self.k_lengths or self.lengths)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The whole q, k, v, and the gradients of output and log-sum-exp."""
+        batch, heads, kv_heads, head_dim, v_dim = self.sizes
+        q_len, k_len = (one.length for one in self.layouts)
+        numbers = torch.Generator().manual_seed(7)
+        draw = partial(torch.randn, generator=numbers, dtype=torch.float64)
+        drawn = {
+            "q": draw(batch, heads, q_len, head_dim), "k": draw(batch, kv_heads, k_len, head_dim),
+            "v": draw(batch, kv_heads, k_len, v_dim), "grad": draw(batch, heads, q_len, v_dim),
+            "grad_lse": draw(batch, heads, q_len),
+        }  # fmt: skip
+        return {name: one.to(self.dtype) for name, one in drawn.items()}
+
+    def made(self, rank: int | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """The options, those with tensors included, and the tensors that learn by name."""
+        if not self.make:
+            return dict(self.options), {}
+        more, learning = MAKERS[self.make](self, rank)
+        return {**self.options, **more}, learning
+
+
+def whole_rows(case: Case, rank: int | None, x: torch.Tensor) -> torch.Tensor:
+    """A bias cut to the queries of one process."""
+    return x if rank is None else distributed.part(x, case.layouts[0], rank, dim=-2)
+
+
+def _documents(case: Case, rank: int | None):
+    length = case.layouts[1].length
+    ids = torch.stack([torch.arange(length) // 7, torch.arange(length) // 11])
+    return {"pattern": p.Causal() & p.SameDocument(ids)}, {}
+
+
+def _explicit(case: Case, rank: int | None):
+    q_len, k_len = (one.length for one in case.layouts)
+    mask = torch.rand(1, case.sizes[1], q_len, k_len, generator=torch.Generator().manual_seed(3)) < 0.2
+    mask[:, :, 4] = False
+    return {"pattern": p.Explicit(mask)}, {}
+
+
+def _where(case: Case, rank: int | None):
+    return {"pattern": p.Where(_every_third)}, {}
+
+
+def _every_third(q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    return (q_pos + 2 * k_pos) % 3 == 0
+
+
+def _key_mask(case: Case, rank: int | None):
+    length = case.layouts[1].length
+    mask = torch.rand(case.sizes[0], length, generator=torch.Generator().manual_seed(3)) < 0.5
+    return {"pattern": p.Causal() & p.KeyMask(mask)}, {}
+
+
+def _spans(case: Case, rank: int | None):
+    length = case.layouts[1].length
+    return {"pattern": p.Causal() & p.KeySpan(torch.tensor([0, 3]), torch.tensor([length - 5, length]))}, {}
+
+
+def _starts(case: Case, rank: int | None):
+    return {"pattern": p.CausalWindow(9), "q_start": torch.tensor([0, 4])}, {}
+
+
+def _bias(case: Case, rank: int | None):
+    q_len, k_len = (one.length for one in case.layouts)
+    whole = torch.randn(case.sizes[1], q_len, k_len, dtype=case.dtype, generator=torch.Generator().manual_seed(5))
+    here = whole_rows(case, rank, whole).clone().requires_grad_()
+    return {"bias": here, "pattern": "causal"}, {"bias": here}
+
+
+def _t5(case: Case, rank: int | None):
+    table = bias.T5Relative(case.sizes[1], buckets=8, max_distance=20).to(case.dtype)
+    with torch.no_grad():
+        table.weight.copy_(torch.arange(table.weight.numel()).view_as(table.weight) / 10)
+    return {"bias": table, "pattern": "sliding_window(20)"}, {"weight": table.weight}
+
+
+def _sinks(case: Case, rank: int | None):
+    sink = torch.linspace(-1, 2, case.sizes[1], dtype=case.dtype, requires_grad=True)
+    return {"sink": sink, "pattern": p.CausalWindow(6) & p.KeySpan(4, None)}, {"sink": sink}
+
+
+def _score(case: Case, rank: int | None, kind: str = "general"):
+    dim = case.sizes[3]
+    score = {"general": m.General(dim, dim), "additive": m.Additive(dim, dim, 4)}[kind]
+    mechanism = m.Softmax(score=score)
+    torch.manual_seed(11)
+    parameters = {
+        name: one.detach().to(case.dtype).requires_grad_()
+        for name, one in mechanism.new_parameters(case.sizes[1], case.sizes[2]).items()
+    }
+    return {"mechanism": mechanism, "parameters": parameters, "pattern": "causal"}, parameters
+
+
+MAKERS: dict[str, Any] = {
+    "documents": _documents, "explicit": _explicit, "where": _where, "key_mask": _key_mask, "spans": _spans,
+    "starts": _starts, "bias": _bias, "t5": _t5, "sinks": _sinks, "general": _score,
+    "additive": partial(_score, kind="additive"),
+}  # fmt: skip
+
+
+@dataclass
+class Counter:
+    """Counts the bytes that this process sends point to point, by wrapping torch's own function."""
+
+    sent: int = 0
+
+    def __enter__(self) -> Counter:
+        self._plain = dist.batch_isend_irecv
+
+        def counting(ops: list[dist.P2POp]) -> Any:
+            self.sent += sum(op.tensor.nbytes for op in ops if op.op is dist.isend)
+            return self._plain(ops)
+
+        dist.batch_isend_irecv = counting
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        dist.batch_isend_irecv = self._plain
+
+
+def on_processes(case: Case) -> dict[str, Any]:
+    """What one process computes of a case: outputs, statistics, gradients, and the bytes that it sent."""
+    rank, (of_q, of_k) = dist.get_rank(), case.layouts
+    whole = case.tensors()
+    q, grad, grad_lse = (distributed.part(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse"))
+    k, v = (distributed.part(whole[name], of_k, rank) for name in ("k", "v"))
+    options, learning = case.made(rank)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    with Counter() as counter:
+        detail = distributed.attention_detail(
+            q, k, v, dist.group.WORLD, layout=case.layout, form=case.form, want=("log_sum_exp", *case.want), **options
+        )
+        forward = counter.sent
+        lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
+        loss = (detail.output * grad).sum() + (lse * grad_lse).sum()
+        grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
+    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
+    for name in ("entropy", "received", "distance", "sink"):
+        found[name] = getattr(detail, name)
+    if detail.top_keys is not None:
+        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
+    numbers = {name: one.detach().to(torch.float64).numpy() for name, one in found.items() if one is not None}
+    return {**numbers, "sent": (forward, counter.sent)}
+
+
+def on_one(case: Case) -> dict[str, torch.Tensor]:
+    """The same on one process, by `regard.attention_detail`."""
+    whole = case.tensors()
+    options, learning = case.made(None)
+    inputs = [whole[name].requires_grad_() for name in ("q", "k", "v")]
+    detail = regard.attention_detail(*inputs, want=("log_sum_exp", *case.want), **options)
+    lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
+    loss = (detail.output * whole["grad"]).sum() + (lse * whole["grad_lse"]).sum()
+    grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
+    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
+    for name in ("entropy", "received", "distance", "sink"):
+        if name in case.want:
+            found[name] = getattr(detail, name)
+    if len(case.want) > len([one for one in case.want if isinstance(one, str)]):
+        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
+    return {name: one.detach().to(torch.float64) for name, one in found.items()}
+
+
+OF_KEYS = {"dk", "dv", "received"}
+SHARED = {"weight", "sink_grad"}
+
+
+def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """The results of all processes as one: parts joined by position, gradients of shared tensors summed."""
+    of_q, of_k = case.layouts
+    learning = case.made(None)[1]
+    found = {}
+    for name in parts[0]:
+        if name == "sent":
+            continue
+        pieces = [torch.from_numpy(one[name]) for one in parts]
+        if name == "bias":
+            found[name] = distributed.joined(pieces, of_q, dim=-2)
+        elif name in learning:
+            found[name] = torch.stack(pieces).sum(0)
+        else:
+            found[name] = distributed.joined(pieces, of_k if name in OF_KEYS else of_q)
+    return found

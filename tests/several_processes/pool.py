@@ -1,0 +1,84 @@
+"""Processes that know each other by gloo on loopback. They are started once, and each test hands them a function."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60  # seconds that one function may take
+
+
+class Pool:
+    """`count` processes of one group; `run` calls a function in each and returns what each of them returned."""
+
+    def __init__(self, count: int, timeout: int = PATIENCE // 2) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed", "regard.distributed", "several_processes.calls"])
+        self.count, self.sound = count, True
+        store = Path(tempfile.mkdtemp()) / "store"
+        pipes = [context.Pipe() for _ in range(count)]
+        self.ends = [end for end, _ in pipes]
+        self.processes = [
+            context.Process(target=serve, args=(rank, count, str(store), pipes[rank][1], timeout), daemon=True)
+            for rank in range(count)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the function returned in each process; an exception there is raised here, with its traceback."""
+        for end in self.ends:
+            end.send((function, args))
+        return [found for found, _ in self._answers(raising=True)]
+
+    def refusals(self, function: Callable[..., Any], *args: Any) -> list[str]:
+        """The message with which the function failed in each process; "" where it did not."""
+        for end in self.ends:
+            end.send((function, args))
+        return [message for _, message in self._answers(raising=False)]
+
+    def _answers(self, raising: bool) -> list[tuple[Any, str]]:
+        answers = []
+        for rank, end in enumerate(self.ends):
+            assert end.poll(PATIENCE), f"process {rank} did not answer within {PATIENCE} s"
+            answers.append(end.recv())
+        failed = [trace for _, _, trace in answers if trace]
+        self.sound = self.sound and not (raising and failed)
+        if raising and failed:
+            raise AssertionError("\n".join(failed))
+        return [(found, message) for found, message, _ in answers]
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+        for process in self.processes:
+            process.join(PATIENCE)
+
+
+def serve(rank: int, count: int, store: str, end: Connection, timeout: int) -> None:
+    """What each process does: join the group, then call what it is handed until the other end closes."""
+    import torch
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(store, count), rank=rank, world_size=count,
+        timeout=timedelta(seconds=timeout),
+    )  # fmt: skip
+    while True:
+        try:
+            function, args = end.recv()
+        except EOFError:
+            break
+        try:
+            end.send((function(*args), "", ""))
+        except Exception as error:
+            end.send((None, f"{type(error).__name__}: {error}", traceback.format_exc()))
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,97 @@
+"""Outputs, statistics and gradients over 2 and 4 processes equal those of one process, for uneven parts too."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from regard import bias, top_keys
+from regard import mechanisms as m
+from regard import patterns as p
+from several_processes.calls import Case, on_one, on_processes, together
+
+PRIMES = {2: (31, 23), 4: (17, 13, 0, 19)}
+EVERY = ("entropy", "received", "distance", "sink", top_keys(3))
+PATTERNS = {
+    "full": None,
+    "causal": "causal",
+    "sliding window": "sliding_window(8)",
+    "causal window": "causal_window(5)",
+    "dilated": "dilated_window(6, 3)",
+    "strided": "causal & strided(5)",
+    "fixed": "fixed(6, summary=2)",
+    "bigbird": "sliding_window(4) | global_tokens(0, 30) | random_blocks(2, block=4, seed=1)",
+    "random past": "causal & random_blocks(2, block=4, seed=1, past=true)",
+    "prefix": "causal | prefix(9)",
+    "same block": "same_block(8)",
+    "not a window": "~sliding_window(10)",
+    "no pair": "causal & ~causal",
+    "heads": p.PerHead([p.Causal(), p.SlidingWindow(4), p.Full(), p.CausalWindow(3) | p.GlobalTokens([2])]),
+}
+OPTIONS = {
+    "softcap": {"pattern": "causal", "softcap": 2.0, "scale": 0.7},
+    "alibi": {"pattern": "causal_window(20)", "bias": bias.ALiBi()},
+    "dropout": {"pattern": "causal", "dropout": 0.3, "dropout_seed": 5},
+    "moved": {"pattern": "sliding_window(12)", "q_start": 7},
+    "a number as sink": {"pattern": "causal_window(3)", "sink": 0.5},
+    "linear": {"pattern": "causal", "mechanism": m.LinearTransformer()},
+    "linear, full": {"mechanism": "linear"},
+    "performer": {"pattern": "causal & key_span(3, 40)", "mechanism": m.Performer(features=16, seed=0)},
+}
+MADE = ("documents", "explicit", "where", "key_mask", "spans", "starts", "bias", "t5", "sinks", "general", "additive")
+
+
+def wants_of(options: dict) -> tuple:
+    mechanism = options.get("mechanism")
+    return tuple(one for one in EVERY if mechanism is None or one != "sink")
+
+
+def cases() -> list[Case]:
+    """Each pattern and option once, with layouts, forms and numbers of processes in turn."""
+    kinds = [(name, {"pattern": one}, "") for name, one in PATTERNS.items()]
+    kinds += [(name, one, "") for name, one in OPTIONS.items()] + [(name, {}, name) for name in MADE]
+    turns = itertools.cycle(itertools.product((4, 2), ("contiguous", "zigzag"), ("gather", "ring")))
+    found = []
+    for (name, options, make), (count, layout, form) in zip(kinds, turns, strict=False):
+        want = () if make in ("general", "additive") else wants_of(options)
+        found.append(Case(name, PRIMES[count], options, make, layout=layout, form=form, want=want))
+    return found
+
+
+def grid() -> list[Case]:
+    """Every pattern and option with every layout, form and number of processes."""
+    ways = list(itertools.product((2, 4), ("contiguous", "zigzag"), ("gather", "ring")))
+    return [
+        Case(one.name, PRIMES[count], one.options, one.make, layout=layout, form=form, want=one.want)
+        for one in cases()
+        for count, layout, form in ways
+    ]
+
+
+def differences(case: Case, pools) -> dict[str, float]:
+    """The largest difference of each result from that of one process."""
+    one, many = on_one(case), together(case, pools(len(case.lengths)).run(on_processes, case))
+    assert one.keys() == many.keys()
+    far = {}
+    for name, expected in one.items():
+        found = many[name]
+        assert found.shape == expected.shape, name
+        assert torch.equal(found == -torch.inf, expected == -torch.inf), name
+        alike = expected != -torch.inf
+        far[name] = (found - expected)[alike].abs().max().item() if alike.any() else 0.0
+    return far
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_processes_together_compute_what_one_process_computes(case, pools):
+    far = differences(case, pools)
+    assert max(far.values()) < 1e-10, far
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", grid(), ids=str)
+def test_every_layout_form_and_number_of_processes_computes_what_one_process_computes(case, pools):
+    far = differences(case, pools)
+    assert max(far.values()) < 1e-10, far
