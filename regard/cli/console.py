@@ -128,6 +128,32 @@ class PrintableStream:
         return getattr(self.stream, name)
 
 
+class NamedStream:
+    """Standard output, whose errors say that it is what could not be written, as on a full disk."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str, /) -> int:
+        with _naming_output():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        with _naming_output():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def _naming_output() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error  # a broken pipe stays one
+
+
 def has_terminal() -> bool:
     """Is standard error a terminal?"""
     return sys.stderr.isatty()
