@@ -48,9 +48,9 @@ def _limit_spinning() -> None:
 
 
 def _run(app: Callable[..., Any]) -> int:
-    from contextlib import redirect_stderr
+    from contextlib import redirect_stderr, redirect_stdout
 
-    from regard.cli.console import PrintableStream, StoppedError, say
+    from regard.cli.console import NamedStream, PrintableStream, StoppedError, say
     from regard.errors import (
         ArgumentError,
         KeywordError,
@@ -64,7 +64,7 @@ def _run(app: Callable[..., Any]) -> int:
     for stream in (sys.stdout, sys.stderr):
         write_plainly(stream)
     try:
-        with redirect_stderr(PrintableStream(sys.stderr)):
+        with redirect_stderr(PrintableStream(sys.stderr)), redirect_stdout(NamedStream(sys.stdout)):
             app(standalone_mode=True)
     except (ArgumentError, KeywordError, NotFoundError, OccupiedError, UnsupportedError) as error:
         return _say(error, MISUSED)
@@ -83,7 +83,9 @@ def _run(app: Callable[..., Any]) -> int:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return _say(_reason(error), MISUSED)
     except OSError as error:
-        return _say(_reason(error), FAILED)
+        code = _say(_reason(error), FAILED)
+        _drop_output()
+        return code
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # Typer or Rich has caught it
             return _end_by_pipe()
@@ -95,14 +97,19 @@ def _run(app: Callable[..., Any]) -> int:
 
 def _end_by_pipe() -> int:
     """End as a program that writes into a closed pipe does: quietly, and by SIGPIPE where there is one."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            os.dup2(nowhere, stream.fileno())  # Python writes what is left when it ends
+    _drop_output()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
     return 128 + 13
+
+
+def _drop_output() -> None:
+    """Write what is left of the output nowhere; Python would write it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
 
 
 def _reason(error: OSError) -> str:

@@ -51,7 +51,7 @@ def out_text(text: str, indent: str = "") -> None:
 
 def out_json(text: str) -> None:
     """Write an answer of JSON; control characters are written as JSON escapes."""
-    _write(plain_json(printable_json(text), _encoding()))
+    _write(plain_json(printable_json(text), out_encoding()))
 
 
 def out_data(line: str) -> None:
@@ -62,7 +62,7 @@ def out_data(line: str) -> None:
 
 def remark_escapes(text: str) -> None:
     """Say once that standard output cannot hold all characters of a text, and that escapes are written for them."""
-    encoding = _encoding()
+    encoding = out_encoding()
     if encoding not in _REMARKED and not has(encoding, text):
         _REMARKED.add(encoding)
         say(
@@ -76,10 +76,11 @@ _REMARKED: set[str] = set()  # encodings
 
 def writable(text: str) -> str:
     """Lines of a text as standard output can show them, for drawing programs that measure their width."""
-    return plain(printable_lines(text), _encoding())
+    return plain(printable_lines(text), out_encoding())
 
 
-def _encoding() -> str:
+def out_encoding() -> str:
+    """The encoding of standard output."""
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
@@ -126,6 +127,32 @@ class PrintableStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+class NamedStream:
+    """Standard output, whose errors say that it is what could not be written, as on a full disk."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str, /) -> int:
+        with _naming_output():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        with _naming_output():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def _naming_output() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error  # a broken pipe stays one
 
 
 def has_terminal() -> bool:

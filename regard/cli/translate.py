@@ -8,21 +8,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import check_picture_name, out_data, out_json, out_lines, say
-from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
-from regard.cli.why import asked_why, draw_why
+from regard.arguments import suggest
+from regard.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
+from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
+from regard.cli.why import INSTEAD, asked_why, draw_why, show_why
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
-from regard.inspection import LENSES, draw_maps, look, relevance
-from regard.inspection.maps import check_attends
+from regard.inspection import LENSES, draw_maps, look, relevance, terminal_map
+from regard.inspection.maps import KINDS, check_attends
+from regard.inspection.picture import WORDING
 from regard.text import read_lines, tidy
 from regard.text.seen_words import UnknownWords
 
 LINES_AT_ONCE = 256
+WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
 
 
 def translate(
@@ -39,15 +43,27 @@ def translate(
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
     ] = None,
+    drawn: Annotated[
+        str | None,
+        typer.Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}."),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="With --map: the head, from 0. [default: the mean of all]")
+    ] = None,
     why: Annotated[
         str | None, typer.Option(metavar="WORD", help="Explain why this word of one translation was written.")
     ] = None,
-    instead: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="With --why: the words it is compared with, as in er,sie.")
+    instead: Annotated[str | None, typer.Option(metavar="WORDS", help=INSTEAD)] = None,
+    lens: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}"),
     ] = None,
-    lens: Annotated[str, typer.Option(help=f"With --why: {', '.join(LENSES)}.")] = default(relevance, "lens"),
     place: Annotated[
-        int | None, typer.Option(min=0, help="With --why: which occurrence, as an index of words from 0.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -61,8 +77,9 @@ def translate(
             raise ArgumentError(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"
             )
+    _check_map(drawn, layer, head, as_json)
     translator = Translator.load(run)
-    if picture is not None and reason is None:
+    if drawn is not None or (picture is not None and reason is None):
         check_attends(translator.model)  # before any work
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
@@ -79,8 +96,10 @@ def translate(
                 out_json(json.dumps({**_record(translation), **more}, ensure_ascii=False))
             else:
                 out_data(tidy(translation.text))
+                if drawn is not None:
+                    out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
                 if explained is not None:
-                    out_lines(explained.text())
+                    show_why(explained)
             if picture is not None and explained is not None:
                 draw_why(explained, translation, picture)
             elif picture is not None:
@@ -96,6 +115,31 @@ def _draw(translator: Translator, translation: Translation, picture: Path) -> No
     maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
     draw_maps(maps, picture, title=f"{tidy(translation.source)} → {tidy(translation.text)}")
     say(f"the attention is drawn in {picture}")
+
+
+def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: bool) -> None:
+    """Raise an ArgumentError for a kind that does not exist, or an option that needs --map or does not go with it."""
+    if drawn is None:
+        if given := [name for name, value in (("--layer", layer), ("--head", head)) if value is not None]:
+            verb = "needs" if len(given) == 1 else "need"
+            raise ArgumentError(f"{' and '.join(given)} {verb} --map, such as --map cross")
+    elif drawn not in KINDS:
+        raise ArgumentError(f"--map {drawn!r} does not exist; {suggest(drawn, sorted(KINDS))}")
+    elif as_json:
+        raise ArgumentError("--map draws characters, and --json prints JSON; leave one of them out")
+
+
+def _map(translator: Translator, translation: Translation, kind: Any, layer: int, head: int | None) -> str:
+    """The weights between words as a map of characters that fits the terminal, with a line that says which they are."""
+    maps = look(translator.model, translator.tokeniser, translation.source, translation.ids).merged()
+    weights = maps.matrix(kind, layer, head)
+    name, columns, rows = WORDING[kind]
+    layers = len(getattr(maps, kind))
+    which = "mean of all heads" if head is None else f"head {head}"
+    width = max(out_width() or WIDTH, LEAST_MAP)
+    said = f"{name}, layer {layer % layers} (of 0 to {layers - 1}), {which}; rows: {rows}, columns: {columns}"
+    drawing = terminal_map(weights, *maps.labels(kind), width, out_encoding())
+    return "\n".join([*wrap(said, width), drawing])
 
 
 def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:

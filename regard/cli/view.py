@@ -11,6 +11,7 @@ import typer
 
 from regard.cli.console import check_picture_name, out, say
 from regard.cli.options import Run, listed
+from regard.cli.why import INSTEAD
 from regard.decoding import Translator
 from regard.decoding.loading import load_with_tokeniser
 from regard.errors import ArgumentError
@@ -37,9 +38,7 @@ def view(
         typer.Option(metavar="FILE.png", help="Draw the attention of a translation, instead of serving it."),
     ] = None,
     why: Annotated[str | None, typer.Option(metavar="WORD", help="The written word that is shown first.")] = None,
-    instead: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="With --why: the words it is compared with, as in er,sie.")
-    ] = None,
+    instead: Annotated[str | None, typer.Option(metavar="WORDS", help=INSTEAD)] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
@@ -71,8 +70,8 @@ def view(
 def _check(text: str, export: Path | None, png: Path | None, why: str | None, instead: str | None) -> None:
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
-    if (why is None) != (instead is None):
-        raise ArgumentError("--why and --instead belong together: a word, and the words it is compared with")
+    if why is None and instead is not None:
+        raise ArgumentError("--instead belongs to --why; say which written word to explain")
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise ArgumentError(f"the page {export} is HTML; give it a name that ends in .html")
     if export is not None and (export.is_dir() or not export.parent.is_dir()):

@@ -7,17 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.cli.console import say
+from regard.cli.console import out_lines, out_text, out_width, say
+from regard.cli.options import default, listed
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
-from regard.inspection import Relevance, draw_relevance, relevance
+from regard.inspection import Relevance, draw_relevance, relevance, visible
 from regard.inspection.lenses.explain import check_options
+from regard.inspection.lenses.record import LEAST_WIDTH
 from regard.text import tidy
+
+INSTEAD = (
+    "With --why: the words it is compared with, as in er,sie. [default: the three that the model found most probable]"
+)
 
 
 @dataclass(frozen=True)
 class Why:
-    """A written word, the words it is compared with, and the lens."""
+    """A written word, the words it is compared with (by default the model's most probable ones), and the lens."""
 
     word: str
     others: tuple[str, ...]
@@ -34,34 +40,53 @@ class Why:
             raise ArgumentError(
                 f"--why {self.word}: the translation is {tidy(translation.text)!r}, and {self.word!r} is not in it"
             )
-        return relevance(
+        found = relevance(
             translator.model, translator.tokeniser, translation.source, translation.ids, self.word, self.others,
             self.lens, place=self.place,
         )  # fmt: skip
+        if not self.others:
+            say(
+                f"compared with {', '.join(map(visible, found.others))}, which the model found most probable beside "
+                f"{visible(found.word)}; --instead compares it with other words"
+            )
+        return found
 
 
 def asked_why(
-    word: str | None, instead: str | None, lens: str, place: int | None, sentences: Sequence[str]
+    word: str | None, instead: str | None, lens: str | None, place: int | None, sentences: Sequence[str]
 ) -> Why | None:
     """The question of the options, or None without --why.
 
     Raises:
-        ArgumentError: options that belong to --why without it, --why without words to compare with, or more than one
-            sentence.
+        ArgumentError: options that belong to --why without it, --instead without words, or more than one sentence.
     """
     if word is None:
-        if given := [name for name, value in (("--instead", instead), ("--place", place)) if value is not None]:
-            raise ArgumentError(f"{' and '.join(given)} belongs to --why; say which written word to explain")
+        options = {"--instead": instead, "--lens": lens, "--place": place}
+        if given := [name for name, value in options.items() if value is not None]:
+            verb = "belongs" if len(given) == 1 else "belong"
+            raise ArgumentError(f"{' and '.join(given)} {verb} to --why; say which written word to explain")
         return None
+    lens = default(relevance, "lens") if lens is None else lens
     check_options(lens)
-    others = tuple(part.strip() for part in (instead or "").split(",") if part.strip())
-    if not others:
+    others = tuple(listed(instead))
+    if instead is not None and not others:
         raise ArgumentError(
-            f"--why {word} explains why {word!r} was written instead of other words; name them, as in --instead er,sie"
+            "--instead is empty; name the words to compare with, as in --instead er,sie, or leave it out"
         )
     if len(sentences) != 1:
         raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
     return Why(word, others, lens, place)
+
+
+def show_why(explained: Relevance) -> None:
+    """Print the relevance; sentences and bars fit the terminal."""
+    width = out_width()
+    text = explained.text() if width is None else explained.text(max(width, LEAST_WIDTH))
+    for line in text.splitlines():
+        if width is None or len(line) <= width:
+            out_lines(line)
+        else:
+            out_text(line)
 
 
 def draw_why(explained: Relevance, translation: Translation, picture: Path) -> None:

@@ -144,9 +144,10 @@ EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
 SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
 TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
 NOTE = (
-    "The weights of each row sum to 1; grey cells were not written yet. Layers and heads count from 0. Sub-words are\n"
-    "merged: the sum over sub-words that are read, the mean over sub-words that read. Attention alone is not an\n"
-    "explanation: a model can look at a word without using it."
+    "The weights of each row sum to 1. Grey cells are words that come later. A word reads itself where it has several\n"
+    "sub-words: the later ones read the earlier. Sub-words are merged: the sum over sub-words that are read, the mean\n"
+    "over sub-words that read. Layers and heads count from 0. Attention alone is not an explanation: a model can look\n"
+    "at a word without using it."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ import torch
 from regard.arguments import a_list, a_string, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
+from regard.text.plain import has, plain
 
 EMPTY = "\u2423"  # "␣": the label of an empty word
 LONGEST = 18  # characters of a label; a longer word ends in "…"
@@ -38,12 +40,15 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii") if hidden else character
 
 
-SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"))
-LEGEND = "█ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05"
+STEPS = (0.75, 0.5, 0.25, 0.05)  # the least weight of each shade
+SHADES, PLAIN_SHADES = "█▓▒░", "#*+."
+LEGEND, SHORT_LEGEND = "{} from 0.75  {} 0.50  {} 0.25  {} 0.05", "{} .75 {} .5 {} .25 {} .05"
 CELL = 2  # characters a column
 
 
-def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80) -> str:
+def terminal_map(
+    weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80, encoding: str = "utf-8"
+) -> str:
     """Draw weights as a map of characters, with row labels on the left, vertical column labels and a legend.
 
     If not all columns fit into a line, the map is divided into several blocks of columns.
@@ -52,13 +57,15 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
         weights: (rows, columns), each from 0 to 1.
         rows, columns: labels.
         width: the most characters in a line, at least 24.
+        encoding: of the terminal, as `sys.stdout.encoding`. If it lacks the shades, # * + . stand for them; letters
+            that it lacks are written as escapes.
 
     Returns:
         Lines of at most `width` characters, without a final line break.
 
     Raises:
         ShapeError: weights of another size than the labels.
-        ArgumentError: a width below 24.
+        ArgumentError: a width below 24, or an unknown encoding.
 
     >>> print(terminal_map(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), ["the", "cat"], ["die", "Tür"]))
         d T
@@ -67,6 +74,10 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
     the ██░░
     cat ▓▓▓▓
     █ from 0.75  ▓ 0.50  ▒ 0.25  ░ 0.05
+    >>> print(terminal_map(torch.tensor([[0.8, 0.2]]), ["the"], ["a", "b"], encoding="ascii"))
+        a b
+    the ##..
+    # from 0.75  * 0.50  + 0.25  . 0.05
     """
     check_tensor("weights", weights)
     rows, columns = (a_list(n, labels, str, "a list of labels") for n, labels in (("rows", rows), ("columns", columns)))
@@ -75,22 +86,36 @@ def terminal_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[s
         raise ShapeError(f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})")
     if width < 24:
         raise ArgumentError(f"width is {width}; a map needs at least 24 characters")
-    longest = min(18, width // 3)
-    names = [_fitted(row, longest) for row in rows]
+    shades = SHADES if has(_known(encoding), SHADES) else PLAIN_SHADES
+    longest = min(LONGEST, width // 3)
+    names = [_fitted(row, longest, encoding) for row in rows]
     margin = max(map(_width, names), default=0)
     names = [name + " " * (margin - _width(name)) for name in names]
     at_once = (width - margin - 1) // CELL
     blocks = [
-        [*_header(columns[start : start + at_once], margin), *_body(names, weights[:, start : start + at_once])]
+        [
+            *_header([_fitted(column, 12, encoding) for column in columns[start : start + at_once]], margin),
+            *_body(names, weights[:, start : start + at_once], shades),
+        ]
         for start in range(0, max(len(columns), 1), at_once)
     ]
-    legend = LEGEND if len(LEGEND) <= width else "█ .75 ▓ .5 ▒ .25 ░ .05"
+    legend = LEGEND.format(*shades)
+    legend = legend if len(legend) <= width else SHORT_LEGEND.format(*shades)
     return "\n".join([line for block in blocks for line in block] + [legend])
 
 
+def _known(encoding: str) -> str:
+    """The encoding, if Python knows it."""
+    try:
+        codecs.lookup(a_string("encoding", encoding))
+    except LookupError:
+        raise ArgumentError(f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'") from None
+    return encoding
+
+
 def _header(columns: Sequence[str], margin: int) -> list[str]:
-    """The column labels, written vertically above their columns."""
-    words = [_letters(_fitted(column, 12)) for column in columns]
+    """The column labels, which fit, written vertically above their columns."""
+    words = [_letters(column) for column in columns]
     height = max(map(len, words), default=0)
     lines = []
     for line in range(height):
@@ -100,22 +125,22 @@ def _header(columns: Sequence[str], margin: int) -> list[str]:
     return lines
 
 
-def _body(names: Sequence[str], weights: torch.Tensor) -> list[str]:
+def _body(names: Sequence[str], weights: torch.Tensor, shades: str) -> list[str]:
     return [
-        f"{name} {''.join(_shade(weight) * CELL for weight in row)}".rstrip(" ")
+        f"{name} {''.join(_shade(weight, shades) * CELL for weight in row)}".rstrip(" ")
         for name, row in zip(names, weights.tolist(), strict=True)
     ]
 
 
-def _shade(weight: float) -> str:
-    return next((shade for least, shade in SHADES if weight >= least), " ")
+def _shade(weight: float, shades: str) -> str:
+    return next((shade for least, shade in zip(STEPS, shades, strict=True) if weight >= least), " ")
 
 
-def _fitted(word: str, longest: int) -> str:
-    """The printable word in at most `longest` terminal cells."""
-    label = visible(word)
+def _fitted(word: str, longest: int, encoding: str) -> str:
+    """The printable word in at most `longest` terminal cells, in characters that the encoding has."""
+    label = plain(visible(word), encoding)
     kept = longest
-    while _width(shown := shortened(label, kept)) > longest:
+    while _width(shown := plain(shortened(label, kept), encoding)) > longest:
         kept -= 1
     return shown
 

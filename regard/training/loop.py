@@ -1,8 +1,9 @@
 """`train`: a model, a task and a folder in; a trained model, its checkpoints and its log out."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -134,8 +135,40 @@ def check_run_folder(folder: str | Path) -> None:
     check_ours(folder, marks, "run", aside=("lock",))
 
 
+def check_writable(folder: Path) -> None:
+    """Raise a CheckpointError unless the folder can be made and written into; nothing is left there.
+
+    >>> check_writable(Path("nowhere"))
+    >>> Path("nowhere").exists()
+    False
+    """
+    made: list[Path] = []
+    try:
+        for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+            one.mkdir()
+            made.append(one)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _not_written(folder, error) from error
+    finally:
+        for one in reversed(made):
+            with suppress(OSError):  # another process writes into it
+                one.rmdir()
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+        raise _not_written(folder, error) from error
+
+
+def _not_written(folder: Path, error: OSError) -> CheckpointError:
+    """The refusal of a folder for a run, with the outer folder that takes no new folders."""
+    if folder.exists():
+        return CheckpointError(f"{folder} cannot be written into ({error.strerror}); choose another folder")
+    outer = next((one for one in folder.parents if one.exists()), folder.parent)
+    return CheckpointError(
+        f"{folder} cannot be made, since {outer} takes no new folder ({error.strerror}); choose another folder"
+    )

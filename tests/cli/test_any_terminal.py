@@ -27,6 +27,7 @@ PLAIN = [
     *(("lesson", name) for name in ("causal", "scale", "cross", "windows", "recurrent")),
     ("translate", "{run}", "the animal sleeps", "ein Gefühl"),
     ("translate", "{run}", "the animal sleeps", "--json"),
+    ("translate", "{run}", "the animal sleeps", "--map", "cross"),
     ("evaluate", "{run}", "{pairs}"),
     ("approximation", "{tensors}", "--candidate", "sliding_window(4)"),
     ("convert", "kv-heads", "{run}", "--kv-heads", "1", "--out", "{new}"),

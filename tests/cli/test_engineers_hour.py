@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from test_commands import regard, run_folder  # noqa: F401
 
@@ -86,3 +92,54 @@ def test_a_destroyed_model_is_answered_with_options_that_exist(begun):
     assert answer.returncode == 1
     assert "learning rate (1e+30)" in said(answer)
     assert "clip" not in said(answer)
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [(("translate", "{run}", "a street"), ""), (("show", "causal"), "1")]
+)
+def test_a_full_disk_behind_standard_output_is_named(run_folder, command, unbuffered):  # noqa: F811
+    words = [word.format(run=run_folder) for word in command]
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-c", "from regard.cli import main; main()", *words], stdout=full, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert answer.returncode == 1
+    assert answer.stderr.decode() == "regard: standard output: No space left on device\n"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(tmp_path, monkeypatch):
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join(f"sentence {n}\tSatz {n}\n" for n in range(90)))
+
+    def refuse(path, *more, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    answer = regard("train", "translation", "--data", data, "--out", tmp_path / "some/run", "--steps", 1)
+    assert answer.returncode == 1
+    assert answer.stderr.decode() == (
+        f"regard: {tmp_path / 'some/run'} cannot be made, since {tmp_path} takes no new folder (Permission denied); "
+        f"choose another folder\n"
+    )
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_and_nothing_is_left(tmp_path):
+    data = tmp_path / "pairs.tsv"
+    data.write_text("one word\tein Wort\n")
+    answer = regard("train", "translation", "--data", data, "--out", data / "run")
+    assert (
+        said(answer)
+        == f"regard: {data / 'run'} cannot be made, since {data} takes no new folder (Not a directory); choose another "
+        "folder"
+    )
+    assert regard("train", "translation", "--data", data, "--out", tmp_path / "a/b").returncode == 1  # one pair
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_loss_of_a_step_and_that_of_validation_are_told_apart(begun):
+    options = ("--data", begun / "here/st.csv", "--steps", 1, *SMALL)
+    smoothed = regard("train", "translation", "--out", begun / "smoothed", "--label-smoothing", 0.1, *options)
+    assert "the loss of a step includes label smoothing (0.1), so it stays above the validation loss" in said(smoothed)
+    plain = regard("train", "translation", "--out", begun / "plain", "--label-smoothing", 0, *options)
+    assert "label smoothing" not in said(plain).replace("label smoothing 0,", "")

@@ -72,7 +72,7 @@ def test_a_picture_is_drawn(runs, tmp_path):
         ("transformer", [SENTENCE, "--export", "page.txt"], "must be HTML|is HTML; give it a name that ends in .html"),
         ("transformer", [SENTENCE, "--export", "nowhere/page.html"], "its folder does not exist"),
         ("transformer", [SENTENCE, "--png", "a.svg"], "ends in .png"),
-        ("transformer", [SENTENCE, "--why", "es"], "--why and --instead belong together"),
+        ("transformer", [SENTENCE, "--instead", "es"], "--instead belongs to --why"),
         ("transformer", [SENTENCE, "--why", "Hund", "--instead", "er"], "'Hund' was not written"),
         ("none", [SENTENCE], "attention='none'"),
         ("language-model", [SENTENCE, "--why", "es", "--instead", "er"], "--why is for translations"),

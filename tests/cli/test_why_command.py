@@ -5,6 +5,8 @@ import json
 import pytest
 from test_commands import LINES, regard, run_folder  # noqa: F401
 
+from regard.decoding import Translator
+from regard.inspection import look, terminal_map, visible
 from regard.text import Tokeniser
 
 
@@ -51,18 +53,83 @@ def test_json_holds_the_scores_of_every_lens(run_folder, asked, lens):  # noqa: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("a", "--why", "es"), "--instead er,sie"),
-        (("a", "--why", "es", "--instead", " , "), "--instead er,sie"),
+        (("a", "--why", "es", "--instead", " , "), "--instead is empty"),
         (("a", "b", "--why", "es", "--instead", "er"), "2 were given"),
         (("--why", "es", "--instead", "er"), "0 were given"),
         (("a", "--instead", "er"), "belongs to --why"),
         (("a", "--place", "1"), "belongs to --why"),
+        (("a", "--lens", "erase"), "--lens belongs to --why"),
+        (("a", "--lens", "erase", "--place", "1"), "--lens and --place belong to --why"),
+        (("the animal", "--why", "Zebrafink"), "'Zebrafink' is not in it"),
         (("a", "--why", "es", "--instead", "er", "--lens", "glasses"), "no lens 'glasses'"),
         (("the animal", "--why", "Zebrafink", "--instead", "er"), "is not in it"),
     ],
 )
 def test_a_mistake_is_one_sentence(run_folder, options, words):  # noqa: F811
     answer = regard("translate", run_folder, *options)
+    assert answer.returncode == 2
+    assert answer.stderr.decode().count("\n") == 1
+    assert words in answer.stderr.decode()
+
+
+def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_named(run_folder, asked):  # noqa: F811
+    line, word, _ = asked
+    answer = regard("translate", run_folder, line, "--why", word)
+    assert answer.returncode == 0, answer.stderr.decode()
+    question = answer.stdout.decode().splitlines()[1]
+    named = answer.stderr.decode()
+    others = question.removeprefix(f"{word} rather than ").partition(": log odds")[0].split(" or ")
+    assert len(others) == 3
+    assert named.startswith(f"compared with {', '.join(others)}, which the model found most probable beside")
+    record = json.loads(regard("translate", run_folder, line, "--why", word, "--json").stdout)
+    assert [visible(other) for other in record["why"]["instead_of"]] == others
+
+
+def test_a_word_compared_with_itself_is_answered_so(run_folder, asked):  # noqa: F811
+    line, word, _ = asked
+    answer = regard("translate", run_folder, line, "--why", word, "--instead", word)
+    assert answer.returncode == 2
+    assert answer.stderr.decode() == f"regard: {word!r} is the written word itself; compare it with other words\n"
+    twice = regard("translate", run_folder, line, "--why", word, "--instead", "7,7")
+    assert "'7' is named twice; name it once" in twice.stderr.decode()
+
+
+@pytest.mark.parametrize("width", [40, 70])
+def test_what_a_word_depends_on_fits_the_terminal(run_folder, asked, monkeypatch, width):  # noqa: F811
+    line, word, others = asked
+    monkeypatch.setenv("COLUMNS", str(width))
+    answer = regard("translate", run_folder, line, "--why", word, "--instead", others)
+    lines = answer.stdout.decode().splitlines()[1:]
+    assert max(map(len, lines)) <= width
+    assert sum("│" in line for line in lines) > 3
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_attention_is_drawn_in_the_terminal(run_folder, monkeypatch, kind):  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = regard("translate", run_folder, "the animal", "--map", kind, "--layer", 0, "--head", 1)
+    assert answer.returncode == 0, answer.stderr.decode()
+    _, *lines = answer.stdout.decode().splitlines()
+    ids = json.loads(regard("translate", run_folder, "the animal", "--json").stdout)["ids"]
+    translator = Translator.load(run_folder)
+    maps = look(translator.model, translator.tokeniser, "the animal", ids).merged()
+    drawn = terminal_map(maps.matrix(kind, 0, 1), *maps.labels(kind), 40).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[-len(drawn) :] == drawn
+    assert "layer 0 (of 0 to " in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--map", "corss"), "--map 'corss' does not exist; did you mean 'cross'?"),
+        (("--layer", 1, "--head", 0), "--layer and --head need --map, such as --map cross"),
+        (("--map", "cross", "--json"), "leave one of them out"),
+        (("--map", "cross", "--layer", 9), "layer 9 does not exist"),
+    ],
+)
+def test_a_map_that_cannot_be_is_one_sentence(run_folder, options, words):  # noqa: F811
+    answer = regard("translate", run_folder, "the animal", *options)
     assert answer.returncode == 2
     assert answer.stderr.decode().count("\n") == 1
     assert words in answer.stderr.decode()

@@ -144,3 +144,14 @@ def test_numpy_arrays_are_not_changed():
     given = np.full((2, 2), 0.5, dtype=np.float32)
     show(given)
     assert (given == 0.5).all()
+
+
+def test_a_chosen_word_is_compared_with_the_alternatives_if_no_words_are_given():
+    ids = TOKENISER.encode(TARGET)
+    plain = explore_translation(translator(), TOKENISER, SOURCE, ids)
+    chosen = explore_translation(translator(), TOKENISER, SOURCE, ids, of="es")
+    assert chosen.texts["target"][chosen.chosen] == "es"
+    assert chosen.explained[chosen.chosen][0].others == plain.explained[chosen.chosen][0].others
+    found = relevance(translator(), TOKENISER, SOURCE, ids, of="es")
+    assert found.others == plain.explained[chosen.chosen][0].others
+    assert found.source_scores == pytest.approx(plain.explained[chosen.chosen][0].source_scores, abs=1e-4)

@@ -35,8 +35,18 @@ def test_bars_are_as_long_as_their_scores_and_on_the_side_of_their_sign():
     assert lines[0] == "es rather than er or sie: log odds 3.00, probability 0.953 among these"
     assert lines[-2:] == ["lens gradients, 43 passes and 40 back; completeness error 0.25", "A note."]
     assert max(map(len, relevance(log_odds=0.0).text(90).splitlines())) <= 90
-    with pytest.raises(ArgumentError, match="at least 60"):
-        relevance().text(59)
+    with pytest.raises(ArgumentError, match="at least 40"):
+        relevance().text(39)
+
+
+@pytest.mark.parametrize("width", [40, 47, 59, 60, 80])
+def test_bars_fit_every_width_beside_the_longest_words(width):
+    words = ("Donaudampfschifffahrtsgesellschaft", "a", "<end>")
+    lines = relevance(source_words=words, source_scores=(-12.0, 6.0, 0.0)).text(width).splitlines()
+    bars = [line for line in lines if "│" in line]
+    assert max(map(len, bars)) <= width
+    assert len({line.index("│") for line in bars}) == 1
+    assert max(line.count("▒") for line in bars) == 2 * max(line.count("█") for line in bars) >= 8
 
 
 def test_the_record_is_json_and_pairs_each_word_with_its_score():

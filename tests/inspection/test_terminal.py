@@ -55,3 +55,21 @@ def test_what_does_not_fit_is_refused():
         terminal_map(torch.ones(2, 3), ["a", "b"], ["a", "b"])
     with pytest.raises(ArgumentError, match="width is 10"):
         terminal_map(torch.ones(1, 1), ["a"], ["a"], width=10)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+@pytest.mark.parametrize("width", [24, 80])
+def test_a_map_is_drawn_in_the_characters_of_its_encoding(encoding, width):
+    words = ["Tür", "猫", "", "Donaudampfschifffahrtsgesellschaft", "…"]
+    text = terminal_map(torch.eye(5) * 0.6 + 0.3, words, words, width, encoding)
+    text.encode(encoding)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(line.count("##") for line in lines) == 5  # 0.9
+    assert sum(line.count("++") for line in lines) == 20  # 0.3
+    assert all(shade in lines[-1] for shade in "#*+.")
+
+
+def test_an_unknown_encoding_is_refused():
+    with pytest.raises(ArgumentError, match="encoding 'martian' is unknown"):
+        terminal_map(torch.eye(1), ["a"], ["b"], encoding="martian")

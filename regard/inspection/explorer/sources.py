@@ -10,9 +10,10 @@ import torch
 
 from regard.arguments import a_list, a_string, of_kind, shown
 from regard.errors import ArgumentError, ShapeError
+from regard.inspection.lenses.alternatives import against_alternatives, alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.explain import LENSES, explain
-from regard.inspection.lenses.passes import Explained, in_eval_mode, is_word
+from regard.inspection.lenses.passes import Explained
 from regard.inspection.lenses.record import Relevance
 from regard.inspection.maps import KINDS, AttentionMaps, look
 from regard.inspection.picture import WORDING
@@ -20,9 +21,8 @@ from regard.inspection.texts import TextMaps, TextModel, look_text
 from regard.models import LanguageModel, RecurrentTranslator
 from regard.models.kinds import TranslationModel
 from regard.reprs import brief
-from regard.text import BEGIN, END, Tokeniser
+from regard.text import Tokeniser
 
-OTHERS = 3  # the words that a written word is compared with: the model's most probable alternatives
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
 MOST_EXPLAINED = 40  # words of a text that are explained when the page is made
 
@@ -96,7 +96,7 @@ def explore_translation(
     """The maps of a translation, and what each of its words depends on by every lens.
 
     Each written word is compared with the three words that the model found most probable beside it; `of` is compared
-    with `instead_of`, and is shown first.
+    with `instead_of`, if words are given there, and is shown first.
 
     Args:
         model: a translation model; it is left unchanged.
@@ -112,10 +112,14 @@ def explore_translation(
         UnsupportedError: a translator without attention.
     """
     maps = look(model, tokeniser, source, target_ids).merged()
-    contrasts = alternatives(model, tokeniser, source, target_ids)
+    contrasts = alternatives(model, tokeniser, source, target_ids, range(MOST_EXPLAINED))
     chosen = min(contrasts, default=0)
     if of is not None:
-        asked = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+        asked = (
+            find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+            if instead_of
+            else against_alternatives(model, tokeniser, source, target_ids, of, place)
+        )
         contrasts[asked.place], chosen = asked, asked.place
     found = explore_maps(maps, title=title)
     lenses = explained(model, tokeniser, contrasts, chosen)
@@ -138,7 +142,7 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     found = explore_maps(maps, title=title)
     if not isinstance(model, LanguageModel):
         return found
-    contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text))
+    contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
     shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
     chosen = max(shifted, default=0)
     return replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
@@ -193,37 +197,6 @@ def explore_weights(
     return Exploration(title or "Attention weights", texts, (one,), {})
 
 
-def alternatives(
-    model: Explained, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int]
-) -> dict[int, Contrast]:
-    """For each written word, by its index: the word against the ids that the model found most probable beside it."""
-    ids = list(target_ids)
-    begin = [] if source is None else [BEGIN]
-    source_ids = [] if source is None else [*tokeniser.encode(source), END]
-    written = [*begin, *ids]
-    device = model.embedding.weight.device
-    with torch.no_grad(), in_eval_mode(model):
-        read = torch.tensor([written], device=device)
-        logits = model(read) if source is None else model(torch.tensor([source_ids], device=device), read)
-    contrasts: dict[int, Contrast] = {}
-    for place, (word, at) in enumerate(tokeniser.words(ids)):
-        before = len(begin) + at.start
-        if not before or len(contrasts) >= MOST_EXPLAINED:
-            continue
-        row = logits[0, before - 1].float().cpu()
-        row[~is_word(torch.arange(len(row)))] = -torch.inf  # PAD, BEGIN and END
-        row[ids[at.start]] = -torch.inf
-        others = tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
-        read_ids = written[:before]
-        contrasts[place] = Contrast(
-            word=word, others=tuple(_word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
-            instead_of=others, source=tuple(source_ids), written=tuple(read_ids),
-            source_words=tuple(tokeniser.words(source_ids)), written_words=tuple(tokeniser.words(read_ids)),
-            place=place,
-        )  # fmt: skip
-    return contrasts
-
-
 def explained(
     model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
 ) -> dict[int, tuple[Relevance, ...]]:
@@ -240,13 +213,6 @@ def explained(
         for place, result in results.items():
             found[place].append(result)
     return {place: tuple(results) for place, results in found.items()}
-
-
-def _word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
-    """The sub-word as it would continue the text: with "…" before it if it would continue a word."""
-    piece = tokeniser.pieces([other])[0]
-    text = tokeniser.decode([*read, other])[len(tokeniser.decode(list(read))) :]
-    return (text.strip() or piece) if text.startswith(" ") or not read else piece
 
 
 def _stacked(weights: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.arguments import a_list, a_string, each, of_kind, shown, whole
+from regard.arguments import a_list, a_string, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.inspection.watching import Span
 from regard.reprs import brief
@@ -68,24 +68,36 @@ def find_contrast(
     (4, True)
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
-    word, others = a_string("of", of), _compared(instead_of)
-    ids = _checked_ids(target_ids)
+    at = find_place(tokeniser, source, target_ids, of, place)
+    word, others, ids = of, _compared(instead_of), _checked_ids(target_ids)
     words = tokeniser.words(ids)
-    at = _find_place([text for text, _ in words], word, place)
     written, first = words[at][0], words[at][1].start
     if written != word and written.lower() == word.lower() and written[:1].isupper() and not word[:1].isupper():
         others = [other[:1].upper() + other[1:] for other in others]  # the word begins a sentence
     alternatives = _first_ids(tokeniser, ids, first, written, others)
     begin = [] if source is None else [BEGIN]
     read = [*begin, *ids[:first]]
-    if not read:
-        raise ArgumentError(f"{written!r} is the first word, so a language model has read nothing before it")
     source_ids = [] if source is None else [*tokeniser.encode(a_string("source", source)), END]
     return Contrast(
         word=written, others=tuple(others), of=ids[first], instead_of=alternatives, source=tuple(source_ids),
         written=tuple(read), source_words=tuple(tokeniser.words(source_ids)),
         written_words=tuple(tokeniser.words(read)), place=at,
     )  # fmt: skip
+
+
+def find_place(
+    tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None = None
+) -> int:
+    """The index of a written word among the words of the target; arguments as for `find_contrast`.
+
+    Raises:
+        ArgumentError: a word that was not written, or several times, or before which nothing was read.
+    """
+    words = tokeniser.words(_checked_ids(target_ids))
+    at = _find_place([text for text, _ in words], a_string("of", of), place)
+    if source is None and not words[at][1].start:
+        raise ArgumentError(f"{words[at][0]!r} is the first word, so a language model has read nothing before it")
+    return at
 
 
 def _compared(instead_of: Sequence[str]) -> list[str]:
@@ -143,7 +155,11 @@ def _first_ids(
     gap = " " if with_word[len(before) :].startswith(" ") else ""
     taken = {ids[first]: word}
     found = []
-    for other in others:
+    for number, other in enumerate(others):
+        if other == word:
+            raise ArgumentError(f"{other!r} is the written word itself; compare it with other words")
+        if other in others[:number]:
+            raise ArgumentError(f"{other!r} is named twice; name it once")
         tail = tokeniser.encode(f"{before}{gap}{other}")
         text, span = tokeniser.words(tail)[-1]
         if text != other:
@@ -153,8 +169,8 @@ def _first_ids(
         if (identifier := tail[span.start]) in taken:
             raise ArgumentError(
                 f"{other!r} and {taken[identifier]!r} begin with the same sub-word, "
-                f"{tokeniser.pieces([identifier])[0]!r}, and words are compared by their first sub-words; give other "
-                f"words, {shown(list(others))} cannot be told apart there"
+                f"{tokeniser.pieces([identifier])[0]!r}, and words are compared by their first sub-words; name another "
+                f"word in place of {other!r}"
             )
         taken[identifier] = other
         found.append(identifier)

@@ -9,6 +9,7 @@ import torch
 
 from regard.arguments import count_of, each, of_kind, shown, whole
 from regard.errors import ArgumentError
+from regard.inspection.lenses.alternatives import against_alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.erasing import erasure_scores
 from regard.inspection.lenses.gradients import gradient_scores
@@ -35,7 +36,7 @@ def relevance(
     source: str | None,
     target_ids: Sequence[int],
     of: str,
-    instead_of: Sequence[str],
+    instead_of: Sequence[str] = (),
     lens: Lens = DEFAULT,
     *,
     place: int | None = None,
@@ -57,7 +58,8 @@ def relevance(
         source: the text that was translated; None for a language model.
         target_ids: what was written, without BEGIN and END, as `Translation.ids`; for a language model with its prompt.
         of: the written word to explain.
-        instead_of: words that could stand in its place. Words are compared by their first sub-words.
+        instead_of: words that could stand in its place. Words are compared by their first sub-words. By default the
+            three that the model found most probable beside it; the result names them.
         lens: "gradients", "erase", "attention" or "rollout".
         place: index of the word among the written words, if it occurs more than once.
         head: for "attention", (layer, head) from 0; the mean over all heads of all layers by default.
@@ -93,13 +95,16 @@ def relevance(
             f"source is {shown(source)} for a {type(model).__name__}; a translation model needs the text that was "
             f"translated, and a language model has none: give source=None"
         )
-    contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
     if model.config.vocab_size != tokeniser.vocab_size:
         raise ArgumentError(
             f"the model has {count_of(model.config.vocab_size, 'ids')} and the tokeniser "
             f"{tokeniser.vocab_size}; use the tokeniser "
             f"that the model was trained with"
         )
+    if isinstance(instead_of, str) or len(instead_of):
+        contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+    else:
+        contrast = against_alternatives(model, tokeniser, source, target_ids, of, place)
     return explain(model, tokeniser, [contrast], lens, head=head, steps=steps)[0]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from regard.arguments import whole
 from regard.errors import ArgumentError
-from regard.inspection.terminal import shortened, visible
+from regard.inspection.terminal import LONGEST, shortened, visible
 from regard.inspection.watching import Span
 from regard.reprs import brief
 
@@ -48,8 +48,9 @@ def by_word(scores: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:
     return tuple(math.fsum(listed[place] for place in places) for _, places in spans)
 
 
-BAR = 14  # characters on each side of the axis
-LEAST_WIDTH = 60
+BAR, WIDE = 14, 60  # characters on each side of the axis, and of the line that this is for
+LEAST_WIDTH = 40
+BESIDE = 11  # characters of a line beside the label and the bars: margins, the number, the axis
 
 
 @brief
@@ -141,7 +142,7 @@ class Relevance:
         """Lines of text with a signed bar for each word; the longest bar is the largest relevance of both sides.
 
         Args:
-            width: the most characters in a line of bars, at least 60.
+            width: the most characters in a line of bars, at least 40.
 
         Raises:
             ArgumentError: a smaller width.
@@ -150,8 +151,10 @@ class Relevance:
             raise ArgumentError(f"width is {width}; the bars need at least {LEAST_WIDTH} characters")
         scores = (*self.source_scores, *self.written_scores)
         largest = max(map(abs, scores), default=0.0)
-        longest = max((len(shortened(visible(word))) for word in (*self.source_words, *self.written_words)), default=0)
-        bar = BAR + (width - LEAST_WIDTH) // 2
+        words = (*self.source_words, *self.written_words)
+        labels = {word: shortened(visible(word), min(LONGEST, width // 3)) for word in words}
+        longest = max(10, *map(len, labels.values()))
+        bar = BAR + (width - WIDE) // 2 if width >= WIDE else min(BAR, (width - longest - BESIDE) // 2)
         lines = [f"{self.question}: log odds {self.log_odds:.2f}, probability {self.probability:.3f} among these"]
         for title, words, values in (
             ("source", self.source_words, self.source_scores),
@@ -160,8 +163,7 @@ class Relevance:
             if values:
                 lines.append(title)
                 for word, score in zip(words, values, strict=True):
-                    label = shortened(visible(word))
-                    lines.append(f"  {label:<{max(longest, 10)}} {_bar(score, largest, bar)}")
+                    lines.append(f"  {labels[word]:<{longest}} {_bar(score, largest, bar)}")
         lines += [f"lens {self.lens}, {self.cost}", *([self.note] if self.note else [])]
         return "\n".join(lines)
 

@@ -116,7 +116,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(INDENT, ""), *line]
     if step.formula:
         yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]
-    for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_long_words=False, break_on_hyphens=False)):
+    for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_on_hyphens=False)):
         yield [(f"{INDENT}{'>>> ' if not place else '... '}{part}", "green")]
     if not isinstance(step.value, torch.Tensor):
         for line in _wrapped("  ".join(map(visible, step.value)), room, ""):

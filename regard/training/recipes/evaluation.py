@@ -108,7 +108,7 @@ class RunScores:
         values = {
             "BLEU": f"{scores.bleu:.2f}   {scores.bleu_signature}",
             "chrF": f"{scores.chrf:.2f}   {scores.chrf_signature}",
-            "exact match": f"{scores.exact_match:.3f}",
+            "exact match": exact_matches(scores.exact_match, scores.count),
             "perplexity": f"{self.evaluation.perplexity:.3f} per id",
         }
         search = ", ".join(f"{key} {value}" for key, value in self.evaluation.settings.items())
@@ -129,6 +129,16 @@ class RunScores:
             else f"{self.trained:,} of these pairs were"
         )
         return [f"  {which} trained on, so the figures are better than those of new sentences"]
+
+
+def exact_matches(share: float, count: int) -> str:
+    """The share of exact matches with the number behind it; 1.000 only if all match.
+
+    >>> exact_matches(1.0, 3000), exact_matches(2999 / 3000, 3000)
+    ('1.000   3,000 of 3,000', '0.999   2,999 of 3,000')
+    """
+    matches = round(share * count)
+    return f"{matches * 1000 // count / 1000:.3f}   {matches:,} of {count:,}"
 
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]

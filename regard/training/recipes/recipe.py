@@ -30,7 +30,7 @@ from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard.text.vocabularies import UNITS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves
-from regard.training.loop import check_run_folder, train
+from regard.training.loop import check_run_folder, check_writable, train
 from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
 from regard.training.recipes.run_folder import MAY_MOVE, read_settings, write_run
 from regard.training.recipes.settings import RunConfig
@@ -185,6 +185,8 @@ class Recipe(Described, ABC):
                 f"{folder} already holds a training run ({found.last}); go on with it by --resume, or choose another "
                 f"folder"
             )
+        if not share_of_work()["rank"]:
+            check_writable(folder)
         given = {name: value for name, value in given.items() if value is not None}
         config = cls.decide(folder, given, resume=resume)
         recipe = cls(config, tell)

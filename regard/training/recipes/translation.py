@@ -247,6 +247,11 @@ class TranslationTraining(Recipe):
             files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
         )  # fmt: skip
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
+        if config.label_smoothing:
+            self.tell(
+                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above the "
+                f"validation loss, which does not"
+            )
         return training
 
 
