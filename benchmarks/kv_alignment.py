@@ -44,16 +44,16 @@ METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbo
 class Recipe:
     """The settings of the experiment."""
 
-    characters: int = 4_000_000
+    characters: int = 2_000_000
     held_out: int = 30_000
-    dim: int = 128
+    dim: int = 96
     heads: int = 8
-    layers: int = 3
-    block: int = 96
-    batch_tokens: int = 1_536
-    steps: int = 2_000
-    uptrain_steps: int = 100
-    learning_rate: float = 2e-3
+    layers: int = 2
+    block: int = 64
+    batch_tokens: int = 1_024
+    steps: int = 1_200
+    uptrain_steps: int = 60
+    learning_rate: float = 3e-3
     calibration_batches: int = 8
     kv_heads: tuple[int, ...] = (4, 2, 1)
 
