@@ -194,7 +194,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
                     sum(getattr(row, when) - getattr(row, floor) for row in side) for side in zip(*pairs, strict=True)
                 ]
                 words = "before further training" if when == "converted" else "after it"
-                parts.append(f"{words} in {wins} of {len(pairs)} (it loses {lost[0] / lost[1]:.0%} of the bits)")
+                parts.append(f"{words} in {wins} of {len(pairs)} ({lost[0] / lost[1]:.0%} as many bits are lost)")
             sentences.append(f"{shape}: align is better than {other} {', '.join(parts)}")
     return sentences
 
