@@ -193,6 +193,9 @@ class Uptraining:
         if config.report is not None:
             with needed("matplotlib", "--report"):
                 import matplotlib  # noqa: F401
+            if is_hugging_face(folder):
+                with needed("transformers", "--report for a Hugging Face folder", "transformers"):
+                    import transformers  # noqa: F401
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:
