@@ -44,16 +44,16 @@ METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbo
 class Recipe:
     """The settings of the experiment."""
 
-    characters: int = 4_000_000
+    characters: int = 2_000_000
     held_out: int = 30_000
-    dim: int = 128
+    dim: int = 96
     heads: int = 8
-    layers: int = 3
-    block: int = 96
-    batch_tokens: int = 1_536
-    steps: int = 2_000
-    uptrain_steps: int = 100
-    learning_rate: float = 2e-3
+    layers: int = 2
+    block: int = 64
+    batch_tokens: int = 1_024
+    steps: int = 1_200
+    uptrain_steps: int = 60
+    learning_rate: float = 3e-3
     calibration_batches: int = 8
     kv_heads: tuple[int, ...] = (4, 2, 1)
 
@@ -194,7 +194,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
                     sum(getattr(row, when) - getattr(row, floor) for row in side) for side in zip(*pairs, strict=True)
                 ]
                 words = "before further training" if when == "converted" else "after it"
-                parts.append(f"{words} in {wins} of {len(pairs)} (it loses {lost[0] / lost[1]:.0%} of the bits)")
+                parts.append(f"{words} in {wins} of {len(pairs)} ({lost[0] / lost[1]:.0%} as many bits are lost)")
             sentences.append(f"{shape}: align is better than {other} {', '.join(parts)}")
     return sentences
 

@@ -1,11 +1,11 @@
 """Conversion of trained models to another number of key/value heads, from folder to folder.
 
-Models of regard are converted in memory, folders of the Llama layout one tensor at a time. Nothing is unpickled. Each
-result is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
+Models of regard are converted in memory, folders of Hugging Face one layer at a time. Nothing is unpickled. Each result
+is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
 """
 
 from regard.conversion.folders import convert_kv_heads
-from regard.conversion.heads import METHODS, Change, Conversion, resized
+from regard.conversion.heads import METHODS, Change, Conversion, Likeness, resized
 from regard.conversion.own_models import Converted, load_converted, with_kv_heads
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "Conversion",
     "Converted",
     "Change",
+    "Likeness",
 ]

@@ -25,7 +25,8 @@ import torch
 from regard.conversion.heads import Likeness
 from regard.conversion.projections import KeySpace, Projections
 
-ROUNDS = 30  # of rotating each head towards the mean of its group
+ROUNDS = 30  # of rotating each head towards the others of its group, at most
+PROGRESS = 1e-7  # relative; less than this in a round ends the search
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,24 @@ def procrustes(products: torch.Tensor) -> torch.Tensor:
     turns = torch.eye(size, dtype=products.dtype).repeat(heads, 1, 1)
     first = int(_nuclear(products).sum(1).argmax())  # the head that is closest to the others comes first
     for head in range(heads):
-        turns[head] = _nearest_rotation(products[first, :, head])
+        turns[head], _ = _nearest_rotation(products[first, :, head])
+    before = 0.0
     for _ in range(ROUNDS if heads > 2 else 1):
+        closeness = 0.0
         for head in range(heads):
             others = torch.einsum("hde,hef->df", turns, products[:, :, head]) - turns[head] @ products[head, :, head]
-            turns[head] = _nearest_rotation(others)
+            turns[head], one = _nearest_rotation(others)
+            closeness += one
+        if closeness - before <= PROGRESS * closeness:
+            break
+        before = closeness
     return turns
 
 
-def _nearest_rotation(products: torch.Tensor) -> torch.Tensor:
-    """The orthogonal R with the largest trace of R · productsᵀ: R b is close to a, where products = a bᵀ."""
-    left, _, right = torch.linalg.svd(products)
-    return left @ right
+def _nearest_rotation(products: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The orthogonal R with the largest trace of R · productsᵀ, and this trace: R b is close to a for a bᵀ."""
+    left, values, right = torch.linalg.svd(products)
+    return left @ right, float(values.sum())
 
 
 def rotated_keys(products: torch.Tensor, space: KeySpace) -> torch.Tensor:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.conversion.decoding_speed import Speed
-from regard.conversion.distillation import Agreement
 from regard.conversion.heads import Conversion, Likeness
+from regard.conversion.measures import Agreement, Speed
 from regard.inspection.canvas import checked_path, new_figure, save
 from regard.reprs import brief
 from regard.storage.files import replace_file

@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from regard.conversion.calibration import row_ids
-from regard.conversion.decoding_speed import Speed, contexts_of, decoder_of_ours, decoding_speed
-from regard.conversion.distillation import Agreement, Distillation, agreement_on_task
+from regard.conversion.distillation import Distillation
 from regard.conversion.folder_conversion import check_convertible
-from regard.conversion.folder_measures import agreement_of_folders, speed_of_folders
 from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face, method_of
 from regard.conversion.heads import Conversion, row
+from regard.conversion.measures import (
+    Agreement,
+    Speed,
+    agreement_of_folders,
+    agreement_on_task,
+    contexts_of,
+    decoder_of_ours,
+    decoding_speed,
+    speed_of_folders,
+)
 from regard.conversion.model_folders import ModelFolder
 from regard.conversion.own_models import Converted, Model, load_converted, load_original
 from regard.conversion.report import ConversionReport, budget
@@ -185,6 +193,9 @@ class Uptraining:
         if config.report is not None:
             with needed("matplotlib", "--report"):
                 import matplotlib  # noqa: F401
+            if is_hugging_face(folder):
+                with needed("transformers", "--report for a Hugging Face folder", "transformers"):
+                    import transformers  # noqa: F401
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:

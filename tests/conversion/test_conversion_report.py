@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from regard.conversion import load_converted
-from regard.conversion.decoding_speed import decoder_of_ours, decoding_speed
-from regard.conversion.distillation import Distillation, agreement, agreement_on_task
+from regard.conversion.distillation import Distillation
 from regard.conversion.heads import Change, Conversion, Likeness
+from regard.conversion.measures import agreement, agreement_on_task, decoder_of_ours, decoding_speed
 from regard.conversion.report import ConversionReport, budget
 from regard.conversion.uptraining import Uptraining, held_out_task
 from regard.decoding.loading import TOKENISER_FILE

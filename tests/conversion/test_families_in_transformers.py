@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from families import DIM, FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, ONE_HEAD, drawn, heads_of
+from safetensors.torch import load_file, save_file
 
 from regard.conversion import convert_kv_heads
 from regard.errors import ArgumentError, UnsupportedError
@@ -206,3 +207,59 @@ def test_the_config_says_what_the_model_was(tmp_path):
     with pytest.raises(ArgumentError, match="8 key/value heads"):
         convert_kv_heads(tmp_path / "in", tmp_path / "other", 8)
     assert DIM < HEADS * HEAD_DIM
+
+
+def rewritten(folder, rename, config, buffers):
+    """The folder as older versions wrote it: other names, other settings, and buffers in each layer."""
+    tensors = {rename(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors | buffers, folder / "model.safetensors", {"format": "pt"})
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config(content)))
+
+
+def test_a_folder_of_gpt2_as_it_was_first_published_is_read(tmp_path):
+    model = drawn(transformers, "gpt2")
+    saved(model, tmp_path / "in")
+    buffers = {f"h.{layer}.attn.bias": torch.ones(1, 1, 8, 8) for layer in range(LAYERS)}
+    kept = ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "vocab_size", "model_type", "layer_norm_epsilon")
+    rewritten(
+        tmp_path / "in", lambda name: name.removeprefix("transformer."),
+        lambda content: {name: content[name] for name in kept}, buffers,
+    )  # fmt: skip
+    convert_kv_heads(tmp_path / "in", tmp_path / "out", 1)
+    pool(model, "gpt2", 1, "mean")
+    torch.testing.assert_close(logits(loaded(tmp_path / "out")), logits(model), rtol=1e-6, atol=1e-6)
+
+
+def test_a_folder_of_pythia_as_it_was_first_published_is_read(tmp_path):
+    model = drawn(transformers, "gpt_neox")
+    saved(model, tmp_path / "in")
+
+    def config(content):
+        rope = content.pop("rope_parameters")
+        return {**content, "rotary_pct": rope["partial_rotary_factor"], "rotary_emb_base": rope["rope_theta"]}
+
+    start = "gpt_neox.layers"
+    buffers = {f"{start}.{n}.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool) for n in range(LAYERS)}
+    buffers |= {f"{start}.{n}.attention.masked_bias": torch.tensor(-1e9) for n in range(LAYERS)}
+    buffers |= {f"{start}.{n}.attention.rotary_emb.inv_freq": torch.ones(2) for n in range(LAYERS)}
+    rewritten(tmp_path / "in", lambda name: name.replace("lm_head", "embed_out"), config, buffers)
+    convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
+    pool(model, "gpt_neox", 2, "mean")
+    torch.testing.assert_close(logits(loaded(tmp_path / "out")), logits(model), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "opt", "gpt2"])
+def test_a_padded_row_of_another_family_gives_the_same_logits(tmp_path, family):
+    model = drawn(transformers, family)
+    convert_kv_heads(saved(model, tmp_path / "in"), tmp_path / "out", 1)
+    pool(model, family, 1, "mean")
+    live = torch.ones_like(IDS)
+    live[0, :4] = 0
+    live[1, 8:] = 0
+    places = (live.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        found, expected = (
+            each(IDS, attention_mask=live, position_ids=places).logits for each in (loaded(tmp_path / "out"), model)
+        )
+    torch.testing.assert_close(found[live.bool()], expected[live.bool()], rtol=1e-8, atol=1e-8)

@@ -224,6 +224,30 @@ def test_a_pickle_is_never_opened(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "sub/other.safetensors", ".hidden", 3])
+def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path, name):
+    folder = write_folder(tmp_path / "in", llama_tensors(), shards=2)
+    (tmp_path / "other.safetensors").write_bytes(next(folder.glob("*.safetensors")).read_bytes())
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.norm.weight"] = name
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json names the file"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pickle_by_another_name_and_a_missing_shard_are_refused(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    (folder / "model.safetensors").write_bytes(pickle.dumps({"a": 1}, protocol=2) + bytes(100))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors has \d+ bytes and is truncated, or is not a tensor"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    folder = write_folder(tmp_path / "shards", llama_tensors(), shards=3)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003\.safetensors cannot be read"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("keep", [4, 100, -1])
 def test_a_file_that_was_cut_short_is_refused(tmp_path, keep):
     folder = write_folder(tmp_path / "in", llama_tensors())
@@ -273,8 +297,27 @@ attention(*torch.zeros(3, 1, 1, 2, 2, dtype=torch.float64))  # what loads on fir
 if os.path.exists("/proc/self/status"):  # elsewhere memory cannot be limited so
     held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[3]),) * 2)
-convert_kv_heads(sys.argv[1], sys.argv[2], 2)
+convert_kv_heads(sys.argv[1], sys.argv[2], 2, method=sys.argv[4])
 """
+
+
+def run_with_memory(folder, out, limit, method):
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(out), str(limit), method]
+    return subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize("layers", [8, 24])
+def test_the_memory_of_align_depends_on_one_layer_only(tmp_path, layers):
+    """A layer has 1 MiB; 24 of them are converted in as much memory as 8."""
+    dim, tensors = 256, {"model.norm.weight": torch.ones(256)}
+    for layer in range(layers):
+        start = f"model.layers.{layer}.self_attn"
+        tensors |= {f"{start}.{part}_proj.weight": torch.randn(dim, dim) for part in "qkvo"}
+    config = llama_config(hidden_size=dim, num_hidden_layers=layers, head_dim=32)
+    folder = write_folder(tmp_path / "in", tensors, config, shards=3)
+    answer = run_with_memory(folder, tmp_path / "out", 20 << 20, "align")
+    assert answer.returncode == 0, answer.stderr
+    assert run_with_memory(folder, tmp_path / "less", 4 << 20, "align").returncode != 0  # the limit is felt
 
 
 def test_tensors_are_not_held_together(tmp_path):
@@ -285,6 +328,5 @@ def test_tensors_are_not_held_together(tmp_path):
                     for part in ("gate", "up", "down")}  # fmt: skip
     folder = write_folder(tmp_path / "in", tensors)
     assert (folder / "model.safetensors").stat().st_size > 36 << 20
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "out"), str(18 << 20)]
-    answer = subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+    answer = run_with_memory(folder, tmp_path / "out", 18 << 20, "mean")
     assert answer.returncode == 0, answer.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-DIM, HIDDEN, VOCAB, LAYERS, HEADS, HEAD_DIM = 12, 10, 17, 3, 8, 3
+DIM, HIDDEN, VOCAB, LAYERS, HEADS, HEAD_DIM = 12, 10, 17, 3, 8, 4
 
 
 def llama_config(**settings: Any) -> dict[str, Any]:
