@@ -133,7 +133,7 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, output, log_sum_exp, *shared)
         ctx.run = run
         ctx.set_materialize_grads(False)
-        return output.to(q.dtype, copy=True), log_sum_exp
+        return output.to(q.dtype), log_sum_exp
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -154,9 +154,10 @@ class _Gradients:
 
     def __init__(self, run: Run, q, k, v, output, log_sum_exp, grad, grad_lse, shared) -> None:
         self.run, self.q, self.k, self.v = run, q, k, v
-        self.output, self.log_sum_exp, self.grad, self.grad_lse = output, log_sum_exp, grad, grad_lse
+        self.output, self.log_sum_exp, self.grad = output, log_sum_exp, grad
         self.shared = shared
-        self.dq = torch.zeros_like(q, dtype=output.dtype)
+        self.dq: torch.Tensor | None = None
+        self.slope = -_by_row(grad, output) if grad_lse is None else grad_lse - _by_row(grad, output)
         self.of_shared = [torch.zeros_like(one, dtype=torch.promote_types(one.dtype, output.dtype)) for one in shared]
 
     def through(self, kept: Kept | None) -> list[torch.Tensor]:
@@ -177,7 +178,8 @@ class _Gradients:
             self._of_sink()
         dk, dv = (total.to(x.dtype) for total, x in zip(totals, (self.k, self.v), strict=True))
         of_shared = (grad.to(one.dtype) for grad, one in zip(self.of_shared, self.shared, strict=True))
-        return [self.dq.to(self.q.dtype), dk, dv, *of_shared]
+        dq = torch.zeros_like(self.q) if self.dq is None else self.dq.to(self.q.dtype)
+        return [dq, dk, dv, *of_shared]
 
     def _zeros(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
@@ -190,7 +192,8 @@ class _Gradients:
             place = run.place(part)
             dq, dk, dv, *shared = self._of_piece(piece, place)
             if dq is not None:
-                self.dq[:, :, place.start : place.stop] += dq
+                self._add_to_queries(place, dq)
+            del piece, dq
             for total, grad in zip(totals, (dk, dv), strict=True):
                 if grad is not None:
                     add_back(part, total, grad)
@@ -198,14 +201,20 @@ class _Gradients:
                 if grad is not None:
                     total += grad
 
+    def _add_to_queries(self, place: range, grad: torch.Tensor) -> None:
+        if self.dq is None and grad.shape == self.q.shape and grad.dtype == self.output.dtype:
+            self.dq = grad
+            return
+        if self.dq is None:
+            self.dq = torch.zeros_like(self.q, dtype=self.output.dtype)
+        self.dq[:, :, place.start : place.stop] += grad
+
     def _of_piece(self, piece: Computed, place: range) -> tuple[torch.Tensor | None, ...]:
         here = slice(place.start, place.stop)
         output, log_sum_exp = piece.output.detach(), piece.log_sum_exp.detach().to(self.output.dtype)
         of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
         grad = self.grad[:, :, here]
-        of_lse = (grad * (output - self.output[:, :, here])).sum(-1)
-        if self.grad_lse is not None:
-            of_lse = of_lse + self.grad_lse[:, :, here]
+        of_lse = _by_row(grad, output.to(grad.dtype)) + self.slope[:, :, here]
         given = (grad * of_piece[..., None]).to(output.dtype), (of_lse * of_piece).to(piece.log_sum_exp.dtype)
         with_graph = [(x, g) for x, g in zip((piece.output, piece.log_sum_exp), given, strict=True) if x.requires_grad]
         if not with_graph:
@@ -222,9 +231,10 @@ class _Gradients:
         with torch.enable_grad():
             logits = self.run.logits_of_sinks(self.q)
         of_piece = share(logits.detach().to(self.output.dtype), self.log_sum_exp)
-        of_lse = -(self.grad * self.output).sum(-1)
-        if self.grad_lse is not None:
-            of_lse = of_lse + self.grad_lse
-        self.of_shared[place] += torch.autograd.grad(logits, self.shared[place], (of_lse * of_piece).to(logits.dtype))[
-            0
-        ]
+        given = (self.slope * of_piece).to(logits.dtype)
+        self.of_shared[place] += torch.autograd.grad(logits, self.shared[place], given)[0]
+
+
+def _by_row(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Dot products of the vectors of each row, (batch, heads, q_len), without a product of all numbers in memory."""
+    return torch.einsum("bhqd,bhqd->bhq", one, other)
