@@ -29,7 +29,7 @@ def counted_from(pattern: Pattern, origin: Origin) -> Pattern | None:
     causal_window(4) | key_span((0, 3), (2, 5))
     """
     origins = (origin,) if isinstance(origin, int) else origin
-    if pattern.period is not None and not any(one % pattern.period for one in origins):
+    if not any(origins) or (pattern.period is not None and not any(one % pattern.period for one in origins)):
         return pattern
     if isinstance(pattern, Compound):
         return _of_parts(pattern, origin)

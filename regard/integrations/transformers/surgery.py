@@ -55,21 +55,24 @@ class Change:
         Raises:
             UnsupportedError: the positions that the pattern needs are not known.
         """
+        if self.mechanism is not None:
+            scale = asked.scale if "scale" in self.mechanism.takes else None  # that of the softmax
+            asked = asked._replace(mechanism=self.mechanism, scale=scale)
         if isinstance(given, PatternMask):
             pattern, plans = self._of_mask(module, given)
-            return asked._replace(pattern=pattern, q_start=given.begin, plans=plans, mechanism=self.mechanism)
+            return asked._replace(pattern=pattern, q_start=given.begin, plans=plans)
         if self.pattern == Full():
-            return asked._replace(mechanism=self.mechanism)
+            return asked
         by_distance = self.pattern.period == 1
         if q_len != k_len and (given is not None or not by_distance):
             raise UnsupportedError(_unknown(module, self.pattern, f"{q_len} queries beside {k_len} keys of a cache"))
-        if given is not None and not by_distance and torch.compiler.is_compiling():
-            raise UnsupportedError(_unknown(module, self.pattern, "a padded batch"))
+        if given is not None and not by_distance and not _begin_at_first_key(given):
+            raise UnsupportedError(_unknown(module, self.pattern, "a batch whose rows begin at different keys"))
         if asked.pattern == Full():
             pattern = self.pattern
         else:
             pattern = self.causal if asked.pattern == Causal() else asked.pattern & self.pattern
-        return asked._replace(pattern=pattern, mechanism=self.mechanism)
+        return asked._replace(pattern=pattern)
 
     def _of_mask(self, module: nn.Module, mask: PatternMask) -> tuple[Pattern, dict[Any, Any]]:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
@@ -88,6 +91,13 @@ class Change:
                 pattern = moved
             made = mask.plans[self] = (mask.pattern & pattern).canonical(), {}
         return made
+
+
+@torch.compiler.disable(reason="a pattern that counts positions from the first key needs the values of the mask")
+def _begin_at_first_key(mask: torch.Tensor) -> bool:
+    """Whether some query of every batch row may look at the first key."""
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return bool(allowed[..., 0].flatten(1).any(1).all())
 
 
 def _unknown(module: nn.Module, pattern: Pattern, what: str) -> str:
@@ -204,7 +214,8 @@ def replace_attention(
         model: a model of transformers that `attach` takes; it is attached if it is not.
         layers: numbers or names of attention modules, as `explain` prints them, or "all" for all self-attention.
         pattern: such as `CausalWindow(1024) | Prefix(4)`, or its text; None for the pairs of the model.
-        mechanism: such as `LinearTransformer()`, or its text; None for the softmax of the model.
+        mechanism: such as `LinearTransformer()`, or its text; None for the softmax of the model, whose scale is left
+            out where a mechanism has none.
         length: positions that learned tables are lengthened to, by repeating their rows (Longformer, section 5).
 
     Returns:
@@ -264,7 +275,9 @@ def _mechanism(mechanism: Any) -> Mechanism | None:
         return None
     chosen = parse_mechanism(mechanism) if isinstance(mechanism, str) else mechanism
     if not isinstance(chosen, Mechanism):
-        raise ArgumentError(f"mechanism is {kind_of(mechanism)}; give a Mechanism or its text, such as 'linear'")
+        raise ArgumentError(
+            f"mechanism is {kind_of(mechanism)}; give a Mechanism or its text, such as 'linear_transformer'"
+        )
     return chosen
 
 

@@ -1,0 +1,351 @@
+"""Layers with a replaced pattern or mechanism compute what eager attention computes with the same pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import hugging_face_checks as checks
+import torch
+import transformers as tf
+from hugging_face_families import BY_NAME, SIZES, VOCAB
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.integrations.transformers import attach, detach, explain, replace_attention
+from regard.integrations.transformers.origins import counted_from
+
+IDS = torch.randint(3, VOCAB, (3, 24), generator=torch.Generator().manual_seed(4))
+STREAMING = p.CausalWindow(5) | p.Prefix(2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    tf.logging.set_verbosity_error()
+
+
+def model_of(name):
+    return BY_NAME[name].model()
+
+
+def output(model, ids=IDS, **given):
+    with torch.no_grad():
+        return checks.output_of(model, {"input_ids": ids, **given})
+
+
+def eager(model, allowed, ids=IDS, **given):
+    """The model's own eager attention with these pairs, (q_len, k_len) or with a batch."""
+    model.set_attn_implementation("eager")
+    allowed = allowed.expand(len(ids), 1, *allowed.shape[-2:])
+    mask = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    if isinstance(model, tf.OPTForCausalLM):  # which would count positions in the mask
+        given = {"position_ids": torch.arange(ids.shape[1])[None].expand(len(ids), -1), **given}
+    return output(model, ids, attention_mask=mask, **given)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["causal_window(5) | prefix(2)", "sliding_window(6)", "strided(4) | global_tokens(0)"]
+)
+@pytest.mark.parametrize("name", ["Llama", "Qwen 3", "GPT-2", "GPT-NeoX", "OPT"])
+def test_a_causal_model_computes_the_pattern_and_stays_causal(name, pattern):
+    model = model_of(name)
+    replace_attention(model, pattern=pattern)
+    found = output(model)
+    detach(model)
+    expected = eager(model, (p.parse(pattern) & p.Causal()).dense(24, 24))
+    assert checks.farthest(found, expected) <= checks.TOLERANCE
+    assert checks.farthest(found, eager(model, p.Causal().dense(24, 24))) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["sliding_window(6) | global_tokens(0, 3)", "sliding_window(4) | global_tokens(0) | random_blocks(2, 3, seed=1)"],
+)
+@pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ALBERT", "DistilBERT"])
+def test_an_encoder_takes_the_pairs_of_longformer_or_big_bird(name, pattern):
+    model = model_of(name)
+    replace_attention(model, pattern=pattern)
+    found = output(model)
+    detach(model)
+    assert checks.farthest(found, eager(model, p.parse(pattern).dense(24, 24))) <= checks.TOLERANCE
+
+
+def test_layers_are_chosen_by_number_and_by_name():
+    model = model_of("Llama")
+    replacement = replace_attention(model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)")
+    assert replacement.layers == ("model.layers.0.self_attn", "model.layers.2.self_attn")
+    patterns = [call.pattern for call in explain(model, IDS).calls]
+    assert patterns == ["causal_window(5)", "causal", "causal_window(5)"]
+    second = replace_attention(model, 1, pattern="causal_window(3)")
+    assert [call.pattern for call in explain(model, IDS).calls][1] == "causal_window(3)"
+    replacement.undo()
+    assert [call.pattern for call in explain(model, IDS).calls] == ["causal", "causal_window(3)", "causal"]
+    second.undo()
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_the_end_of_a_block_and_detach_take_everything_back():
+    model = model_of("BERT")
+    table = model.embeddings.position_embeddings.weight
+    before = output(model)
+    with replace_attention(model, pattern="sliding_window(4)", length=300):
+        assert checks.farthest(output(model), before) > 1e-2
+    assert torch.equal(output(model), before)
+    replace_attention(model, pattern="sliding_window(4)", length=300)
+    detach(model)
+    assert torch.equal(output(model), before)
+    assert model.embeddings.position_embeddings.weight is table
+    assert (model.config.max_position_embeddings, model.config._attn_implementation) == (128, "sdpa")
+    assert not [name for module in model.modules() for name in module.__dict__ if name.startswith("_regard")]
+
+
+def test_a_model_that_was_attached_stays_attached():
+    model = attach(model_of("Llama"))
+    replace_attention(model, pattern="causal_window(5)").undo()
+    assert model.config._attn_implementation == "regard"
+    assert detach(model).config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("padding", ["left", "right", "holes"])
+@pytest.mark.parametrize("pattern", [STREAMING, STREAMING & ~p.KeySpan(3, 5), p.CausalWindow(4)])
+def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
+    """The first keys of a row are those behind its padding."""
+    model, live = model_of("Llama"), torch.ones(3, 24, dtype=torch.bool)
+    live[0, :7], live[1, :2] = False, False
+    if padding == "right":
+        live = live.flip(1)
+    elif padding == "holes":
+        live[0, [12, 15]], live[2, 9] = False, False
+    replace_attention(model, pattern=pattern)
+    positions = (live.long().cumsum(-1) - 1).clamp_min(0)
+    together = output(model, attention_mask=live.long(), position_ids=positions)
+    for row in range(3):
+        if padding == "holes":  # positions of the pattern count keys in holes; eager attention gets the pairs
+            start = int(live[row].int().argmax())
+            allowed = torch.zeros(24, 24, dtype=torch.bool)
+            allowed[start:, start:] = (pattern & p.Causal()).dense(24 - start, 24 - start)
+            allowed = (allowed & live[row]) | torch.diag(~live[row])
+            detach(model)
+            alone = eager(model, allowed, IDS[row : row + 1], position_ids=positions[row : row + 1])[0][live[row]]
+            replace_attention(model, pattern=pattern)
+        else:
+            alone = output(model, IDS[row : row + 1, live[row]])[0]
+        assert checks.farthest(together[row][live[row]], alone) <= checks.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "gpt-oss"])
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"num_beams": 3}], ids=str)
+def test_caches_generate_the_tokens_of_no_cache(name, options):
+    """Also where a cache drops keys before the window of the model."""
+    model, live = model_of(name), torch.ones(3, 24, dtype=torch.long)
+    live[0, :7] = 0
+    replace_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
+    ways = [
+        model.generate(IDS, attention_mask=live, max_new_tokens=8, do_sample=False, disable_compile=True, **given)
+        for given in (options, {**options, "use_cache": False, "cache_implementation": None})
+    ]
+    assert torch.equal(*ways)
+
+
+def test_gradients_are_those_of_eager_attention():
+    model = model_of("Llama")
+    allowed = (STREAMING & p.Causal()).dense(24, 24).expand(3, 1, 24, 24)
+    mask = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    found = []
+    for ours in (True, False):
+        if ours:
+            replace_attention(model, pattern=STREAMING)
+        else:
+            detach(model).set_attn_implementation("eager")
+        model.zero_grad()
+        model(IDS, attention_mask=None if ours else mask, labels=IDS).loss.backward()
+        found.append({name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None})
+    assert checks._relative(*found) <= checks.GRADIENTS
+
+
+@pytest.mark.parametrize(("name", "offset"), [("BERT", 0), ("RoBERTa", 1), ("GPT-2", 0), ("OPT", 2), ("BART", 2)])
+def test_tables_of_positions_are_lengthened_by_repeating_their_rows(name, offset):
+    """BART's two tables, and the row for padding before the first position of RoBERTa."""
+    model = model_of(name)
+    tables = [
+        one
+        for path, one in model.named_modules()
+        if path.endswith(("position_embeddings", "embed_positions", "wpe")) and isinstance(one, torch.nn.Embedding)
+    ]
+    own = [table.weight.detach().clone() for table in tables]
+    count = len(own[0]) - offset
+    with replace_attention(model, pattern="sliding_window(8)", length=300) as replacement:
+        assert replacement.length == 300
+        for table, rows in zip(tables, own, strict=True):
+            assert table.num_embeddings == len(table.weight) == offset + 300
+            assert torch.equal(table.weight[: len(rows)], rows)
+            assert torch.equal(table.weight[offset + count : offset + 2 * count], rows[offset:])
+        ids = torch.randint(3, VOCAB, (2, 300))
+        given = {"decoder_input_ids": ids} if name == "BART" else {}
+        assert bool(output(model, ids, **given).isfinite().all())
+        lengthened = model.config.max_position_embeddings
+        assert lengthened == (300 if name in ("BERT", "GPT-2", "OPT", "BART") else 301)
+        with torch.no_grad():
+            tables[0].weight[offset].fill_(7.0)  # as training would
+    assert [len(table.weight) for table in tables] == [len(rows) for rows in own]
+    assert bool((tables[0].weight[offset] == 7).all())
+
+
+def test_robertas_offset_of_two():
+    config = tf.RobertaConfig(**SIZES, max_position_embeddings=34, pad_token_id=1)
+    model = tf.RobertaModel(config, add_pooling_layer=False).eval()
+    own = model.embeddings.position_embeddings.weight.detach().clone()
+    with replace_attention(model, pattern="sliding_window(8) | global_tokens(0)", length=64):
+        table = model.embeddings.position_embeddings.weight
+        assert torch.equal(table, torch.cat((own, own[2:])))
+        ids = torch.randint(3, VOCAB, (2, 64))
+        ids[0, 50:] = 1
+        assert bool(output(model, ids, attention_mask=(ids != 1).long()).isfinite().all())
+
+
+def test_a_lengthened_model_is_saved_and_loaded_by_transformers(tmp_path):
+    model = model_of("BERT")
+    with replace_attention(model, pattern="sliding_window(4)", length=300):
+        model.save_pretrained(tmp_path)
+    loaded = tf.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    assert loaded.embeddings.position_embeddings.num_embeddings == loaded.config.max_position_embeddings == 300
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_linear_mechanism_computes_its_formula(padded):
+    """Each layer's output is compared with the mechanism on the layer's own queries, keys and values."""
+    model, live = model_of("Llama"), torch.ones(3, 24, dtype=torch.long)
+    live[0, :7] = 0
+    replace_attention(model, 1, mechanism="linear_transformer")
+    given = {"attention_mask": live} if padded else {}
+    explained = explain(model, {"input_ids": IDS, **given})
+    assert "mechanism" in explained.calls[1].options[0]
+    assert explained.calls[0].options == explained.calls[2].options
+    by_linear = output(model, **given)
+    detach(model)
+    calls = []
+    tf.AttentionInterface.register("linear_oracle", lambda *args, **more: calls.append(0) or _linear(calls, *args))
+    tf.AttentionMaskInterface.register("linear_oracle", tf.masking_utils.sdpa_mask)
+    model.set_attn_implementation("linear_oracle")
+    assert checks.farthest(by_linear, output(model, **given), live.bool()) <= checks.TOLERANCE
+
+
+def _linear(calls, module, q, k, v, mask):
+    """Katharopoulos et al. 2020, equation 4, in the second layer; eager attention in the others."""
+    allowed = torch.ones(24, 24).tril().bool() if mask is None else mask
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    if len(calls) % 3 == 2:
+        weights = (torch.nn.functional.elu(q) + 1) @ (torch.nn.functional.elu(k) + 1).mT * allowed
+        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+    else:
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        weights = scores.softmax(-1)
+    return (weights @ v).transpose(1, 2).contiguous(), None
+
+
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+def test_a_compiled_model_computes_the_pattern_or_refuses(padding):
+    """There masks hold pairs, so where rows are padded on the left, their first keys are not known."""
+    model, live = model_of("Mistral"), torch.ones(3, 24, dtype=torch.bool)
+    if padding != "none":
+        live[0, slice(0, 7) if padding == "left" else slice(-7, None)] = False
+    replace_attention(model, pattern=STREAMING)
+    given = {"use_cache": False} | ({} if padding == "none" else {"attention_mask": live.long()})
+    expected = output(model, **given)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    if padding == "left":
+        with pytest.raises(rg.UnsupportedError, match="run uncompiled"):
+            output(compiled, **given)
+    else:
+        assert checks.farthest(output(compiled, **given), expected, live) <= checks.TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("Llama", {}, "nothing is replaced"),
+        ("Llama", {"pattern": "causl"}, "causl"),
+        ("Llama", {"pattern": "causal", "layers": 3}, "there is no layer 3"),
+        ("Llama", {"pattern": "causal", "layers": "model.layers.9"}, "no attention module"),
+        ("Llama", {"pattern": "causal", "length": 999}, "rotary positions"),
+        ("T5", {"pattern": "sliding_window(4)", "length": 999}, "no learned table"),
+        ("Marian", {"pattern": "sliding_window(4)", "length": 999}, "computed"),
+        ("BERT", {"pattern": "sliding_window(4)", "length": 128}, "128 positions already"),
+        ("BART", {"pattern": "sliding_window(4)", "layers": "model.decoder.layers.0.encoder_attn"}, "common origin"),
+        ("Llama", {"pattern": p.Explicit(torch.ones(4, 4).bool())}, "rows of one call"),
+        ("Llama", {"pattern": p.PerHead([p.Causal()] * 3)}, "has 4 heads"),
+        ("Llama", {"mechanism": m.Linformer(length=24, rank=4)}, "learned tensors"),
+        ("Llama", {"mechanism": m.LSH(chunk=4, buckets=4)}, "queries that are the keys"),
+        ("Llama", {"mechanism": 3}, "give a Mechanism"),
+        ("Longformer", {"pattern": "sliding_window(4)"}, "attention_window"),
+        ("Bloom", {"pattern": "sliding_window(4)"}, "does not call registered attention"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, words):
+    model = model_of(name)
+    before = model.config._attn_implementation
+    with pytest.raises(rg.RegardError, match=words):
+        replace_attention(model, **options)
+    assert model.config._attn_implementation == before
+    assert not [key for module in model.modules() for key in module.__dict__ if key.startswith("_regard")]
+
+
+def test_a_layer_is_replaced_once():
+    model = model_of("Llama")
+    replace_attention(model, 1, pattern="causal_window(4)")
+    with pytest.raises(rg.ArgumentError, match="replaced already"):
+        replace_attention(model, pattern="causal_window(8)")
+
+
+def test_calls_whose_positions_are_unknown_are_refused():
+    model = model_of("Llama")
+    replace_attention(model, pattern="causal_window(4) | global_tokens(1)")
+    live = torch.ones(3, 24, dtype=torch.long)
+    live[0, :7] = 0
+    with pytest.raises(rg.UnsupportedError, match="pad on the right"):
+        output(model, attention_mask=live)
+    packed = torch.cat([torch.arange(10), torch.arange(14)]).expand(3, -1)
+    with pytest.raises(rg.UnsupportedError, match="packs several documents"):
+        output(model, position_ids=packed, use_cache=False)
+    cache = tf.DynamicCache(config=model.config)
+    output(model, IDS[:, :20], past_key_values=cache)
+    with pytest.raises(rg.UnsupportedError, match="from which positions count"):
+        output(model, IDS[:, 20:], past_key_values=cache, attention_mask=torch.ones(3, 1, 4, 24).bool())
+
+
+def test_packed_documents_take_a_window():
+    model = model_of("Llama")
+    replace_attention(model, pattern="causal_window(4)")
+    positions = torch.cat([torch.arange(10), torch.arange(14)]).expand(3, -1)
+    found = output(model, position_ids=positions, use_cache=False)
+    assert checks.farthest(found[:, 10:], output(model, IDS[:, 10:])) <= checks.TOLERANCE
+
+
+PATTERNS = [
+    p.Causal(), p.CausalWindow(3), p.Strided(3), p.Prefix(4), p.KeySpan(2, 5), ~p.Prefix(3), p.SameBlock(4),
+    p.GlobalTokens([0, 5]), p.CausalWindow(3) | p.Prefix(2), p.PerHead([p.Prefix(2), p.Causal()]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("origin", [-3, 0, 3, 5])
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_a_moved_pattern_allows_the_pairs_counted_from_its_origin(pattern, origin):
+    moved = counted_from(pattern, origin)
+    assert moved is not None
+    at = torch.arange(max(0, origin), 14)
+    q, k = at[:, None], at[None]
+    assert torch.equal(moved.allows(q, k), pattern.allows(q - origin, k - origin))
+
+
+def test_a_pattern_moved_by_row_has_the_pairs_of_each_row():
+    pattern = (p.CausalWindow(3) | p.Prefix(2)) & ~p.KeySpan(4, 6)
+    moved = counted_from(pattern, (0, 3, 5))
+    for row, origin in enumerate((0, 3, 5)):
+        ours = moved.for_row(row).dense(14, 14)[origin:, origin:]
+        assert torch.equal(ours, pattern.dense(14 - origin, 14 - origin))
+    assert counted_from(p.GlobalTokens([1]), (0, 3)) is None
+    assert counted_from(p.Fixed(4), 3) is None
+    assert counted_from(p.Fixed(4), 4) == p.Fixed(4)
