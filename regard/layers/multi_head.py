@@ -255,8 +255,9 @@ class MultiHeadAttention(RecordedLayer):
 
         Args:
             batch: number of texts.
-            kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries) or "state" (sums in constant
-                memory). The default is "state" for mechanisms that have one, else "dynamic".
+            kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries), "paged" (beams share
+                pages) or "state" (sums in constant memory). The default is "state" for mechanisms that have one, else
+                "dynamic".
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
 

@@ -7,7 +7,7 @@ transformers composes a mask from functions of positions. `regard_mask` reads th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,13 +15,12 @@ from torch.utils._pytree import tree_map
 from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
+from regard.integrations.transformers.known import joined, read_once
 from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Causal, Diagonals, Explicit, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
 
 __all__ = ["PatternMask", "regard_mask"]
 
-PATTERNS_KEPT = 256
-_patterns: dict[Any, Pattern] = {}  # of functions that hold numbers only
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 
 
@@ -223,7 +222,8 @@ def regard_mask(
 
     shape, place = (batch_size, 1, q_length, kv_length), torch.device(device)
     try:
-        pattern = _pattern_once(mask_function, range(kv_offset, kv_offset + kv_length))
+        keys = range(kv_offset, kv_offset + kv_length)
+        pattern = read_once(mask_function, lambda: pattern_of(mask_function, keys))
     except UnknownMaskError as unknown:
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown))
@@ -232,41 +232,10 @@ def regard_mask(
         return mask
     if attention_mask is not None:
         live = _padding({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
-        pattern = _joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
+        pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
     mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
     mask.padding = (attention_mask, kv_offset)
     return mask
-
-
-def _pattern_once(function: Function, keys: range) -> Pattern:
-    """`pattern_of` in its canonical form; functions that hold the same numbers are read once, as while decoding."""
-    name = _numbers_of(function)
-    pattern = None if name is None else _patterns.get(name)
-    if pattern is None:
-        pattern = pattern_of(function, keys).canonical()
-        if name is not None and len(_patterns) < PATTERNS_KEPT:
-            _patterns[name] = pattern
-    return pattern
-
-
-def _numbers_of(function: Function) -> tuple[Any, ...] | None:
-    """The code of a function and the numbers and functions that it holds; None if it holds a tensor."""
-    cells = function.__closure__ or ()
-    held: list[Any] = [function.__code__]
-    for cell in cells:
-        value = cell.cell_contents
-        for one in value if isinstance(value, tuple) else (value,):
-            name = one if isinstance(one, int) else _numbers_of(one) if hasattr(one, "__code__") else None
-            if name is None:
-                return None
-            held.append(name)
-    return tuple(held)
-
-
-@lru_cache(PATTERNS_KEPT)
-def _joined(pattern: Pattern, live: Pattern) -> Pattern:
-    """Both patterns in the canonical form."""
-    return (pattern & live).canonical()
 
 
 def pattern_of(function: Function, keys: range) -> Pattern:
