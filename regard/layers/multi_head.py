@@ -354,8 +354,9 @@ class MultiHeadAttention(RecordedLayer):
     def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:
             return heads
-        steps = torch.arange(heads.shape[2], device=heads.device)
-        return self.positions.rotate(heads, steps + (start[:, None] if isinstance(start, torch.Tensor) else start))
+        if not isinstance(start, torch.Tensor):
+            return self.positions.rotate_from(heads, start)
+        return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape
