@@ -69,7 +69,7 @@ def replaced(words: dict[str, int]) -> dict[str, Any]:
         ],
         "without_head": [share(before, erased({head})) for head in range(8)],
         "without_layer": [share([layer], NOTHING) for layer in before],
-        "heads_kept": [{"heads": heads, "share": share(before, erased(set(range(heads, 8))))} for heads in (6, 4, 2, 1)],
+        "heads_kept": [{"heads": kept, "share": share(before, erased(set(range(kept, 8))))} for kept in (6, 4, 2, 1)],
     }  # fmt: skip
 
 
