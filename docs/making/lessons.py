@@ -36,7 +36,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
     "Writing text quickly": ("generation", "grouped"),
     "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
-    "Beyond translation": ("relations", "transfer", "caption", "imprecise"),
+    "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
 }
 
 

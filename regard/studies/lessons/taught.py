@@ -196,6 +196,9 @@ _ALL = (
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
     Lesson("complexity", "Cost and length", "What does each kind of layer cost when the text gets longer?"),
     Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
+    Lesson(
+        "answer_head", "A head that is the answer", "Can a pretrained head be right, and what does it need for that?"
+    ),
     Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
     Lesson(
         "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
