@@ -97,6 +97,14 @@ class Needs:
         last = _search(rows, some, backwards=True)
         return range(first, last + 1) if first is not None and last is not None else range(0)
 
+    def keys_near(self, rows: range, keys: range) -> range:
+        """The keys from the first to the last of `keys` that some of these queries may look at; it may hold more."""
+        if not isinstance(self.q_start, int) or not self.pattern.structured:
+            return keys
+        near = self.pattern.keys(self.q_start + rows[0], self.q_start + rows[-1], self.k.length)
+        low = max(near.start, keys.start)
+        return range(low, max(low, min(near.stop, keys.stop)))
+
     @staticmethod
     def check_form(asked: str) -> None:
         """Raise an ArgumentError unless it is the name of a form."""
