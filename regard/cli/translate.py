@@ -76,7 +76,7 @@ def translate(
     check_search(normalisation)
     sentences = sentences or []
     search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
-    if wants_file(source, result, sentences, picture=picture, why=why):
+    if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
         _file(run, source, result, search, as_json)
         return
     reason = asked_why(why, instead, lens, place, sentences)
