@@ -43,6 +43,7 @@ def test_the_picture_is_of_the_reaction_that_is_counted():
     ("change", "beginning"),
     [
         (lambda f: f.update(head_share=0.9), "The head finds"),
+        (lambda f: f["shares"][0].__setitem__(5, 0.97), "The same weights"),
         (lambda f: f.update(by_place=0.6), "It does not count"),
         (lambda f: f["shown"]["weights"][10].__setitem__(0, 0.9), "The weights in the picture"),
         (lambda f: f["replaced"]["windows"][2].update(before=0.7), "Narrow windows"),

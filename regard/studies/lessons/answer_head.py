@@ -55,12 +55,13 @@ def teach(settings: Settings) -> Taught:
             f"atoms come from. Yet in layer {figures['layer']}, head {figures['head']}, counted from 0, a product "
             "atom gives its largest weight to the atom that it came from.",
             f"This is checked on {len(figures['reactions'])} reactions with {atoms} product atoms whose origins are "
-            "certain; atoms that symmetry makes interchangeable count as one. The heads of the other layers differ: "
-            "most are right no more often than a head that guesses.",
+            f"certain; atoms that symmetry makes interchangeable count as one. The model's 96 heads are right for "
+            f"{figures['mean_share']:.0%} of them on average. Its twelve layers share their weights, so it is the same "
+            "head in all of them, and it is right more often in the higher ones.",
             "Then parts of the attention are taken away, with the weights as they are. A window in the ten layers "
-            "before leaves the head most of its answers, because these layers mainly describe each atom by its "
-            "neighbours. A window in the head's own layer ends it, because the answer stands far away, on the other "
-            "side of the arrow. A head or a layer that may look at no key returns zeros.",
+            "before leaves the head most of its answers, so most of what these layers must tell it about an atom comes "
+            "from the atom's neighbours. In the head's own layer a window hides the answers, which stand far away, on "
+            "the other side of the arrow. A head or a layer that may look at no key returns zeros.",
             f"{report.source} The weights in the picture are in the report too. Source: Schwaller et al. 2021, "
             "Extraction of organic chemistry grammar from unsupervised learning of chemical reactions.",
         ),
@@ -133,6 +134,11 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             "The head finds more than nine of ten product atoms' origins.",
             share(numbers["head_share"]).above(0.9),
             f"{share(numbers['head_share'])} of {atoms}; the mean of all heads is {numbers['mean_share']:.3f}",
+        ),
+        Claim(
+            "The same weights are right more often in the last layer than in the first.",
+            share(numbers["shares"][-1][numbers["head"]]).above(share(numbers["shares"][0][numbers["head"]])),
+            f"{share(numbers['shares'][-1][numbers['head']])} and {share(numbers['shares'][0][numbers['head']])}",
         ),
         Claim(
             "It does not count positions: the i-th atom taken for the i-th is right far less often.",
