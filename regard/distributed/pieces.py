@@ -20,7 +20,6 @@ from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
-
 MOST_ROWS = 1 << 13  # queries of one piece: what a backend needs besides its tensors grows with them
 
 
