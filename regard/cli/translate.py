@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.console import check_picture_name, out_data, out_json, out_lines, say
+from regard.cli.hints import Lengths, remarks_at_start
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
 from regard.cli.why import asked_why, draw_why
 from regard.decoding import Translation, Translator
@@ -67,9 +68,13 @@ def translate(
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
         say("one sentence per line; end with Ctrl-D")
+    for remark in remarks_at_start(run, sentences):
+        say(remark)
     lines = sentences or read_lines(sys.stdin.buffer)
-    unknown = UnknownWords(translator.words, "translation")
+    unknown, lengths = UnknownWords(translator.words, "translation"), Lengths(run)
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
+        for remark in filter(None, map(lengths.remark, chunk)):
+            say(remark)
         for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
             if remark := unknown.remark(translation.source):
                 say(remark)
