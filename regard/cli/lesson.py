@@ -56,6 +56,7 @@ def _list_lessons(as_json: bool) -> None:
         out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
         return
     longest = max(map(len, LESSONS))
+    out(f'{"":<{longest}}  Attention for one sentence, step by step: regard walkthrough "your sentence"')
     for name, lesson in LESSONS.items():
         out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
 

@@ -16,6 +16,7 @@ import typer
 
 from regard.arguments import suggest
 from regard.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
+from regard.cli.hints import Lengths, remarks_at_start
 from regard.cli.lines import INPUT, OUT, wants_file, write_lines
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
 from regard.cli.why import INSTEAD, asked_why, draw_why, show_why
@@ -93,9 +94,13 @@ def translate(
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
         say("one sentence per line; end with Ctrl-D")
+    for remark in remarks_at_start(run, sentences):
+        say(remark)
     lines = sentences or read_lines(sys.stdin.buffer)
-    unknown = UnknownWords(translator.words, "translation")
+    unknown, lengths = UnknownWords(translator.words, "translation"), Lengths(run)
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
+        for remark in filter(None, map(lengths.remark, chunk)):
+            say(remark)
         for translation in translator.translate(chunk, **search):
             if remark := unknown.remark(translation.source):
                 say(remark)

@@ -208,6 +208,9 @@ _ALL = (
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
 
 
+WALKTHROUGH = "walkthrough"  # the first page of the lessons, and a command of its own
+
+
 def find_lesson(name: str) -> Lesson:
     """Return the lesson with the given name.
 
@@ -218,6 +221,8 @@ def find_lesson(name: str) -> Lesson:
     'The causal mask'
     """
     of_kind("name", name, str, "the name of a lesson, such as 'causal'")
+    if name == WALKTHROUGH:
+        raise ArgumentError('the walkthrough is a command of its own; use: regard walkthrough "your sentence"')
     if name not in LESSONS:
         raise ArgumentError(f"no lesson is called {name!r}; {suggest(name, LESSONS)}")
     return LESSONS[name]
