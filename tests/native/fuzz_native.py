@@ -7,10 +7,13 @@ the memory of a tensor. `test_native_sanitized.py` builds the library and runs t
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +21,10 @@ import regard as rg
 from regard import patterns as p
 from regard.backends.native import backend, filling, library
 from regard.backends.native.filling import Filled, describe, fill_gradients
+from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
 from regard.backends.schedule import Flat
+from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
 from regard.errors import RegardError
 
@@ -85,18 +90,59 @@ def compute(draw: random.Random) -> None:
         "dropout": draw.choice([0.0, 0.0, 0.3]),
         "bias": draw.choice([None, None, rg.bias.ALiBi(), torch.randn(heads, 1, k_len, requires_grad=True)]),
         "scale": draw.choice([None, -0.5]),
+        "sink": draw.choice([None, None, 0.5, torch.randn(heads)]),
     }
+    want = wanted(draw, heads, q_len, k_len)
     learning = draw.random() < 0.6
     if not learning and dtype == torch.float32 and draw.random() < 0.4:
         k, v = (Stored((x * 9).to(torch.int8), torch.rand(*x.shape[:3], 1)) for x in (k, v))
     elif learning:
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     with torch.set_grad_enabled(learning):
-        output = rg.attention(q, k, v, backend="native", **options)
-        assert output.isfinite().all()
+        found = rg.attention_detail(q, k, v, backend="native", want=want, **options)
+        assert found.output.isfinite().all()
+        check(found, set(map(name_of, want)), k_len)
         if learning:
-            output.sum().backward()
+            found.output.sum().backward()
             assert q.grad.isfinite().all()
+
+
+def wanted(draw: random.Random, heads: int, q_len: int, k_len: int) -> list[Want]:
+    """The statistics that a call requests; those of weights, if any, are checked against the log-sum-exp."""
+    want: list[Want] = [name for name in NAMES if draw.random() < 0.15]
+    if draw.random() < 0.2:
+        want.append(rg.top_keys(draw.choice([1, 8, draw.randint(1, MOST_TOP + 1), k_len + 3])))
+    if draw.random() < 0.2:
+        rows = draw.sample(range(q_len), draw.randint(1, min(q_len, 5)))
+        want.append(rg.weights_of(rows, draw.choice([None, draw.sample(range(heads), draw.randint(1, heads))])))
+    return list(dict.fromkeys([*want, "log_sum_exp", "sink"])) if want else []
+
+
+def name_of(want: Want) -> str:
+    return want if isinstance(want, str) else "top_keys" if isinstance(want, TopKeys) else "chosen_weights"
+
+
+def check(found: rg.AttentionDetail, want: set[str], k_len: int) -> None:
+    """The statistics of a call agree with each other: its weights sum to 1 in every row that is not empty."""
+    if not want:
+        return
+    total = (found.log_sum_exp > -math.inf).double() - found.sink  # of the weights of the keys of each row
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-3, check_dtype=False)
+    if "received" in want:
+        close(found.received.sum(-1), total.sum(-1))
+    if "weights" in want:
+        close(found.weights.sum(-1), total)
+    if "chosen_weights" in want:
+        assert found.chosen_weights.sum(-1).max() <= 1.0001
+    if "entropy" in want:
+        assert -1e-4 <= found.entropy.min() <= found.entropy.max() <= math.log(k_len + 1) + 1e-4
+    if "distance" in want:
+        assert found.distance.isfinite().all()
+    if "top_keys" in want:
+        keys, weights = found.top_keys.indices, found.top_keys.weights
+        assert ((keys >= -1) & (keys < k_len)).all()
+        assert (weights.diff(dim=-1) <= 1e-6).all()
+        assert (weights.double().sum(-1) <= total + 1e-3).all()
 
 
 def damaged(draw: random.Random) -> None:
@@ -144,6 +190,7 @@ def damaged(draw: random.Random) -> None:
             draw.choice([0, -1, 1, getattr(into, name) + draw.randint(-9, 9), draw.randint(-(2**62), 2**62)]),
         )
     filled.call.threads = min(filled.call.threads, 4)
+    statistics = damaged_statistics(draw, filled.call, heads=2, q_len=q_len, keys=len(keys))
     try:
         if draw.random() < 0.5:
             kernel.library.forward(filled.address)
@@ -151,6 +198,35 @@ def damaged(draw: random.Random) -> None:
             kernel.library.backward(filled.address, gradients)
     except RegardError:
         return
+    finally:
+        del statistics  # the call points at it
+
+
+def damaged_statistics(draw: random.Random, call: CCall, heads: int, q_len: int, keys: int) -> Any:
+    """Point a call at statistics of which some are missing or changed; returns what must live until it is computed.
+
+    The interface gives no sizes of these arrays, so that only their pointers, counts and places are changed.
+    """
+    if draw.random() < 0.4:
+        return None
+    struct, shapes = CStatistics(), {"entropy": (), "distance": (), "top_weights": (MOST_TOP,), "top_keys": (MOST_TOP,)}
+    memory = {name: torch.zeros(heads, q_len, *last, dtype=torch.int64) for name, last in shapes.items()}
+    memory |= {"received": torch.zeros(heads, keys), "weights": torch.zeros(heads, q_len, keys)}
+    slots = {"head_slot": torch.arange(heads, dtype=torch.int32), "row_slot": torch.arange(q_len, dtype=torch.int32)}
+    for x in slots.values():
+        if draw.random() < 0.3:
+            x[draw.randrange(len(x))] = draw.choice([-1, -2, len(x), draw.randint(-(2**31), 2**31 - 1)])
+    memory |= slots
+    for name, x in memory.items():
+        setattr(struct, name, None if draw.random() < 0.2 else x.data_ptr())
+    struct.top = draw.choice([0, 1, draw.randint(1, MOST_TOP), MOST_TOP + 1, -1])
+    struct.weight_heads, struct.weight_rows = draw.choice([heads, 0, -1]), draw.choice([q_len, q_len, 0])
+    starts = torch.tensor([draw.randint(-9, 9)])
+    call.start = draw.choice([None, starts.data_ptr()])
+    if draw.random() < 0.2:
+        call.log_sum_exp = None
+    call.statistics = ctypes.addressof(struct)
+    return struct, memory, starts
 
 
 def main(path: str, cases: int, seed: int) -> None:

@@ -12,7 +12,9 @@ import torch
 import regard as rg
 from regard.backends.native import library
 from regard.backends.native.filling import Filled, describe
+from regard.backends.native.library import MOST_TOP
 from regard.backends.native.lowering import Bands, Lowered, lower
+from regard.backends.native.statistics import Asked
 from regard.backends.schedule import Flat
 from regard.core.call import make_problem
 from regard.errors import RegardError
@@ -100,6 +102,78 @@ def test_a_damaged_call_is_refused_and_writes_nothing(native, name):
         native.forward(call.filled.address)
     assert library._WRONG[code] in str(refusal.value)
     assert (call.output == 7).all()
+
+
+class Watched(Call):
+    """A sound call that computes every statistic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts = torch.zeros(2, dtype=torch.int64)
+        self.sums = torch.full((2, 4, 300), 7.0)
+        want = ["entropy", "distance", "received", rg.top_keys(5), rg.weights_of([3, 299], [1])]
+        self.asked = Asked(make_problem(Q, K, K, pattern=PATTERN, want=want), range(300), torch.float32)
+        self.struct = self.asked._struct
+        self.call.start, self.call.log_sum_exp = self.starts.data_ptr(), self.sums.data_ptr()
+        self.call.statistics = self.asked.address
+
+    def place(self, name: str, at: int, number: int) -> None:
+        """Change the place of a head or of a row among the chosen weights."""
+        self.asked._slots[("head_slot", "row_slot").index(name)][at] = number
+
+
+STATISTICS: dict[str, Callable[[Watched], object]] = {
+    "distances without positions": lambda c: setattr(c.call, "start", None),
+    "sums for keys without the log-sum-exp": lambda c: setattr(c.call, "log_sum_exp", None),
+    "weights without the log-sum-exp": lambda c: (
+        setattr(c.call, "log_sum_exp", None), setattr(c.struct, "received", None)
+    ),
+    "fewer than no top keys": lambda c: setattr(c.struct, "top", -1),
+    "more top keys than the kernel keeps": lambda c: setattr(c.struct, "top", MOST_TOP + 1),
+    "top keys without their weights": lambda c: setattr(c.struct, "top_weights", None),
+    "weights of top keys without the keys": lambda c: setattr(c.struct, "top_keys", None),
+    "no head": lambda c: setattr(c.struct, "weight_heads", 0),
+    "a negative number of rows": lambda c: setattr(c.struct, "weight_rows", -2),
+    "no places of heads": lambda c: setattr(c.struct, "head_slot", None),
+    "no places of rows": lambda c: setattr(c.struct, "row_slot", None),
+    "a head behind the last": lambda c: c.place("head_slot", 3, 1),
+    "a head before the first": lambda c: c.place("head_slot", 0, -2),
+    "a row behind the last": lambda c: c.place("row_slot", 299, 2),
+    "a row far before the first": lambda c: c.place("row_slot", 0, -(2**31)),
+}  # fmt: skip
+
+
+def test_a_sound_call_with_statistics_is_computed(native):
+    call = Watched()
+    native.forward(call.filled.address)
+    want = ["entropy", rg.weights_of([3, 299], [1])]
+    expected = rg.attention_detail(Q, K, K, pattern=PATTERN, want=want, backend="reference")
+    found = call.asked.results()
+    torch.testing.assert_close(found["entropy"], expected.entropy)
+    torch.testing.assert_close(found["chosen_weights"], expected.chosen_weights)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_damaged_statistics_are_refused_and_write_nothing(native, name):
+    call = Watched()
+    STATISTICS[name](call)
+    with pytest.raises(RegardError, match="native kernel refused a call") as refusal:
+        native.forward(call.filled.address)
+    assert library._WRONG[7] in str(refusal.value)
+    assert (call.output == 7).all()
+    assert (call.sums == 7).all()
+    empty = {"top_keys": -1}
+    assert all((x == empty.get(key, 0)).all() for key, x in call.asked._made.items())
+
+
+def test_statistics_that_are_not_wanted_need_nothing(native):
+    call = Watched()
+    for name in ("distance", "received", "top_weights", "top_keys", "weights", "head_slot", "row_slot"):
+        setattr(call.struct, name, None)
+    call.struct.top = call.struct.weight_heads = 0
+    call.call.start = call.call.log_sum_exp = None
+    native.forward(call.filled.address)
+    torch.testing.assert_close(call.output, rg.attention(Q, K, K, pattern=PATTERN, backend="reference"))
 
 
 def test_schedules_that_do_not_exist_are_refused(native):
