@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from regard.cli.interrupts import heed_interrupts
 from regard.errors import ArgumentError
@@ -108,6 +108,19 @@ def kept_help() -> dict[str, dict[str, Any]]:
     return json.loads(HELP_FILE.read_text(encoding="utf-8"))
 
 
+# What the value of an option is called in the help, if the option does not say it.
+VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
+
+
+def name_value(parameter: Any) -> None:
+    """Let the help call an option's value by a word and leave out the type of an argument, which has a name."""
+    if isinstance(parameter, TyperArgument):
+        parameter.display_type_rich = lambda ctx: None
+    elif parameter.metavar is None and not parameter.is_flag:
+        kind = parameter.type_descriptor.annotation
+        parameter.metavar = VALUES.get(next(iter(get_args(kind)), kind), "TEXT")
+
+
 class Unloaded(TyperCommand):
     """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
 
@@ -121,7 +134,10 @@ class Unloaded(TyperCommand):
         function = getattr(import_module(f"regard.cli.{self.source.module}"), self.source.function)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(self.name, cls=Checked, help=self.source.sentence)(function)
-        return typer.main.get_command(app)
+        command = typer.main.get_command(app)
+        for parameter in command.params:
+            name_value(parameter)
+        return command
 
     def can_help(self, ctx: Any, args: list[str]) -> bool:
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
