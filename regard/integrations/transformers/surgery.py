@@ -24,7 +24,7 @@ from regard.integrations.transformers.attaching import (
 )
 from regard.integrations.transformers.attending import CHANGE, Asked
 from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.origins import counted_from
+from regard.integrations.transformers.origins import Origin, counted_from
 from regard.integrations.transformers.tables import Tables, tables_of
 from regard.integrations.transformers.watching import layer_names
 from regard.mechanisms import Mechanism
@@ -34,6 +34,7 @@ from regard.patterns.compound import Compound
 
 __all__ = ["Replacement", "replace_attention"]
 
+MOST_KEPT = 64  # joined patterns of one replacement
 CROSSING = re.compile(r"(encoder_attn|encdecattention|cross_?attn|cross_?attention)", re.IGNORECASE)
 
 
@@ -47,6 +48,7 @@ class Change:
 
     def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
         self.pattern, self.mechanism = pattern, mechanism
+        self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
         self.causal = (Causal() & pattern).canonical()  # made here, since torch.compile does not trace canonical
 
     def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
@@ -78,19 +80,36 @@ class Change:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
         made: tuple[Pattern, dict[Any, Any]] | None = mask.plans.get(self)
         if made is None:
-            pattern = self.pattern
-            if pattern.period != 1 and pattern != Full():
-                _refuse_documents(module, mask.pattern, pattern)
-                moved = counted_from(pattern, mask.origins)
-                if moved is None:
-                    raise UnsupportedError(
-                        f"{type(module).__name__} computes {pattern}, which counts positions from the first key, for "
-                        f"rows that begin at keys {mask.origins}, and this pattern cannot be moved by row; pad on the "
-                        f"right, or give rows of one length"
-                    )
-                pattern = moved
-            made = mask.plans[self] = (mask.pattern & pattern).canonical(), {}
+            made = mask.plans[self] = self._joined(module, mask.pattern, self._origins(mask)), {}
         return made
+
+    def _origins(self, mask: PatternMask) -> Origin:
+        return 0 if self.pattern.period == 1 or self.pattern == Full() else mask.origins
+
+    def _joined(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+        """The pairs of a mask and of the pattern, counted from its origins; kept, since each id of a text asks."""
+        joined = self._kept.get((own, origins)) if own.by_value else None
+        if joined is None:
+            joined = (own & self._moved(module, own, origins)).canonical()
+            if own.by_value:
+                if len(self._kept) >= MOST_KEPT:
+                    self._kept.clear()
+                self._kept[own, origins] = joined
+        return joined
+
+    def _moved(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+        pattern = self.pattern
+        if pattern.period == 1 or pattern == Full():
+            return pattern
+        _refuse_documents(module, own, pattern)
+        moved = counted_from(pattern, origins)
+        if moved is None:
+            raise UnsupportedError(
+                f"{type(module).__name__} computes {pattern}, which counts positions from the first key, for rows that "
+                f"begin at keys {origins}, and this pattern cannot be moved by row; pad on the right, or give rows of "
+                f"one length"
+            )
+        return moved
 
 
 @torch.compiler.disable(reason="a pattern that counts positions from the first key needs the values of the mask")
