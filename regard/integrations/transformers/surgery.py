@@ -26,6 +26,7 @@ from regard.integrations.transformers.attending import CHANGE, Asked
 from regard.integrations.transformers.masks import PatternMask
 from regard.integrations.transformers.origins import Origin, counted_from
 from regard.integrations.transformers.tables import Tables, tables_of
+from regard.integrations.transformers.tracing import TracedMask
 from regard.integrations.transformers.watching import layer_names
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
@@ -69,7 +70,9 @@ class Change:
         if q_len != k_len and (given is not None or not by_distance):
             raise UnsupportedError(_unknown(module, self.pattern, f"{q_len} queries beside {k_len} keys of a cache"))
         if given is not None and not by_distance and not _begin_at_first_key(given):
-            raise UnsupportedError(_unknown(module, self.pattern, "a batch whose rows begin at different keys"))
+            raise UnsupportedError(
+                _unknown(module, self.pattern, "rows that begin at different keys or hold several documents")
+            )
         if asked.pattern == Full():
             pattern = self.pattern
         else:
@@ -113,10 +116,13 @@ class Change:
 
 
 @torch.compiler.disable(reason="a pattern that counts positions from the first key needs the values of the mask")
-def _begin_at_first_key(mask: torch.Tensor) -> bool:
-    """Whether some query of every batch row may look at the first key."""
+def _begin_at_first_key(mask: torch.Tensor | TracedMask) -> bool:
+    """Whether all rows begin at the first key and hold one document."""
+    if isinstance(mask, TracedMask):
+        mask = mask.pattern.dense(*mask.shape[-2:], q_start=mask.q_start).expand(mask.shape[0], 1, -1, -1)
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return bool(allowed[..., 0].flatten(1).any(1).all())
+    live, beside = allowed.any(-2), allowed.diagonal(-1, -2, -1)  # (.., keys), and each key seen by the query after it
+    return bool(allowed[..., 0].flatten(1).any(1).all()) and bool((beside | ~live[..., :-1]).all())
 
 
 def _unknown(module: nn.Module, pattern: Pattern, what: str) -> str:
