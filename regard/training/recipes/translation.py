@@ -251,8 +251,8 @@ class TranslationTraining(Recipe):
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
         if config.label_smoothing:
             self.tell(
-                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above the "
-                f"validation loss, which does not"
+                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above that of "
+                f"validation, which does not"
             )
         return training
 
