@@ -15,6 +15,7 @@ from regard.distributed.layout import Layout
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern, as_pattern
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
+from regard.reprs import brief
 
 FORMS = ("auto", "ring", "gather")
 HEADER = 6  # numbers of 8 bytes that each process tells every other one before a call
@@ -142,6 +143,7 @@ def _ranges(marks: torch.Tensor) -> Ranges:
     return tuple(map(range, starts, stops))
 
 
+@brief
 @dataclass(frozen=True)
 class Traffic:
     """The bytes that processes exchange for one call of attention.
@@ -181,8 +183,7 @@ def bytes_exchanged(
 ) -> Traffic:
     """The bytes that `regard.distributed.attention` exchanges; nothing is run, and no process is needed.
 
-        bytes = Σ over pairs of processes: needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number
-
+    They are the sum over pairs of processes of needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number.
     A key is needed if the pattern lets some query of the other process look at it. Every needed key is sent to each
     process that needs it exactly once in the forward pass.
 
