@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -31,6 +32,16 @@ def distribution(kind: str, folder: Path, setting: str = "auto") -> Path:
     return found
 
 
+def copied(folder: Path) -> Path:
+    """The files of this tree that git knows, in another folder: nothing is compiled there."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    return folder
+
+
 class Fresh:
     """A new environment that sees the packages of this one, but neither regard nor a compiler."""
 
@@ -55,7 +66,7 @@ class Fresh:
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def install(self, what: Path, path: str | None = None) -> str:
+    def install(self, *what: Path | str, path: str | None = None, fails: bool = False) -> str:
         """Install without an index: PyTorch and the build system are there already, and nothing is fetched."""
-        words = "install", "--no-index", "--no-build-isolation", "--verbose", str(what)
-        return self.run("python", "-m", "pip", *words, path=path)
+        words = "install", "--no-index", "--no-build-isolation", "--verbose", *map(str, what)
+        return self.run("python", "-m", "pip", *words, path=path, fails=fails)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import backend, filling, library
+from regard.backends.native import backend, filling, library, steps
 from regard.backends.native.filling import Filled, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
@@ -229,15 +230,24 @@ def damaged_statistics(draw: random.Random, call: CCall, heads: int, q_len: int,
     return struct, memory, starts
 
 
+def use_threads(count: int) -> None:
+    """So many threads of the kernel. PyTorch gets as many, unless OMP_NUM_THREADS=1 leaves it alone in its thread: a
+    sanitizer of threads cannot follow how PyTorch's own ones wait for each other."""
+    if os.environ.get("OMP_NUM_THREADS") == "1":
+        torch.get_num_threads = lambda: count
+    else:
+        torch.set_num_threads(count)
+
+
 def main(path: str, cases: int, seed: int) -> None:
     loaded = library.load(Path(path))
     assert isinstance(loaded, library.Library), loaded
     backend.load = lambda: loaded  # type: ignore[assignment]
-    filling.FEWEST = 1  # threads share calls of any size
+    filling.FEWEST = steps.FEWEST = 1  # threads share calls of any size
     for case in range(cases):
         draw = random.Random(seed + case)
         torch.manual_seed(seed + case)
-        torch.set_num_threads(draw.choice([1, 2, 4]))
+        use_threads(draw.choice([1, 2, 4]))
         loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2])))
         (beside_each_other if case % 20 == 0 else damaged if case % 3 == 2 else compute)(draw)
     print(f"{cases} calls")

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import filling, kernel, lowering
+from regard.backends.native import kernel, lowering
 from regard.backends.native.library import load
-from regard.models import TranslationTransformer
 
 CASES = 200  # of every promise; each is a call of its own
 NATIVE: Any = load()
@@ -170,48 +168,6 @@ def test_a_split_by_the_number_of_threads_is_noticed():
         return split(case, draw.choice([2, 3, 4])), split(case, 1)
 
     assert len(list(broken(promise, PATTERNS, 40))) > 20
-
-
-@pytest.mark.usefixtures("fresh_plans")
-def test_attention_inside_a_training_step_does_not_depend_on_the_number_of_threads(monkeypatch):
-    """Every forward and backward pass of the kernel in two steps of a translator runs again with two threads.
-
-    The products of matrices around it are PyTorch's, which promise nothing of the kind.
-    """
-    counts = {"compute": 0, "backward": 0}
-
-    def in_one_and_in_two_threads(name: str) -> None:
-        method = getattr(kernel.Kernel, name)
-
-        def both(self: kernel.Kernel, *arguments: Any) -> Any:
-            results = []
-            for threads in (1, 2):
-                torch.set_num_threads(threads)
-                results.append(method(self, *arguments))
-                assert name == "backward" or self._local.filled.call.threads == threads
-            for one, other in zip(*results, strict=True):
-                assert one is other is None or torch.equal(one, other), (name, self.problem)
-            counts[name] += 1
-            return results[1]
-
-        monkeypatch.setattr(kernel.Kernel, name, both)
-
-    monkeypatch.setattr(filling, "FEWEST", 1)  # calls of this size are worth one thread otherwise
-    for name in counts:
-        in_one_and_in_two_threads(name)
-    config = TranslationTransformer.Config(vocab_size=40, dim=32, heads=4, cross_kv_heads=2, attention_dropout=0.2)
-    model = TranslationTransformer(config).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(2):
-        source, target = torch.randint(4, 40, (5, 37)), torch.randint(4, 40, (5, 29))
-        for row in range(1, 5):
-            source[row, 37 - 6 * row :], target[row, 29 - 5 * row :] = 0, 0  # padding
-        loss = F.cross_entropy(model(source, target).flatten(0, 1), target.flatten(), ignore_index=0)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    layers = config.encoder_layers + 2 * config.decoder_layers
-    assert counts == {"compute": 2 * layers, "backward": 2 * layers}
 
 
 @pytest.mark.usefixtures("fresh_plans")

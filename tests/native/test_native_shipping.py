@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from regard.backends.native.build import HERE, LIBRARY, newest_glibc
 
-from .fresh import ROOT, USE, Fresh, distribution
+from .fresh import ROOT, USE, Fresh, copied, distribution
 
 OLDEST = (2, 28)  # the C library that the wheels of PyTorch need
 
@@ -60,3 +61,17 @@ def test_an_environment_with_a_compiler_builds_the_kernel_of_the_source_distribu
     place, backend = fresh.run("python", "-c", USE).split()
     assert str(fresh.folder) in place
     assert backend == "native"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("editable", [False, True])
+def test_pip_install_from_a_tree_builds_the_kernel(fresh, tmp_path, monkeypatch, editable):
+    tree, built = copied(tmp_path / "tree"), LIBRARY.relative_to(ROOT)
+    monkeypatch.setenv("REGARD_NATIVE_BUILD", "required")
+    fresh.install(*(["--editable"] if editable else []), tree, path=os.environ["PATH"])
+    place, backend = fresh.run("python", "-c", USE).split()
+    assert backend == "native"
+    installed = Path(place).parents[1]
+    assert installed == tree if editable else fresh.folder in installed.parents
+    assert (installed / built).is_file()
+    assert "native on cpu: ok" in fresh.run("regard", "doctor")

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from .fresh import ROOT, USE, Fresh, distribution
+from .fresh import ROOT, USE, Fresh, copied, distribution
 
 
 @pytest.fixture
@@ -54,11 +55,23 @@ def test_an_environment_without_a_compiler_installs_the_source_distribution_and_
 
 
 @pytest.mark.slow
-def test_where_the_kernel_is_required_a_missing_compiler_is_an_error(fresh, tmp_path):
-    archive = distribution("sdist", tmp_path / "dist")
-    words = "install", "--no-index", "--no-build-isolation", str(archive)
-    os.environ["REGARD_NATIVE_BUILD"] = "required"
-    try:
-        assert "no C++ compiler was found" in fresh.run("python", "-m", "pip", *words, fails=True)
-    finally:
-        del os.environ["REGARD_NATIVE_BUILD"]
+@pytest.mark.parametrize("editable", [False, True])
+def test_where_the_build_is_off_pip_install_from_a_tree_compiles_nothing(fresh, tmp_path, monkeypatch, editable):
+    tree = copied(tmp_path / "tree")
+    monkeypatch.setenv("REGARD_NATIVE_BUILD", "off")
+    fresh.install(*(["--editable"] if editable else []), tree, path=os.environ["PATH"])
+    place, backend = fresh.run("python", "-c", USE).split()
+    assert backend == "fused"
+    installed = Path(place).parents[1]
+    assert installed == tree if editable else fresh.folder in installed.parents
+    assert not [path for path in (tree, installed) if list(path.rglob("libregard_native.*"))]
+    assert "its library is not built; run python -m regard.backends.native.build" in fresh.run("regard", "doctor")
+
+
+@pytest.mark.slow
+def test_where_the_kernel_is_required_a_missing_compiler_is_an_error(fresh, tmp_path, monkeypatch):
+    archive, tree = distribution("sdist", tmp_path / "dist"), copied(tmp_path / "tree")
+    monkeypatch.setenv("REGARD_NATIVE_BUILD", "required")
+    for what in ([archive], [tree], ["--editable", tree]):
+        assert "no C++ compiler was found" in fresh.install(*what, fails=True)
+    assert "No module named 'regard'" in fresh.run("python", "-c", "import regard", fails=True)
