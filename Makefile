@@ -3,17 +3,12 @@ PYTHON ?= python3
 READY := .venv/ready
 BIN := .venv/bin
 # The kernel of the native backend, compiled again when its sources change; without a compiler PyTorch computes alone.
+WEIGHTS := .venv/weights
 SOURCES := regard/backends/native
 NATIVE := $(SOURCES)/libregard_native.digest
 BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
-
-# Of rxnmapper a few tests read the weights; as a package it needs an older transformers. Without it these tests fail.
-WEIGHTS := .venv/weights
-$(WEIGHTS): $(READY)
-	@$(BIN)/pip install -q --no-deps rxnmapper==0.4.3 || true
-	@touch $@
 
 .PHONY: demo setup test test-long test-gpu test-machines test-floors check fix docs figures explorer bench wheel clean
 
@@ -57,7 +52,7 @@ fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) $(WEIGHTS)                ## the site, in site/: no network is needed to read it
+docs: $(READY)                ## the site, in site/: no network is needed to read it
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict as well
 	@echo "open site/index.html"
@@ -98,6 +93,11 @@ $(READY): pyproject.toml constraints.txt
 
 $(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
 	$(BIN)/python $(SOURCES)/build.py || true
+
+# Of rxnmapper a few tests read the weights; as a package it needs an older transformers. Without it these tests fail.
+$(WEIGHTS): $(READY)
+	@$(BIN)/pip install -q --no-deps rxnmapper==0.4.3 || true
+	@touch $@
 
 clean:
 	rm -rf $(SOURCES)/libregard_native.* dist .venv .venv-floors runs site .pytest_cache .ruff_cache
