@@ -12,6 +12,7 @@ from regard.cli.console import answers, check_picture_name, out, out_json, say, 
 from regard.cli.options import Json
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
+from regard.studies.lessons.taught import WALKTHROUGH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +57,7 @@ def _list_lessons(as_json: bool) -> None:
         out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
         return
     longest = max(map(len, LESSONS))
-    out(f'{"":<{longest}}  Attention for one sentence, step by step: regard walkthrough "your sentence"')
+    out(f'{WALKTHROUGH:<{longest}}  How does attention treat one sentence? (use: regard walkthrough "your sentence")')
     for name, lesson in LESSONS.items():
         out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
 
