@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from test_commands import regard
 
+from regard.cli.console import answers
 from regard.cli.lesson import _show_table
 from regard.studies.lessons import LESSONS, Table, find_lesson
 
@@ -132,3 +133,15 @@ def test_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     words = " ".join(lines)
     assert all(word in words for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines
+
+
+def test_a_matrix_keeps_its_shape_on_a_narrow_terminal(monkeypatch, capsys):
+    words = ("The", "animal", "crossed", "the", "street", "today")
+    rows = tuple((word, *(f"{int(column <= row)}.00" for column in range(6))) for row, word in enumerate(words))
+    monkeypatch.setenv("COLUMNS", "40")
+    _show_table(Table("Weights", ("", *words), rows), answers(width=40))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    shown = [line.split() for line in lines if line.split()[:1] == ["crossed"]]
+    assert [cell for line in shown for cell in line[1:]] == ["1.00", "1.00", "1.00", "0.00", "0.00", "0.00"]
+    assert 1 < len(shown) <= 3
