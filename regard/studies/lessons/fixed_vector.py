@@ -67,8 +67,9 @@ def teach(settings: Settings) -> Taught:
             f"The first table counts in how many separate ways a change of these numbers can change what the decoder "
             f"writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers there are at "
             f"most {DIM} ways, whatever the weights are. With attention there are nearly as many as numbers. Not all: "
-            f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} of "
-            f"{DIM} per word, and in an untrained network with Bahdanau's attention single ways can be lost too.",
+            f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} "
+            f"of {DIM} per word; and a way with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
+            f"which is why Bahdanau's attention can lack one.",
             f"The second table counts bytes; a number in float32 takes 4. One vector of {DIM} numbers takes {4 * DIM}. "
             f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
             f"Transformer keeps a key and a value in each of its layers.",

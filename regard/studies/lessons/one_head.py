@@ -233,7 +233,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
             all(passes[heads] == heads * PASSED for heads in HEADS),
-            f"{', '.join(str(passes[heads]) for heads in HEADS)} separate facts with {', '.join(map(str, HEADS))} heads",
+            f"{', '.join(str(passes[heads]) for heads in HEADS)} facts with {', '.join(map(str, HEADS))} heads",
         ),
         Claim(
             "A head of one number never gives the middle of three keys the largest weight.",

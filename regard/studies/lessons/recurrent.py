@@ -82,8 +82,9 @@ def teach(settings: Settings) -> Taught:
             f"{WIDTH} times as far as the one before it.",
             "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
             "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
-            "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. The "
-            "call has one step for each attention layer that needs another's result, for any length. "
+            "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
+            "The call has five steps in a row for any length: two encoder layers, then cross-attention, self-attention "
+            "and cross-attention of the decoder, whose first self-attention need not wait. "
             "Writing is different. The next word is an input of the step after it, so every model writes one word in "
             "each step. The price of attention is n² pairs: the lesson complexity measures at which length that costs "
             "more than it saves. Source: Vaswani et al. 2017, section 4 and table 1.",

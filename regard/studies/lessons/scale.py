@@ -49,8 +49,8 @@ def teach(settings: Settings) -> Taught:
             "with variance 1, the sum has variance head_dim, so its size grows with the square root of head_dim.",
             "If scores are large, softmax gives nearly all weight to one word. The entropy says how evenly the weights "
             "are spread: 0 means that one word has all the weight, and equal weights for n words give ln n (its unit "
-            "is called nat). With large scores it falls towards 0, the gradient of the scores falls with it, and training becomes slow. Divided by the square "
-            "root of head_dim, scores have variance 1 for every head_dim.",
+            "is called nat). With large scores it falls towards 0, the gradient of the scores falls with it, and "
+            "training becomes slow. Divided by the square root of head_dim, scores have variance 1 for every head_dim.",
             f"In this lesson every word of “{' '.join(words)}” is a random vector from a seed. {HEADS} heads project "
             f"it to queries, keys and values of each size and attend twice, with scale=1 and with regard's default. "
             f"Source: Vaswani et al. 2017, section 3.2.1, footnote 4.",

@@ -30,7 +30,7 @@ def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Call:
             given.append(asked[name])
         elif asked[name] is not parameter.default and asked[name] != parameter.default:
             options[name] = asked[name]
-    return Call(function.__name__, tuple(given), options)
+    return Call(getattr(function, "__name__", ""), tuple(given), options)
 
 
 def opening_code(call: Call, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
