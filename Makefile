@@ -3,6 +3,7 @@ PYTHON ?= python3
 READY := .venv/ready
 BIN := .venv/bin
 # The kernel of the native backend, compiled again when its sources change; without a compiler PyTorch computes alone.
+WEIGHTS := .venv/weights
 SOURCES := regard/backends/native
 NATIVE := $(SOURCES)/libregard_native.digest
 BUILT := $(READY) $(NATIVE)
@@ -17,16 +18,16 @@ demo: $(BUILT)                ## train a translator here, score it, and show wha
 setup: $(BUILT)               ## only make the environment, in .venv, with the command regard
 	@echo "ready: . .venv/bin/activate"
 
-test: $(BUILT)                ## the test suite and the examples in the documentation
+test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2
 
-test-long: $(BUILT)           ## the tests that take minutes
+test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
 	$(BIN)/pytest -m gpu
 
-test-machines: $(BUILT)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
+test-machines: $(BUILT) $(WEIGHTS)       ## the suite as on other processors, with 1, 2 and 4 threads, and on a busy machine
 	$(BIN)/python tests/machines.py
 
 # Every dependency as old as pyproject.toml allows. FLOORS says where PyTorch comes from, or what else uv should hear.
@@ -40,7 +41,7 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 # The arithmetic also without the vector instructions of this processor; the suite comes last.
 ELSEWHERE := tests/contracts tests/backends tests/caches
 
-check: $(BUILT)               ## what CI runs: format, lint, types, tests
+check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard
@@ -56,7 +57,7 @@ docs: $(READY)                ## the site, in site/: no network is needed to rea
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict as well
 	@echo "open site/index.html"
 
-figures: $(READY)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
+figures: $(READY) $(WEIGHTS)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
 	$(BIN)/python -m docs.making
 
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
@@ -88,11 +89,15 @@ $(READY): pyproject.toml constraints.txt
 	( $(BIN)/pip install -q uv && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
 	  $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]' ) \
 	|| $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -q --no-deps rxnmapper==0.4.3 || true  # its weights, which a few tests read; it needs an older transformers
 	@touch $@
 
 $(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
 	$(BIN)/python $(SOURCES)/build.py || true
+
+# Of rxnmapper a few tests read the weights; as a package it needs an older transformers. Without it these tests fail.
+$(WEIGHTS): $(READY)
+	@$(BIN)/pip install -q --no-deps rxnmapper==0.4.3 || true
+	@touch $@
 
 clean:
 	rm -rf $(SOURCES)/libregard_native.* dist .venv .venv-floors runs site .pytest_cache .ruff_cache

@@ -2,14 +2,19 @@
 
 python benchmarks/atom_maps.py
 
+It then gives layers windows and erases heads and layers by replace_attention, and counts again. ALBERT's layers share
+one module; here each gets a copy of its own, so that each can have its own pattern.
+
 Needs transformers and the files of rxnmapper (pip install --no-deps rxnmapper). The reactions, whose maps are certain,
-are in tests/integrations/atom_maps.py. Writes results/atom_maps_cpu/, of which a page of the documentation is made.
+are in tests/integrations/atom_maps.py. Writes results/atom_maps_cpu/, of which a page of the documentation and a lesson
+are made (python benchmarks/lesson_reports.py answer_head).
 """
 
 import json
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -18,9 +23,63 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "integrations"))
 import atom_maps as maps  # noqa: E402
 
-from regard.integrations.transformers import attach, detach, observe  # noqa: E402
+from regard import patterns as p  # noqa: E402
+from regard.integrations.transformers import attach, detach, observe, replace_attention  # noqa: E402
+from regard.studies.bench.results import environment  # noqa: E402
 
 OUT = HERE / "results" / "atom_maps_cpu"
+WINDOWS = (2, 4, 8, 16, 32)
+NOTHING = p.KeySpan(0, 0)  # a head without keys: its output is zeros
+SHOWN = 1  # the reaction whose weights are kept for a picture: the product is written backwards
+
+
+def share_of(model: Any, words: dict[str, int]) -> float:
+    """The share of product atoms that find their own by the head."""
+    right = 0
+    for reaction in maps.REACTIONS:
+        tokens = maps.tokens_of(reaction.smiles, words)
+        with torch.no_grad(), observe(model, "weights", layers=maps.LAYER, heads=maps.HEAD) as observed:
+            model(tokens.ids)
+        right += maps.right(reaction, maps.chosen_atoms(observed.calls[0].weights[0, 0], tokens))
+    return right / sum(len(reaction.origins) for reaction in maps.REACTIONS)
+
+
+def replaced(words: dict[str, int]) -> dict[str, Any]:
+    """The share with other attention: windows, heads and layers without keys, in the layers before the head or in its
+    own. A window also has [CLS] as a global token."""
+    model = attach(maps.load_with_own_layers())
+    before = list(range(maps.LAYER))
+
+    def share(layers: list[int], pattern: p.Pattern) -> float:
+        with replace_attention(model, layers, pattern=pattern):
+            return share_of(model, words)
+
+    def erased(heads: set[int]) -> p.Pattern:
+        return p.PerHead([NOTHING if head in heads else p.Full() for head in range(8)])
+
+    def window(size: int) -> p.Pattern:
+        return p.SlidingWindow(size) | p.GlobalTokens([0])
+
+    return {
+        "own": share_of(model, words),
+        "windows": [
+            {"window": size, "before": share(before, window(size)), "own_layer": share([maps.LAYER], window(size)),
+             "all": share(list(range(12)), window(size))}
+            for size in WINDOWS
+        ],
+        "without_head": [share(before, erased({head})) for head in range(8)],
+        "without_layer": [share([layer], NOTHING) for layer in before],
+        "heads_kept": [{"heads": kept, "share": share(before, erased(set(range(kept, 8))))} for kept in (6, 4, 2, 1)],
+    }  # fmt: skip
+
+
+def distances(reaction: maps.Reaction, tokens: maps.Tokens) -> list[int]:
+    """How far each product atom is from the nearest atom that is right for it, in symbols."""
+    there = list(enumerate(tokens.reactant_atoms))
+    return [
+        min(place - other for atom, other in there if reaction.is_right(number, atom))
+        for number, place in enumerate(tokens.product_atoms)
+    ]
 
 
 def main() -> None:
@@ -30,6 +89,7 @@ def main() -> None:
         sys.exit("rxnmapper is not installed: pip install --no-deps rxnmapper")
     model, words = maps.load(), maps.vocabulary()
     rows, shares, both, by_place, worst = [], torch.zeros(12, 8), 0, 0, 0.0
+    apart: list[int] = []
     for reaction in maps.REACTIONS:
         tokens = maps.tokens_of(reaction.smiles, words)
         attach(model)
@@ -44,9 +104,18 @@ def main() -> None:
             for head in range(8):
                 shares[layer, head] += maps.right(reaction, maps.chosen_atoms(weights[layer, head], tokens))
         chosen = weights[maps.LAYER, maps.HEAD]
+        apart += distances(reaction, tokens)
         both += maps.right(reaction, maps.both_ways(chosen, tokens))
         by_place += maps.right(reaction, list(range(len(reaction.origins))))
         found = maps.right(reaction, maps.chosen_atoms(chosen, tokens))
+        if len(rows) == SHOWN:
+            picture = chosen[tokens.product_atoms][:, tokens.reactant_atoms]
+            shown = {
+                "product": [tokens.words[place] for place in tokens.product_atoms],
+                "reactants": [tokens.words[place] for place in tokens.reactant_atoms],
+                "origins": list(reaction.origins), "alike": [list(group) for group in reaction.alike],
+                "weights": [[round(weight, 4) for weight in row] for row in picture.tolist()],
+            }  # fmt: skip
         rows.append({"name": reaction.name, "smiles": reaction.smiles, "atoms": len(reaction.origins), "right": found})
     best = [int(place) for place in divmod(int(shares.argmax()), 8)]
     total = sum(row["atoms"] for row in rows)
@@ -56,11 +125,12 @@ def main() -> None:
         "head": maps.HEAD, "head_share": float(shares[maps.LAYER, maps.HEAD]) / total,
         "mean_share": float(ranked.mean()),
         "best_share": float(ranked[0]), "best": best, "both_ways": both / total,
-        "by_place": by_place / total, "difference": worst, "reactions": rows,
+        "by_place": by_place / total, "difference": worst, "reactions": rows, "shares": (shares / total).tolist(),
+        "shown": shown, "distances": apart, "replaced": replaced(words), "environment": environment(),
     }  # fmt: skip
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "atom_maps.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({name: value for name, value in report.items() if name != "reactions"}))
+    print(json.dumps(report["replaced"], indent=1))
 
 
 if __name__ == "__main__":

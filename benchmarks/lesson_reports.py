@@ -60,7 +60,16 @@ def of_one_head() -> Report:
     )
 
 
+def of_answer_head() -> Report:
+    measured, day = _read("atom_maps_cpu/atom_maps.json")
+    kept = ("layer", "head", "head_share", "mean_share", "by_place", "shares", "shown", "distances", "replaced")
+    figures = {name: measured[name] for name in kept}
+    figures["reactions"] = [{name: row[name] for name in ("name", "atoms", "right")} for row in measured["reactions"]]
+    return _report(measured, day, figures)
+
+
 REPORTS: dict[str, Callable[[], Report]] = {
+    "answer_head": of_answer_head,
     "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,

@@ -5,7 +5,8 @@ python benchmarks/pretrained_speed.py [--rows NAME ...] [--layers 8] [--rounds 3
 Random models with the sizes of the issue: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are CPU
 seconds on one thread, measured in turns in one process; a row shows the least of the rounds, and ratios of them. The
 outputs of each round are compared. Decoding is timed for each token with a cache that is already filled. "Memory" runs
-each contender in a process of its own. With all rows a report is written into results/.
+each contender in a process of its own. The report in results/ is written after each row; `--rows` measures some rows
+again and leaves the others, so that a row that a busy machine disturbed can be repeated.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -88,9 +88,11 @@ def decoding_rows() -> list[Row]:
             rows.append(
                 Row(f"decoding, {cache} cache, {length:,}", model, "decode", length, "sdpa", promised, cache=cache)
             )
-    for length in (2048, 8192):
+    for length in (2048, 8192, 16384):
         name = f"decoding, padded batch of 4, {length:,}"
         rows.append(Row(name, llama, "decode", length, "sdpa", 0.97, batch=4, padded=True, cache="dynamic"))
+    for cache, model in (("dynamic", llama), ("sliding", mistral)):
+        rows.append(Row(f"decoding, {cache} cache, 256", model, "decode", 256, cache=cache))
     return rows
 
 
@@ -98,7 +100,9 @@ ROWS = [
     Row("forward, windows", mistral, "forward", 8192, promised=3.5),
     Row("forward, windows and global layers", modern_bert, "forward", 8192, promised=3.0),
     Row("forward, softcap", gemma2, "forward", 4096, other="eager", promised=5.0),
-    Row("forward, padded batch", mistral, "forward", 2048, promised=1.7, batch=2, padded=True),
+    Row("forward, padded batch, 2,048", mistral, "forward", 2048, promised=1.7, batch=2, padded=True),
+    Row("forward, padded batch, 4,096", mistral, "forward", 4096, promised=1.7, batch=2, padded=True),
+    Row("forward, 16 tokens", mistral, "forward", 16),
     Row("training step, windows and global layers", modern_bert, "train", 4096, promised=2.0),
     *decoding_rows(),
     Row("observing the entropy of all layers", mistral, "observe", 2048, other="plain", promised=1 / 1.4),
@@ -241,36 +245,47 @@ def memory_of(name: str, layers: int) -> float:
     model.set_attn_implementation(name)
     with torch.no_grad():
         model(torch.randint(1, VOCAB, (1, 64)), use_cache=False)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        model(**inputs_of(row), use_cache=False)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        inputs = inputs_of(row)
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        before = resident()
+        model(**inputs, use_cache=False)
+    return resident() - before
+
+
+def resident() -> float:
+    """The most memory of this process so far, in megabytes, as Linux counts it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def markdown(report: dict[str, Any]) -> str:
     lines = [
         "# Models of transformers: speed",
         "",
-        f"`{report['command']}`, {report['date']}; {report['machine']}.",
+        f'`{report["command"]}`; {report["machine"]}. A row is measured again with `--rows "its name"`.',
         "",
-    ]
-    lines += [
-        f"CPU time on one thread, the least of {report['rounds']} rounds in turns; {report['layers']} layers, dim 512, "
-        f"8 heads over 2, windows of {WINDOW}. A ratio above 1 means that regard is faster.",
+        f"CPU time on one thread, the least of the rounds in turns; dim 512, 8 heads over 2, windows of {WINDOW}. A "
+        "ratio above 1 means that regard is faster; beside it is that of the medians. Difference: the largest between "
+        "the outputs, or of all gradients relative to their norm. Load: the processes that wanted a processor; the "
+        "machine has two.",
         "",
-        "| row | regard | other | ratio | promised | |",
-        "|---|---|---|---|---|---|",
+        "| row | layers, rounds | regard | other | ratio (medians) | promised | | difference | load |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         if "megabytes" in row:
             sizes = ", ".join(f"{name} {size:,.0f} MB" for name, size in row["megabytes"].items())
-            lines.append(f"| {row['name']} | {sizes} | | {row['ratio']:.2f} | | |")
+            how = f"{row['layers']}, 1"
+            lines.append(f"| {row['name']} | {how} | {sizes} | | {row['ratio']:.2f} | | | | {row['load']:.1f} |")
             continue
         ours, other = row["seconds"]["regard"], row["seconds"][row["other"]]
         kept = "" if row["promised"] is None else "kept" if row["ratio"] >= row["promised"] else "missed"
         promised = "" if row["promised"] is None else f"{row['promised']:.2f}"
+        medians = row["medians"][row["other"]] / row["medians"]["regard"]
         lines.append(
-            f"| {row['name']} | {1e3 * ours:,.1f} ms | {row['other']} {1e3 * other:,.1f} ms | {row['ratio']:.2f} | "
-            f"{promised} | {kept} |"
+            f"| {row['name']} | {row['layers']}, {row['rounds']} | {1e3 * ours:,.1f} ms | "
+            f"{row['other']} {1e3 * other:,.1f} ms | {row['ratio']:.2f} ({medians:.2f}) | {promised} | {kept} | "
+            f"{row['difference']:.0e} | {row['load']:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -288,22 +303,32 @@ def main() -> None:
     if asked.memory_of:
         print(memory_of(asked.memory_of, asked.layers))
         return
-    report: dict[str, Any] = {
-        "command": "python benchmarks/pretrained_speed.py", "date": date.today().isoformat(), "layers": asked.layers,
-        "rounds": asked.rounds, "load": os.getloadavg()[0],
-        "machine": f"torch {torch.__version__}, transformers {tf.__version__}, {platform.machine()}", "rows": [],
-    }  # fmt: skip
     for row in ROWS:
         if asked.rows and not any(part in row.name for part in asked.rows):
             continue
         gc.collect()
+        start = os.getloadavg()[0]
         found = memory(row, asked.layers) if row.kind == "memory" else measured(row, asked.layers, asked.rounds)
-        report["rows"].append({"name": row.name, "other": row.other, "promised": row.promised, **found})
-        print(json.dumps(report["rows"][-1]), flush=True)
-    if not asked.rows:
-        OUT.mkdir(parents=True, exist_ok=True)
-        (OUT / "speed.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        (OUT / "speed.md").write_text(markdown(report), encoding="utf-8")
+        found |= {"layers": asked.layers, "rounds": asked.rounds, "date": date.today().isoformat()}
+        found |= {"load": max(start, os.getloadavg()[0])}
+        written({"name": row.name, "other": row.other, "promised": row.promised, **found})
+        print(json.dumps(found), flush=True)
+
+
+def written(row: dict[str, Any]) -> None:
+    """Put a row into the report, in the place of an earlier one of its name."""
+    path = OUT / "speed.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    order = [known.name for known in ROWS]
+    rows = [row, *(old for old in rows if old["name"] != row["name"] and old["name"] in order)]
+    report: dict[str, Any] = {
+        "command": "python benchmarks/pretrained_speed.py",
+        "machine": f"torch {torch.__version__}, transformers {tf.__version__}, {platform.machine()}",
+        "rows": sorted(rows, key=lambda one: order.index(one["name"])),
+    }
+    OUT.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (OUT / "speed.md").write_text(markdown(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

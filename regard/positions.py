@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -149,18 +150,65 @@ class Rotary:
                 f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
                 f"(batch, length)"
             )
-        dims = x.shape[-1] if self.dims is None else self.dims
-        self.check(x.shape[-1])
+        dims = self._dims_of(x)
         angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)
         if positions.dim() == 2:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
         wide = torch.promote_types(x.dtype, torch.float32)
-        cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-        rotated, rest = x[..., :dims].to(wide), x[..., dims:]
+        return self._turned(x, angles.cos().to(wide), angles.sin().to(wide))
+
+    def rotate_from(self, x: torch.Tensor, start: int) -> torch.Tensor:
+        """Heads (batch, heads, length, head_dim) rotated to the positions start, start + 1, ..., as `rotate` does.
+
+        The cosines of the last few starts and lengths are kept: all layers of a model rotate to the same positions.
+        """
+        dims, length = self._dims_of(x), x.shape[2]
+        if length > LENGTH_KEPT or _makes_other_tensors():
+            return self.rotate(x, start + torch.arange(length, device=x.device))
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return self._turned(
+            x, *_cos_and_sin(start, length, dims, self.base, x.device, wide, torch.is_inference_mode_enabled())
+        )
+
+    def _dims_of(self, x: torch.Tensor) -> int:
+        self.check(x.shape[-1])
+        return x.shape[-1] if self.dims is None else self.dims
+
+    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """The heads with their pairs rotated by angles (.., length, dims / 2) with these cosines and sines."""
+        dims = 2 * cos.shape[-1]
+        rotated, rest = x[..., :dims].to(cos.dtype), x[..., dims:]
         first, second = rotated.chunk(2, -1) if self.pairs == "halves" else (rotated[..., 0::2], rotated[..., 1::2])
         both = first * cos - second * sin, first * sin + second * cos
         rotated = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
-        return torch.cat([rotated.to(x.dtype), rest], -1)
+        rotated = rotated.to(x.dtype)
+        return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
+
+
+LENGTH_KEPT = 1024  # positions of a table of cosines that is kept
+
+
+def _makes_other_tensors() -> bool:
+    """Whether tensors that are made here must not be kept: they belong to a compiler, a tracer or a transform."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+@lru_cache(maxsize=8)
+def _cos_and_sin(
+    start: int, length: int, dims: int, base: float, device: torch.device, dtype: torch.dtype, inference: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the angles of neighbouring positions, (length, dims / 2) in dtype.
+
+    `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
+    """
+    positions = start + torch.arange(length, device=device)
+    angles = positions[..., None].double() * frequencies(dims, base, device)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:

@@ -42,6 +42,7 @@ INSIDE = {
     "layers.caches": {
         "Held", "Positions", "Summed", "whole_number", "add", "check_numbers", "checked_dtype", "kept", "read",
         "read_kind", "write", "check_rows", "checked_device", "checked_path",
+        "Page", "Pool", "Table",
     },
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",

@@ -142,6 +142,7 @@ LESSONS: dict[str, tuple[str, ...]] = {
     "complexity": (
         r"\text{attention: } O(n^2 d) \qquad \text{recurrent: } O(n d^2) \qquad \text{convolution: } O(k n d^2)",
     ),
+    "answer_head": (r"\text{origin}(i) = \operatorname{argmax}_j \, α_{i j}",),
     "caption": (r"x' = x + \operatorname{softmax}\left(\frac{q_{\text{picture}} k_{\text{words}}^\top}{\sqrt{d}}\right)"
                 r" v_{\text{words}}",),
 }  # fmt: skip

@@ -20,7 +20,9 @@ from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, to_m
 HEAD = """# Lessons
 
 Each lesson answers one question about attention by computing the answer: a picture, the numbers, and the claims of
-well-known articles, checked. Every lesson is also a command, `regard lesson NAME`, and a test.
+well-known articles, checked. Every lesson is also a command, `regard lesson NAME`, and a test; the first page is the
+command `regard walkthrough "your sentence"`. "Equal except for rounding" means that two results, computed with 64-bit
+numbers, differ by less than a billionth.
 
 The first three chapters lead from one sentence to a model that translates. Read the other chapters in any order. If you
 come from an article, [the articles, section by section](../articles.md) lists the lesson for each of its sections.
@@ -36,7 +38,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
     "Writing text quickly": ("generation", "grouped"),
     "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
-    "Beyond translation": ("relations", "transfer", "caption", "imprecise"),
+    "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
 }
 
 

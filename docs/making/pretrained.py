@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from docs.making.measured import RESULTS
+from regard.arguments import count_of
 
 
 @cache
@@ -80,9 +81,34 @@ def atom_verdict() -> str:
     )
 
 
+def atom_windows() -> str:
+    """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
+    found = atoms()["replaced"]
+    lines = ["| window | in the layers before | in the head's own layer | in all layers |", "|---|---|---|---|"]
+    lines.append(f"| none | {found['own']:.1%} | {found['own']:.1%} | {found['own']:.1%} |")
+    for row in found["windows"]:
+        lines.append(f"| {row['window']} | {row['before']:.1%} | {row['own_layer']:.1%} | {row['all']:.1%} |")
+    return "\n".join(lines)
+
+
+def atom_erased() -> str:
+    """The shares without heads or layers, in a paragraph."""
+    found, layer = atoms()["replaced"], atoms()["layer"]
+    heads, layers = found["without_head"], found["without_layer"]
+    worst, least = min(range(8), key=heads.__getitem__), min(range(len(layers)), key=layers.__getitem__)
+    kept = ", ".join(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"])
+    return (
+        f"Without one of the 8 heads in the layers 0 to {layer - 1}, {heads[worst]:.1%} (head {worst}) to "
+        f"{max(heads):.1%} of the atoms are right; without all heads of one of these, {layers[least]:.1%} (layer "
+        f"{least}) to {max(layers):.1%}. With fewer heads in all of them: {kept}."
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "families-table": families,
     "families-compared": compared,
     "atom-table": atom_table,
     "atom-verdict": atom_verdict,
+    "atom-windows": atom_windows,
+    "atom-erased": atom_erased,
 }

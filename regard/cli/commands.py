@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from regard.cli.interrupts import heed_interrupts
+from regard.errors import ArgumentError
 
 # The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
 # whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
+
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 
 
 class Source(NamedTuple):
@@ -50,7 +55,13 @@ class Checked(TyperCommand):
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        left = super().parse_args(ctx, args)
+        typed = tuple(args)
+        try:
+            left = super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            if (sentence := in_a_sentence(ctx.command_path, error, typed)) is None:
+                raise
+            raise ArgumentError(sentence) from error
         for name, value in ctx.params.items():
             option = "--" + name.replace("_", "-")
             for one in value if isinstance(value, list | tuple) else (value,):
@@ -62,10 +73,52 @@ class Checked(TyperCommand):
         return left
 
 
+def in_quotes(text: str) -> str:
+    """A text as it is typed in a shell.
+
+    >>> print(in_quotes("My cat sleeps"), in_quotes('a "b" $c'))
+    "My cat sleeps" 'a "b" $c'
+    """
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+
+
+RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")  # in the message of Typer
+
+
+def in_a_sentence(command: str, error: Any, typed: Sequence[str]) -> str | None:
+    """A sentence for a number that an option does not take, or for a text without quotes; None for other mistakes."""
+    if outside := RANGE.fullmatch(str(error)):
+        names = error.param.opts
+        given = [typed[place + 1] for place, word in enumerate(typed[:-1]) if word in names]
+        given += [word.partition("=")[2] for word in typed if "=" in word and word.partition("=")[0] in names]
+        bound = f"at {'least' if outside[1] == 'greater' else 'most'} {outside[2]}"
+        return f"{names[0]} is {given[-1][:40]}; it has to be {bound}" if given else None
+    if extra := re.search(r"unexpected extra argument(?:s|\(s\))? \((.*)\)", str(error)):
+        words = [word for word in typed if not word.startswith("-")]
+        return (
+            f"{command} takes one text, and {extra[1]!r} is left over; put a text of several words in "
+            f"quotes, as in {command} {in_quotes(' '.join(words))}"
+        )
+    return None
+
+
 @cache
 def kept_help() -> dict[str, dict[str, Any]]:
     """The help in `help.json` by command: its usage, its arguments and its options, each with a sentence."""
     return json.loads(HELP_FILE.read_text(encoding="utf-8"))
+
+
+# What the value of an option is called in the help, if the option does not say it.
+VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
+
+
+def name_value(parameter: Any) -> None:
+    """Let the help call an option's value by a word and leave out the type of an argument, which has a name."""
+    if isinstance(parameter, TyperArgument):
+        parameter.display_type_rich = lambda ctx: None
+    elif parameter.metavar is None and not parameter.is_flag:
+        kind = parameter.type_descriptor.annotation
+        parameter.metavar = VALUES.get(next(iter(get_args(kind)), kind), "TEXT")
 
 
 class Unloaded(TyperCommand):
@@ -81,7 +134,10 @@ class Unloaded(TyperCommand):
         function = getattr(import_module(f"regard.cli.{self.source.module}"), self.source.function)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(self.name, cls=Checked, help=self.source.sentence)(function)
-        return typer.main.get_command(app)
+        command = typer.main.get_command(app)
+        for parameter in command.params:
+            name_value(parameter)
+        return command
 
     def can_help(self, ctx: Any, args: list[str]) -> bool:
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""

@@ -63,6 +63,13 @@ def demo(
     tell("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
     tell(f"1. Training on {data.notes[0]}.")
+    tell(
+        "   On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,"
+    )
+    tell(
+        "   and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR"
+    )
+    tell("   Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
         raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
@@ -71,6 +78,7 @@ def demo(
         f"({trained.cpu_seconds:.0f} CPU seconds)"
     )
     tell("")
+    say(f"   translating {len(data.test)} test sentences, which can take a minute ...")
     tell(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
     translator = Translator.load(run)
     result = evaluate(translator, data.test)
@@ -79,6 +87,7 @@ def demo(
     for line in scores.lines():
         tell(f"   {line}")
     tell("")
+    say("   erasing and swapping words, to see what the pronouns depend on ...")
     used = _what_is_used(translator, settings.seed, tell)
     tell("")
     tell("3. The sentences of every article about attention")

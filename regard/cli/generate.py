@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli.console import out, out_json, say
+from regard.cli.lines import INPUT, OUT, wants_file, write_lines
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
 from regard.text import read_lines
 from regard.text.seen_words import UnknownWords
-from regard.text.terminal import printable_lines
+from regard.text.terminal import one_line, printable_lines
 
 
 def generate(
@@ -48,6 +51,8 @@ def generate(
     beam: Beam = default(Generator.generate, "beam"),
     normalisation: Normalisation = default(Generator.generate, "normalisation"),
     alpha: Alpha = default(Generator.generate, "alpha"),
+    source: Annotated[Path | None, INPUT] = None,
+    result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
     """Continue each prompt, showing its text as it is written."""
@@ -61,6 +66,9 @@ def generate(
         )
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
+    if wants_file(source, result, prompts or []):
+        _file(run, source, result, options, as_json)
+        return
     generator = Generator.load(run)
     unknown = UnknownWords(generator.words, "continuation")
     by_hand = not prompts and sys.stdin.isatty()
@@ -76,6 +84,27 @@ def generate(
         else:
             read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))  # as the model sees the prompt
             _show(read, lambda tell, prompt=prompt: generator.generate([prompt], on_text=tell, **options))
+
+
+def _file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
+    """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
+    assert source is not None
+    assert result is not None
+    load = cache(Generator.load)  # not before a line is to be continued
+
+    def compute(lines: Sequence[str], first: int) -> list[str]:
+        written = []
+        for row, prompt in enumerate(lines, first):
+            generator = load(run)
+            ((found,),) = generator.generate([prompt], first_row=row, **options)
+            if as_json:
+                written.append(json.dumps(_record(found, options), ensure_ascii=False))
+            else:
+                read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))
+                written.append(one_line(read + found.text))
+        return written
+
+    write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options})
 
 
 def _show(prompt: str, generate: Callable[[OnText], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from regard.cli.console import answers, check_picture_name, out, out_json, say, 
 from regard.cli.options import Json
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
+from regard.studies.lessons.taught import WALKTHROUGH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +58,7 @@ def _list_lessons(as_json: bool) -> None:
         out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
         return
     longest = max(map(len, LESSONS))
+    out(f'{WALKTHROUGH:<{longest}}  How does attention treat one sentence? (use: regard walkthrough "your sentence")')
     for name, lesson in LESSONS.items():
         out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
 
@@ -79,6 +82,34 @@ def _show(taught: Taught, console: Console) -> None:
 
 def _show_table(table: Table, console: Console) -> None:
     console.print(writable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
+    if _drawn_whole(table, console):
+        return
+    if all(cell[:1].isdigit() for row in table.rows for cell in row[1:]):  # a matrix keeps its shape in parts
+        for room in range(len(table.columns) - 2, 0, -1):
+            parts = [_columns(table, first, room) for first in range(1, len(table.columns), room)]
+            if all(_fits(part, console) for part in parts):
+                for part in parts:
+                    _drawn_whole(part, console)
+                return
+    for row in table.rows:  # columns would cut words: a block of lines for each row
+        console.print()
+        for column, cell in zip(table.columns, row, strict=True):
+            console.print(writable(f"{column}: {cell}" if column else cell))
+
+
+def _columns(table: Table, first: int, count: int) -> Table:
+    """Some columns of a table, and its first one before them."""
+    columns, *rows = ((row[0], *row[first : first + count]) for row in (table.columns, *table.rows))
+    return replace(table, columns=columns, rows=tuple(rows))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    with console.capture():
+        return _drawn_whole(table, console)
+
+
+def _drawn_whole(table: Table, console: Console) -> bool:
+    """Print a table if no word of it has to be cut, and return whether it was printed."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -92,13 +123,10 @@ def _show_table(table: Table, console: Console) -> None:
     with console.capture() as captured:
         console.print(drawn)
     shown, cells = captured.get(), [*table.columns, *(cell for row in table.rows for cell in row)]
-    if all(word in shown for cell in cells for word in writable(cell).split()):
-        console.print(drawn)
-        return
-    for row in table.rows:  # columns would cut words: a block of lines for each row
-        console.print()
-        for column, cell in zip(table.columns, row, strict=True):
-            console.print(writable(f"{column}: {cell}" if column else cell))
+    if not all(word in shown for cell in cells for word in writable(cell).split()):
+        return False
+    console.print(drawn)
+    return True
 
 
 def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
-Normalisation = Annotated[str, typer.Option(help="Length normalisation of beam search: none, average or gnmt.")]
+Normalisation = Annotated[
+    str, typer.Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
+]
 Alpha = Annotated[float, typer.Option(help="The exponent of gnmt normalisation.")]
 
 
@@ -121,7 +123,8 @@ def option(config: type[DataclassInstance], field: Field[Any], variants: Mapping
     flag = f"--{name.replace('_', '-')}"
     names = [metadata["option"]] if "option" in metadata else [flag] if kind is bool else []
     help_text = " ".join(filter(None, (sentence_of(config, name), default_text(field, variants))))
-    more: dict[str, Any] = {"metavar": metadata.get("metavar"), "min": metadata.get("least")}
+    metavar = metadata.get("metavar", "NAME" if kind is str else None)
+    more: dict[str, Any] = {"metavar": metavar, "min": metadata.get("least")}
     return _left_out(kind, typer.Option(*names, help=help_text, show_default=False, **more))
 
 

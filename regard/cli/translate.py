@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from textwrap import wrap
@@ -15,6 +16,8 @@ import typer
 
 from regard.arguments import suggest
 from regard.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
+from regard.cli.hints import Lengths, remarks_at_start
+from regard.cli.lines import INPUT, OUT, wants_file, write_lines
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
 from regard.cli.why import INSTEAD, asked_why, draw_why, show_why
 from regard.decoding import Translation, Translator
@@ -24,6 +27,7 @@ from regard.inspection.maps import KINDS, check_attends
 from regard.inspection.picture import WORDING
 from regard.text import read_lines, tidy
 from regard.text.seen_words import UnknownWords
+from regard.text.terminal import one_line
 
 LINES_AT_ONCE = 256
 WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
@@ -65,11 +69,17 @@ def translate(
         int | None,
         typer.Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0."),
     ] = None,
+    source: Annotated[Path | None, INPUT] = None,
+    result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
     """Translate in the order of the lines, saying each translation as soon as its batch is done."""
     check_search(normalisation)
     sentences = sentences or []
+    search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
+    if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
+        _file(run, source, result, search, as_json)
+        return
     reason = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
         check_picture_name(picture)
@@ -84,10 +94,14 @@ def translate(
     by_hand = not sentences and sys.stdin.isatty()
     if by_hand:
         say("one sentence per line; end with Ctrl-D")
+    for remark in remarks_at_start(run, sentences):
+        say(remark)
     lines = sentences or read_lines(sys.stdin.buffer)
-    unknown = UnknownWords(translator.words, "translation")
+    unknown, lengths = UnknownWords(translator.words, "translation"), Lengths(run)
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
-        for translation in translator.translate(chunk, beam=beam, normalisation=normalisation, alpha=alpha):
+        for remark in filter(None, map(lengths.remark, chunk)):
+            say(remark)
+        for translation in translator.translate(chunk, **search):
             if remark := unknown.remark(translation.source):
                 say(remark)
             explained = None if reason is None else reason.answer(translator, translation)
@@ -104,6 +118,21 @@ def translate(
                 draw_why(explained, translation, picture)
             elif picture is not None:
                 _draw(translator, translation, picture)
+
+
+def _file(run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool) -> None:
+    """This process's share of the lines of a file."""
+    assert source is not None
+    assert result is not None
+    translator = cache(Translator.load)  # not before a line is to be translated
+
+    def compute(lines: Sequence[str], first: int) -> list[str]:
+        found = translator(run).translate(list(lines), **search)
+        if as_json:
+            return [json.dumps(_record(one), ensure_ascii=False) for one in found]
+        return [one_line(tidy(one.text)) for one in found]
+
+    write_lines(run, source, result, compute, {"command": "translate", "json": as_json, **search})
 
 
 def _record(translation: Translation) -> dict[str, Any]:

@@ -41,7 +41,8 @@ WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
 
 def walkthrough(
     text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="A sentence; an --example has its own.", show_default=False)
+        str | None,
+        typer.Argument(metavar="TEXT", help="A sentence, in quotes; an --example has its own.", show_default=False),
     ] = None,
     word: Annotated[
         str | None,

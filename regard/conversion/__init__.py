@@ -5,7 +5,7 @@ is compared with a reference: the original model with its pooled heads repeated 
 """
 
 from regard.conversion.folders import convert_kv_heads
-from regard.conversion.heads import METHODS, Change, Conversion, Likeness, resized
+from regard.conversion.heads import METHODS, Change, Conversion, resized
 from regard.conversion.own_models import Converted, load_converted, with_kv_heads
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "Conversion",
     "Converted",
     "Change",
-    "Likeness",
 ]

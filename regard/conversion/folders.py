@@ -97,7 +97,9 @@ def check_out(folder: Path, out: Path) -> None:
 def check_apart(folder: Path, out: Path) -> None:
     """Raise a CheckpointError if one of the two folders contains the other."""
     here, there = folder.resolve(), out.resolve()
-    if here == there or here in there.parents or there in here.parents:
+    if here == there:
+        raise OccupiedError(f"{out} is the folder of the original, which is kept; choose another folder")
+    if here in there.parents or there in here.parents:
         raise OccupiedError(
             f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"
         )

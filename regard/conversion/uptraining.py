@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from regard.training.config import setting
 from regard.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
 from regard.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
 from regard.training.recipes.recipe import Tell, share_of_work, silent
+from regard.training.recipes.run_folder import read_settings
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.translation import TranslationTask
 
@@ -68,7 +69,10 @@ class Losses:
     def __str__(self) -> str:
         remark = ""
         if self.uptrained is not None:
-            back = "" if self.recovered is None else f": {self.recovered:.0%} of what was lost is back"
+            share = self.recovered
+            back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share > 1:
+                back = ": lower than before, since these steps also trained what the first training left"
             remark = f"{self.uptrained:.4f} after {self.steps:,} steps{back}"
         return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
 
@@ -135,7 +139,7 @@ class Uptraining:
         report: str | None = setting(None, metavar="DIR")
         learning_rate: float = setting(TrainingConfig.learning_rate)
         batch_tokens: int = setting(RunConfig.batch_tokens, least=16)
-        block: int = setting(LanguageModelTraining.Config.block, least=2)
+        block: int | None = setting(None, least=2, shown=f"that of the run, or {LanguageModelTraining.Config.block}")
         seed: int = setting(TrainingConfig.seed, least=0)
         cpu: bool = setting(False)
 
@@ -172,6 +176,7 @@ class Uptraining:
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
+        config = replace(config, block=config.block or trained_block(folder))
         task = held_out_task(model, saved.extra_files, config, self.tell)
         converted = load_converted(
             folder, kv_heads, method, calibration=None if method != "align" else partial(read_batches, task)
@@ -263,6 +268,12 @@ def speeds_of(before: Model, after: Model) -> list[Speed]:
     return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
 
 
+def trained_block(folder: Path) -> int | None:
+    """The ids in a row that a language model was trained and validated with, if the folder is a run of ours."""
+    given = (read_settings(folder) or {}).get("block")
+    return given if isinstance(given, int) else None
+
+
 def trained_tokens(folder: Path) -> int | None:
     """The tokens that the model of a folder was trained on, if it is a training run."""
     try:
@@ -286,8 +297,9 @@ def held_out_task(
     texts = RunConfig(data=config.texts, seed=config.seed)
     shared: dict[str, Any] = {"batch_tokens": config.batch_tokens, "seed": config.seed, **share_of_work()}
     if isinstance(model, LanguageModel):
-        longest = model.config.max_length if model.config.positions == "learned" else config.block
-        block = min(config.block, longest, config.batch_tokens)
+        block = config.block or LanguageModelTraining.Config.block
+        longest = model.config.max_length if model.config.positions == "learned" else block
+        block = min(block, longest, config.batch_tokens)
         return LanguageTask(*read_running_text(texts, tell), tokeniser, block=block, **shared)
     if isinstance(model, TranslationTransformer):
         data = load_translation_data(config.texts, (), config.seed)

@@ -133,6 +133,7 @@ class Plan:
                 "asked": [str(want) for want in self.problem.want],
                 "backend": self.backend,
                 "cost": _cost_record(self.cost),
+                "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
                 "pairs_kept": None if kept is None else kept.pairs,
                 "pairs_kept_estimated": kept is not None and not kept.exact,
@@ -152,6 +153,11 @@ class Plan:
         if kept is not None and self.problem.pairs:
             share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
+        if self._adds_gradients:
+            lines.append(
+                "  computed in float32: q, k and v are widened, since gradients of sinks and statistics come in parts "
+                "that would be rounded; the output and gradients are rounded once"
+            )
         for name, verdict in self.others:
             lines.append(
                 f"  {name} refused: {verdict}"
@@ -203,11 +209,12 @@ class Plan:
     def _adds_gradients(self) -> bool:
         """Whether half-precision gradients of output and statistics are added, whose parts may cancel.
 
-        The gradient of a sink is a sum over outputs, which are rounded to half precision after it was computed.
+        With a sink, the gradient of the output without it is such a part, and that of the sink is a sum over outputs.
         """
         problem = self.problem
         half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
-        return half and (problem.sink_learns or (learning and bool(set(problem.want) - {"log_sum_exp"})))
+        parts = problem.sink is not None or bool(set(problem.want) - {"log_sum_exp"})
+        return half and (problem.sink_learns or (learning and parts))
 
     @cached_property
     def _masks_pairs(self) -> bool:

@@ -65,7 +65,7 @@ def attention(
 ) -> torch.Tensor:
     """`regard.attention` over a sequence that is divided among processes; each gives its own part of q, k and v.
 
-        softmax(q kᵀ · scale, over the allowed keys of all processes) v
+        softmax(cap(q kᵀ · scale) + bias, over the allowed keys and the sink) v
 
     Every process of the mesh calls it with the same options. Positions are those of the whole sequence, so patterns,
     biases, dropout and sinks mean what they mean on one process. Keys are sent only to processes whose queries may look

@@ -18,9 +18,9 @@ from regard.patterns.ranges import Ranges, size
 class Exchange:
     """The exchange of keys and values of one call, seen by one process.
 
-    gather: keys come from all processes at once, while a process computes its own pairs. ring: in step t the keys of
-    the process t places before come, from the process just before where that one has them, while those of step t - 1
-    are used; so a process holds the keys of two others at most.
+    In a gather, keys come from all processes at once, while a process computes its own pairs. In a ring, step t brings
+    the keys of the process t places before, from the process just before where that one has them, while those of step
+    t - 1 are used; so a process holds the keys of two others at most.
     """
 
     group: Group

@@ -11,10 +11,12 @@ import torch
 
 from regard.arguments import shown, whole
 from regard.errors import ArgumentError, ShapeError
+from regard.reprs import brief
 
 LAYOUTS = ("contiguous", "zigzag")
 
 
+@brief
 @dataclass(frozen=True)
 class Layout:
     """A sequence divided among processes.

@@ -15,6 +15,7 @@ from regard.distributed.layout import Layout
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern, as_pattern
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
+from regard.reprs import brief
 
 FORMS = ("auto", "ring", "gather")
 HEADER = 6  # numbers of 8 bytes that each process tells every other one before a call
@@ -97,6 +98,14 @@ class Needs:
         last = _search(rows, some, backwards=True)
         return range(first, last + 1) if first is not None and last is not None else range(0)
 
+    def keys_near(self, rows: range, keys: range) -> range:
+        """The keys from the first to the last of `keys` that some of these queries may look at; it may hold more."""
+        if not isinstance(self.q_start, int) or not self.pattern.structured:
+            return keys
+        near = self.pattern.keys(self.q_start + rows[0], self.q_start + rows[-1], self.k.length)
+        low = max(near.start, keys.start)
+        return range(low, max(low, min(near.stop, keys.stop)))
+
     @staticmethod
     def check_form(asked: str) -> None:
         """Raise an ArgumentError unless it is the name of a form."""
@@ -134,6 +143,7 @@ def _ranges(marks: torch.Tensor) -> Ranges:
     return tuple(map(range, starts, stops))
 
 
+@brief
 @dataclass(frozen=True)
 class Traffic:
     """The bytes that processes exchange for one call of attention.
@@ -173,8 +183,7 @@ def bytes_exchanged(
 ) -> Traffic:
     """The bytes that `regard.distributed.attention` exchanges; nothing is run, and no process is needed.
 
-        bytes = Σ over pairs of processes: needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number
-
+    They are the sum over pairs of processes of needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number.
     A key is needed if the pattern lets some query of the other process look at it. Every needed key is sent to each
     process that needs it exactly once in the forward pass.
 

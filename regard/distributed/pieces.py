@@ -20,6 +20,8 @@ from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
+MOST_ROWS = 1 << 13  # queries of one piece: what a backend needs besides its tensors grows with them
+
 
 @dataclass(frozen=True)
 class Piece(Stored):
@@ -98,8 +100,23 @@ def parts_of(needs: Needs, rank: int, held: Held | None) -> Iterator[Part]:
             place += len(run)
         at += size(ranges)
         for chunk, rows in enumerate(needs.q.chunks[rank]):
-            if seeing := needs.rows_that_see(rows, keys):
-                yield Part(chunk, seeing, keys, tuple(runs))
+            seeing = needs.rows_that_see(rows, keys)
+            for first in range(seeing.start, seeing.stop, MOST_ROWS):
+                some = range(first, min(first + MOST_ROWS, seeing.stop))
+                yield from _cut(Part(chunk, some, keys, tuple(runs)), needs.keys_near(some, keys))
+
+
+def _cut(part: Part, keys: range) -> Iterator[Part]:
+    """The part with those of its keys that lie in a range; nothing if none does."""
+    runs = []
+    for here, there in part.runs:
+        at = shifted(here, part.keys.start)
+        low, high = max(at.start, keys.start), min(at.stop, keys.stop)
+        if low < high:
+            runs.append((range(low, high), shifted(range(low, high), there.start - at.start)))
+    if runs:
+        near = range(runs[0][0].start, runs[-1][0].stop)
+        yield Part(part.chunk, part.rows, near, tuple((shifted(at, -near.start), there) for at, there in runs))
 
 
 def compute(

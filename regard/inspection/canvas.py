@@ -19,7 +19,6 @@ import torch
 
 from regard.arguments import a_path
 from regard.errors import ArgumentError
-from regard.inspection.maps import Kind
 from regard.inspection.terminal import shortened, visible
 from regard.storage.files import replace_file
 from regard.text.packages import needed
@@ -170,11 +169,13 @@ def slanted_height(labels: Sequence[str], size: float) -> float:
     return SLANT * (widest(labels, size) + size * POINT)
 
 
-def unwritten(kind: Kind, weights: torch.Tensor) -> torch.Tensor | None:
-    """The cells of a decoder's map, (rows, columns), whose keys were not yet written; None for other kinds."""
-    if kind != "decoder":
-        return None
-    return torch.ones_like(weights, dtype=torch.bool).triu(1) & (weights == 0)
+def not_allowed(heads: torch.Tensor) -> torch.Tensor:
+    """The pairs, (rows, columns), to which no head of a layer, (heads, rows, columns), gives any weight.
+
+    These are the pairs that the pattern masks: keys outside a window, or not written yet. A softmax gives every allowed
+    pair some weight.
+    """
+    return (heads == 0).all(0)
 
 
 def draw_scale(figure: Figure, box: Box) -> None:

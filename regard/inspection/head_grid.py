@@ -16,10 +16,10 @@ from regard.inspection.canvas import (
     label_rows,
     label_texts,
     new_figure,
+    not_allowed,
     save,
     slanted_height,
     text_width,
-    unwritten,
     widest,
     write_text,
 )
@@ -76,7 +76,8 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
         title, read, reading = WORDING[kind]
         words = "" if named else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
         subtitle = (
-            f"{read} →, {reading} ↓{words}. Layers and heads count from 0; attention alone is not an explanation."
+            f"{read} →, {reading} ↓{words}. Grey: not allowed (window, or not written yet). Layers and heads count "
+            f"from 0; attention alone is no explanation."
         )
         figure.set_size_inches(
             max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE), top + max(depth * down, SCALE_HEIGHT) + EDGE
@@ -89,7 +90,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
             for head in range(heads):
                 weights = maps.matrix(kind, layer, head)
                 box = Box(left + head * across, place, width, height)
-                axes = draw_weights(figure, box, weights, unwritten(kind, weights))
+                axes = draw_weights(figure, box, weights, not_allowed(getattr(maps, kind)[layer]))
                 if layer == 0:
                     write_text(figure, f"head {head}", box.left, EDGE + 0.6, 9, weight="bold")
                 if named and layer == 0:

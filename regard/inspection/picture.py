@@ -25,10 +25,10 @@ from regard.inspection.canvas import (
     label_rows,
     label_texts,
     new_figure,
+    not_allowed,
     save,
     slanted_height,
     text_width,
-    unwritten,
     widest,
     wrapped,
     write_text,
@@ -63,6 +63,7 @@ class Panel:
     rows: list[str]
     columns: list[str]
     cell: float
+    masked: torch.Tensor
 
     @classmethod
     def of(cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float) -> Panel:
@@ -73,7 +74,8 @@ class Panel:
         last = " (last)" if layer in (-1, depth - 1) else ""
         which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
         subtitle = f"{stack} layer {layer % depth}{last}, {which}"
-        return cls(kind, subtitle, maps.matrix(kind, layer, head), label_texts(rows), label_texts(columns), cell)
+        weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
+        return cls(kind, subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
 
     def sized(self, cell: float) -> Panel:
         """The same panel with cells of another size."""
@@ -123,7 +125,7 @@ class Panel:
         top += self.above
         write_text(figure, f"← {rows}", left - self.left, top, SMALL_SIZE, color=FAINT, style="italic", rotation=90)
         box = Box(left, top, self.map_width, self.map_height)
-        axes = draw_weights(figure, box, self.weights, unwritten(self.kind, self.weights))
+        axes = draw_weights(figure, box, self.weights, self.masked)
         label_rows(axes, self.rows, self.label_size)
         label_columns(axes, self.columns, self.label_size)
         if self.cell >= NUMBERED_CELL:
@@ -144,10 +146,13 @@ EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
 SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
 TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
 NOTE = (
-    "The weights of each row sum to 1. Grey cells are words that come later. A word reads itself where it has several\n"
-    "sub-words: the later ones read the earlier. Sub-words are merged: the sum over sub-words that are read, the mean\n"
-    "over sub-words that read. Layers and heads count from 0. Attention alone is not an explanation: a model can look\n"
-    "at a word without using it."
+    "The weights of each row sum to 1. Grey pairs are not allowed: outside the window of this model's layer, or not
+"
+    "written yet. A word reads itself where it has several sub-words: the later ones read the earlier. Sub-words are
+"
+    "merged: the sum over sub-words that are read, the mean over sub-words that read. Layers and heads count from 0.
+"
+    "Attention alone is not an explanation: a model can look at a word without using it."
 )
 
 

@@ -255,8 +255,9 @@ class MultiHeadAttention(RecordedLayer):
 
         Args:
             batch: number of texts.
-            kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries) or "state" (sums in constant
-                memory). The default is "state" for mechanisms that have one, else "dynamic".
+            kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries), "paged" (beams share
+                pages) or "state" (sums in constant memory). The default is "state" for mechanisms that have one, else
+                "dynamic".
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
 
@@ -353,8 +354,9 @@ class MultiHeadAttention(RecordedLayer):
     def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:
             return heads
-        steps = torch.arange(heads.shape[2], device=heads.device)
-        return self.positions.rotate(heads, steps + (start[:, None] if isinstance(start, torch.Tensor) else start))
+        if not isinstance(start, torch.Tensor):
+            return self.positions.rotate_from(heads, start)
+        return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape

@@ -56,10 +56,10 @@ def _text(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[
     if pattern.by_value:
         return str(steady(pattern))
     if isinstance(pattern, Many):
-        parts = [_text(part, steady, tensors) for part in pattern.parts]
+        parts = [_inner(part, steady, tensors) for part in pattern.parts]
         return "(" + f" {pattern.sign} ".join(parts) + ")"
     if isinstance(pattern, Not):
-        return f"~{_text(pattern.part, steady, tensors)}"
+        return f"~{_inner(pattern.part, steady, tensors)}"
     if isinstance(pattern, PerHead):
         return f"per_head({', '.join([_text(part, steady, tensors) for part in pattern.parts])})"
     words = []
@@ -77,6 +77,12 @@ def _text(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[
                 f"call attention outside of torch.compile, where this works"
             )
     return f"{kind.text_name}({', '.join(words)})"
+
+
+def _inner(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]) -> str:
+    """The text of a part, in parentheses where the operators around it would bind its own parts."""
+    text = _text(pattern, steady, tensors)
+    return f"({text})" if pattern.by_value and isinstance(pattern, Many) else text
 
 
 def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:

@@ -55,11 +55,13 @@ class TrainingConfig:
     """Settings of one training; each is checked here, and `to_dict` gives it back as JSON values.
 
     Args:
-        steps: optimiser steps. None: as many as the minutes allow, or until validation stops improving (patience).
+        steps: optimiser steps; without a number, as many as the minutes allow, or until validation stops improving
+            (patience).
         minutes: minutes of training at most, the last validation and all sessions of a resumed run included.
         learning_rate: peak of the learning rate, reached at the end of the warm-up.
         warmup_steps: steps of linear rise from zero; 0 for none.
-        schedule: what follows the rise: inverse_square_root, cosine (down to zero at `steps`) or constant.
+        schedule: the learning rate after the warm-up: inverse_square_root, cosine (down to zero at the last step) or
+            constant.
         cooldown: share of the steps, the last ones, over which the rate falls in a line to zero; with minutes alone,
             share of the minutes.
         betas: Adam's two decay rates.
@@ -67,18 +69,18 @@ class TrainingConfig:
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
         gradient_clip: the largest allowed norm of all gradients together; None for no limit.
         accumulate: micro-batches that make one step.
-        validate_every: steps between validations; None for a tenth of the steps.
-        patience: validations in a row without improvement before training stops, or if `steps` is None before its
-            cooldown begins; no limit by default.
+        validate_every: steps between validations; without a number, a tenth of all steps.
+        patience: validations in a row without improvement before training stops, or without a number of steps before
+            its cooldown begins; no limit by default.
         save_every: steps between checkpoints; every new best model is saved as well. None: after each validation.
         keep: how many of the last checkpoints stay beside the best one, for `regard average` or for a look back.
         log_every: steps between lines of the log.
-        seed: all randomness of step s is a function of (seed, s, process).
-        precision: of the computation: float32, or bfloat16 for the products of matrices; weights and optimiser stay
-            float32.
+        seed: seed of all random numbers: those of step s are a function of (seed, s, process).
+        precision: number format of the products of matrices; weights and optimiser are float32.
         skip_non_finite: how many steps in a row may have a loss or gradient that is not finite and be skipped; one
             more stops the training.
-        parallel: what several processes share: ddp, the batch; fsdp, weights, gradients and optimiser as well.
+        parallel: how several processes divide the work: ddp divides the batch; fsdp also weights, gradients and
+            optimiser.
 
     Raises:
         ArgumentError: a value outside its range, or nothing that ends the training.
@@ -109,9 +111,9 @@ class TrainingConfig:
     keep: int = setting(1, least=1)
     log_every: int = 10
     seed: int = setting(0, least=0)
-    precision: str = setting("float32")
+    precision: str = setting("float32", metavar="|".join(PRECISIONS))
     skip_non_finite: int = setting(0, least=0)
-    parallel: str = setting("ddp")
+    parallel: str = setting("ddp", metavar="|".join(PARALLEL))
 
     def __post_init__(self) -> None:
         for name in ("accumulate", "keep", "log_every"):
@@ -266,7 +268,7 @@ def validation_is_due(step: int, validated: int, every: int | None, last: int | 
     Args:
         step: steps done.
         validated: the step of the last validation; 0 for none.
-        every: steps between validations; None for a tenth of all.
+        every: steps between validations; None for a tenth of all steps.
         last: the last step as planned now.
 
     >>> validation_is_due(20, 15, 10, None), validation_is_due(29, 20, None, 100), validation_is_due(30, 20, None, 100)

@@ -80,6 +80,7 @@ Progress = Callable[[Event], None]
 
 
 _MEMORY = 0.95  # weight of the past in the running average of a step's seconds
+_LONG = 0.995  # the same for the seconds left, which are read by people: over the last two hundred steps or so
 
 
 class Clock:
@@ -94,6 +95,7 @@ class Clock:
         self._cpu_start = process_time() - cpu_before
         self._last_tick = monotonic()
         self._seconds = self._tokens = self._weight = 0.0
+        self._long_seconds = self._long_weight = 0.0
 
     def wall(self) -> float:
         """Seconds on the wall clock."""
@@ -113,6 +115,8 @@ class Clock:
         self._seconds = _MEMORY * self._seconds + (now - self._last_tick)
         self._tokens = _MEMORY * self._tokens + tokens
         self._weight = _MEMORY * self._weight + 1.0
+        self._long_seconds = _LONG * self._long_seconds + (now - self._last_tick)
+        self._long_weight = _LONG * self._long_weight + 1.0
         self._last_tick = now
 
     def tokens_per_second(self) -> float:
@@ -121,7 +125,7 @@ class Clock:
 
     def seconds_left(self, steps_left: int | None, minutes: float | None) -> float | None:
         """Until the steps or the minutes are used up, whichever comes first; None if neither is known."""
-        ends = [] if steps_left is None else [steps_left * self._seconds / max(self._weight, 1.0)]
+        ends = [] if steps_left is None else [steps_left * self._long_seconds / max(self._long_weight, 1.0)]
         ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
         return min(ends, default=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import regard as rg
 from regard.core.tensors import Stored
-from regard.layers.caches import load_cache, new_cache
+from regard.layers.caches import load_cache, new_cache, paged
 from regard.layers.caches.entries import DTYPES
 
 KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
@@ -36,19 +37,25 @@ def wide(x: torch.Tensor | Stored) -> torch.Tensor:
     return x.widened(torch.float64) if isinstance(x, Stored) else x.double()
 
 
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
+
+
 class CacheIsAList(RuleBasedStateMachine):
     """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held."""
 
-    kind, dtype = "dynamic", "float32"
+    kind, dtype, unlimited = "dynamic", "float32", False
 
     @initialize(capacity=st.integers(1, 9))
     def start(self, capacity):
-        self.capacity = None if self.kind == "dynamic" else capacity
+        self.capacity = None if self.kind == "dynamic" or self.unlimited else capacity
         options = {} if self.capacity is None else {"capacity": capacity}
         self.cache = new_cache(self.kind, 2, KV_HEADS, HEAD_DIM, v_dim=V_DIM, dtype=self.dtype, **options)
         self.rows: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[], []]
         self.first = 0
         self.appended = 0
+        self.forks: list[tuple[Any, list[Any]]] = []
 
     def fresh(self, added: int) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(self.appended)
@@ -60,7 +67,7 @@ class CacheIsAList(RuleBasedStateMachine):
 
     @property
     def left(self) -> int:
-        return self.capacity - len(self.rows[0]) if self.kind == "static" else 20
+        return self.capacity - len(self.rows[0]) if self.kind in ("static", "paged") and self.capacity else 20
 
     @rule(added=st.integers(0, 20), recorded=st.booleans(), grad=st.booleans())
     def append(self, added, recorded, grad):
@@ -97,6 +104,26 @@ class CacheIsAList(RuleBasedStateMachine):
         index = data.draw(st.lists(st.integers(0, len(self.rows) - 1), min_size=1, max_size=4))
         self.cache.reorder(torch.tensor(index))
         self.rows = [list(self.rows[row]) for row in index]
+
+    @precondition(lambda self: self.kind == "paged" and len(self.forks) < 3)
+    @rule()
+    def fork(self):
+        self.forks.append((self.cache, [list(entries) for entries in self.rows]))
+        self.cache = self.cache.fork()
+
+    @precondition(lambda self: self.forks)
+    @rule(at=st.integers(0, 2))
+    def continue_with_a_fork(self, at):
+        at %= len(self.forks)
+        self.forks[at], (self.cache, self.rows) = (self.cache, self.rows), self.forks[at]
+
+    @invariant()
+    def forks_do_not_change(self):
+        now = self.cache, self.rows
+        for cache, rows in self.forks:
+            self.cache, self.rows = cache, rows
+            self.holds(self.cache.keys, self.cache.values, 0)
+        self.cache, self.rows = now
 
     @rule()
     def save_and_load(self):
@@ -144,8 +171,9 @@ class CacheIsAList(RuleBasedStateMachine):
                 assert ((found - wanted).abs() <= off_by(wanted.double(), DTYPES[self.dtype])).all()
 
 
-for _kind, _dtype in product(("dynamic", "static", "ring"), DTYPES):
-    machine = type(f"{_kind}_{_dtype}", (CacheIsAList,), {"kind": _kind, "dtype": _dtype})
+for _kind, _dtype in [*product(("dynamic", "static", "ring", "paged"), DTYPES), ("unlimited", "float32")]:
+    limits = {"kind": "paged", "unlimited": True} if _kind == "unlimited" else {"kind": _kind}
+    machine = type(f"{_kind}_{_dtype}", (CacheIsAList,), {**limits, "dtype": _dtype})
     machine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
     globals()[f"Test_{_kind}_{_dtype}"] = machine.TestCase
 del machine, CacheIsAList

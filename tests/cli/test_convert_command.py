@@ -107,6 +107,24 @@ def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_
     assert again["converted"] == pytest.approx(again["before"], rel=1e-6)  # repeating changes nothing
 
 
+def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
+    """The loss before is the last validation loss of the run, which was measured with its own block."""
+    run = tmp_path / "run"
+    sizes = ("--block", 24, "--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--cpu")
+    trained = regard(
+        "train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 4, *sizes, "--dropout", 0
+    )
+    assert trained.returncode == 0, trained.stderr
+    last = [line for line in read_log(run / "log.jsonl") if line["kind"] == "validation"][-1]["loss"]
+    arguments = (run, "--kv-heads", 2, "--text", files / "text.txt", "--json", "--cpu")
+    found = [
+        json.loads(convert(*arguments, *block, "--out", tmp_path / f"two{number}").stdout)["losses"]["before"]
+        for number, block in enumerate(((), ("--block", 48)))
+    ]
+    assert found[0] == pytest.approx(last, rel=1e-5)
+    assert found[1] != pytest.approx(last, rel=1e-5)
+
+
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
     from regard.training.recipes.language import LanguageTask
 
@@ -139,6 +157,9 @@ def test_the_share_that_came_back_is_of_what_was_lost():
     assert Losses(1.0, 3.0).recovered is None
     assert Losses(3.0, 3.0, 2.0, 10).recovered is None
     assert "1.5000 after 10 steps: 75% of what was lost is back" in str(Losses(1.0, 3.0, 1.5, 10))
+    further = str(Losses(2.0, 3.0, 1.0, 10))
+    assert "lower than before" in further
+    assert "%" not in further
 
 
 def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(files, tmp_path):

@@ -140,6 +140,6 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_nothing_is_left(tmp_path):
 def test_the_loss_of_a_step_and_that_of_validation_are_told_apart(begun):
     options = ("--data", begun / "here/st.csv", "--steps", 1, *SMALL)
     smoothed = regard("train", "translation", "--out", begun / "smoothed", "--label-smoothing", 0.1, *options)
-    assert "the loss of a step includes label smoothing (0.1), so it stays above the validation loss" in said(smoothed)
+    assert "the loss of a step includes label smoothing (0.1), so it stays above that of validation" in said(smoothed)
     plain = regard("train", "translation", "--out", begun / "plain", "--label-smoothing", 0, *options)
     assert "label smoothing" not in said(plain).replace("label smoothing 0,", "")

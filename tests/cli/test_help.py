@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from typer.main import get_command
 
 from docs.making.command_help import is_help_fresh, loaded_commands
 from regard.cli.app import Convert, TopLevel, Train, app
-from regard.cli.commands import Unloaded
+from regard.cli.commands import Unloaded, kept_help
 
 COMMANDS = [
     *([name] for name in TopLevel.SOURCES),
@@ -69,3 +70,38 @@ def test_kept_help_is_shown_like_that_of_the_command(width):
 def test_help_after_options_is_that_of_the_command():
     (first, second) = (said for _, said, _ in answers([["show"], ["show", "causal", "--length", "8"]]))
     assert first == second
+
+
+def rows_of_help():
+    return [
+        (place, name, sentence)
+        for place, parts in kept_help().items()
+        for title in ("Arguments", "Options")
+        for name, sentence in parts[title].items()
+    ]
+
+
+def test_the_help_names_values_and_not_types_of_python():
+    for place, name, _ in rows_of_help():
+        assert not re.search(r"<|\bstr\b|\bint\b", name), (place, name)
+
+
+def test_no_sentence_of_the_help_asks_for_a_value_that_cannot_be_typed_or_lacks_its_subject():
+    for place, name, sentence in rows_of_help():
+        assert "None" not in sentence, (place, name)
+        assert not re.match(r"Of |How weights|Where the |What follows", sentence), (place, name)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("train.translation", "--norm pre|post"),
+        ("train.translation", "--reach global|local-m|local-p"),
+        ("train.translation", "--precision float32|bfloat16"),
+        ("translate.translate", "--normalisation none|average|gnmt"),
+        ("train.translation", "--steps N"),
+        ("translate.translate", "RUN"),
+    ],
+)
+def test_the_help_shows_the_choices_of_an_option(place, name):
+    assert {**kept_help()[place]["Arguments"], **kept_help()[place]["Options"]}[name]

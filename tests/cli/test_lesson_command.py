@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from test_commands import regard
 
+from regard.cli.console import answers
 from regard.cli.lesson import _show_table
 from regard.studies.lessons import LESSONS, Table, find_lesson
 
@@ -14,10 +15,37 @@ from regard.studies.lessons import LESSONS, Table, find_lesson
 def test_without_a_name_the_questions_are_listed():
     answer = regard("lesson")
     assert answer.returncode == 0
-    lines = answer.stdout.decode().splitlines()
+    first, *lines = answer.stdout.decode().splitlines()
+    assert first.startswith("walkthrough ")
+    assert 'use: regard walkthrough "your sentence"' in first
     assert [line.split()[0] for line in lines] == list(LESSONS)
     assert all(lesson.question in line for line, lesson in zip(lines, LESSONS.values(), strict=True))
     assert json.loads(regard("lesson", "--json").stdout) == {name: one.question for name, one in LESSONS.items()}
+
+
+def test_the_walkthrough_is_named_with_the_command_that_shows_it():
+    answer = regard("lesson", "walkthrough")
+    assert answer.returncode == 2
+    assert 'use: regard walkthrough "your sentence"' in answer.stderr.decode()
+
+
+def test_figures_of_a_report_are_not_called_measured_here():
+    table = next(one for one in find_lesson("one_head").teach().tables if one.title.startswith("Trained translators"))
+    assert not table.measured
+    assert table.title.endswith("from the report")
+
+
+def test_the_word_that_stays_in_place_is_marked_and_the_smallest_change_is_that_of_another():
+    taught = find_lesson("positions").teach()
+    rows = taught.tables[-1].rows
+    assert [row[0] for row in rows] == ["the", "dog", "bites (stays in place)", "the", "man"]
+    smallest = min(row[2] for row in rows if "stays" not in row[0])
+    assert taught.claims[-1].figures == f"smallest change of a word that moves {smallest}"
+
+
+def test_columns_of_a_lesson_have_names_of_their_own():
+    columns = find_lesson("scale").teach().tables[0].columns
+    assert len(set(columns)) == len(columns)
 
 
 def test_a_lesson_is_told_with_its_numbers():
@@ -105,3 +133,15 @@ def test_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     words = " ".join(lines)
     assert all(word in words for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines
+
+
+def test_a_matrix_keeps_its_shape_on_a_narrow_terminal(monkeypatch, capsys):
+    words = ("The", "animal", "crossed", "the", "street", "today")
+    rows = tuple((word, *(f"{int(column <= row)}.00" for column in range(6))) for row, word in enumerate(words))
+    monkeypatch.setenv("COLUMNS", "40")
+    _show_table(Table("Weights", ("", *words), rows), answers(width=40))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    shown = [line.split() for line in lines if line.split()[:1] == ["crossed"]]
+    assert [cell for line in shown for cell in line[1:]] == ["1.00", "1.00", "1.00", "0.00", "0.00", "0.00"]
+    assert 1 < len(shown) <= 3

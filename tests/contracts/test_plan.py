@@ -71,7 +71,7 @@ def test_a_plan_is_frozen():
         rg.plan_attention(Q, K, V).backend = "reference"  # type: ignore[misc]
 
 
-def test_equal_problems_share_one_plan_and_tensor_patterns_none():
+def test_equal_problems_share_one_plan_and_tensor_patterns_one_of_their_own():
     def planned(**options):
         return rg.plan_attention(Q, K, V, **options)
 
@@ -80,7 +80,10 @@ def test_equal_problems_share_one_plan_and_tensor_patterns_none():
     assert planned(pattern="causal") is not planned(pattern="causal", backend="reference")
     spans = [p.KeySpan(torch.tensor([0, stop])) for stop in (1, 2)]
     before = len(planned_room._plans)
-    assert planned(pattern=spans[0]) is not planned(pattern=spans[0])
+    assert planned(pattern=spans[0]) is planned(pattern=spans[0])
+    assert planned(pattern=spans[0]) is not planned(pattern=spans[1])
+    mask = p.Explicit(torch.ones(7, 11).bool())
+    assert planned(pattern=mask) is not planned(pattern=mask)
     assert len(planned_room._plans) == before
     assert spans[0] != spans[1]
     assert rg.plan_attention(Q.double(), K.double(), V.double()) is not planned()

@@ -156,8 +156,8 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
     (tmp_path / "text").write_text("mine")
     for out, reason in (
         ("model", "is not an earlier conversion"), ("two", "holds notes.txt beside a conversion"),
-        ("text", "is not an earlier conversion"), ("eight", "contain each other"), ("eight/two", "contain each other"),
-        (".", "contain each other"),
+        ("text", "is not an earlier conversion"), ("eight", "is the folder of the original"),
+        ("eight/two", "contain each other"), (".", "contain each other"),
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match=reason):
             convert_kv_heads(tmp_path / "eight", tmp_path / out, 2)

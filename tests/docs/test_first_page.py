@@ -72,3 +72,17 @@ def test_the_committed_record_has_every_choice():
     assert {(one["noun"], one["ending"]) for one in cases} == {(n, e) for n in start.NOUNS for e in start.ENDINGS}
     tired = {one["noun"]: one["pronoun"] for one in cases if one["ending"] == "too tired"}
     assert tired == {"animal": "es", "dog": "er", "cat": "sie"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_installation_says_how_to_do_without_cuda(page):
+    install = Path(page).read_text("utf-8").partition("pip install")[2]
+    assert "install PyTorch's CPU build" in " ".join(install.split())
+    assert "--torch-backend cpu" in install
+
+
+def test_every_page_says_how_many_keys_a_window_of_size_4_allows():
+    for page in [Path("README.md"), *Path("docs/recipes").glob("*.md")]:
+        text = page.read_text("utf-8")
+        if "sliding_window(4)" in text:
+            assert "two keys on each side" in " ".join(text.split()), page

@@ -61,6 +61,7 @@ class Case:
     hidden: str = ""  # what stands in keys and values that no query may see: "", "nan" or "inf"
     blocks: str = "shipped"  # or "small", "nested"
     second: bool = False  # second derivatives too
+    sink: str = ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
 
     @property
     def places(self) -> Places:
@@ -113,6 +114,7 @@ def draw_case(seed: int) -> Case:
         hidden=r.choice(("", "nan", "inf")),
         blocks=r.choice(("shipped", "shipped", "small", "nested")) if q_len * k_len < 400 else "shipped",
         second=r.random() < 0.4 and q_len * k_len < 2000,
+        sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
     )  # fmt: skip
 
 
@@ -171,8 +173,8 @@ def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
 def simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less, the largest steps first."""
     plain = Case(case.seed)
-    for name in ("want", "bias", "dropout", "softcap", "scale", "hidden", "layouts", "grad_layout", "blocks", "second",
-                 "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
+    for name in ("want", "bias", "sink", "dropout", "softcap", "scale", "hidden", "layouts", "grad_layout", "blocks",
+                 "second", "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
         if getattr(case, name) != getattr(plain, name):
             changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
             if name == "bias":

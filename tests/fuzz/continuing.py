@@ -97,6 +97,7 @@ def _continued(made: Made, kind: str, room: dict[str, int]) -> Tensors:
                     scale=case.scale,
                     dropout=case.dropout,
                     dropout_seed=case.dropout_seed,
+                    sink=made.given_sink(),
                 )
             )
         whole = torch.cat(outputs, 2)

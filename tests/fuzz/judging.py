@@ -86,6 +86,7 @@ def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     options: dict[str, Any] = {
         "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale,
         "dropout": case.dropout, "dropout_seed": case.dropout_seed, "q_start": made.q_start(),
+        "sink": made.given_sink(),
     }  # fmt: skip
     with torch.set_grad_enabled(bool(case.learners)):
         found = _called(case, backend, leaves, made.wants(), options)
@@ -131,7 +132,7 @@ def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict
         backends = BACKENDS if backend == "auto" else {backend: BACKENDS[backend]}
         start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
         plan = make_plan(problem, dict(backends), backend)
-        detail = plan.detail(q, k, v, bias=options["bias"], q_start=start, dropout_seed=seed)
+        detail = plan.detail(q, k, v, bias=options["bias"], q_start=start, dropout_seed=seed, sink=options["sink"])
     found = {"output": detail.output}
     for one in case.want:
         if isinstance(one, str):

@@ -44,14 +44,19 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     scores = scores + torch.where(bias == -torch.inf, 0, bias)
     empty = ~live.any(-1, keepdim=True)
     masked = scores.masked_fill(~live, -torch.inf).masked_fill(empty, 0)
-    weights = masked.softmax(-1).masked_fill(empty, 0)
-    finite = masked.logsumexp(-1).masked_fill(empty[..., 0], 0)
+    sink = torch.full((), -torch.inf, dtype=torch.float64) if made.sink is None else made.sink
+    sink = sink.view(*(1,) * (2 - sink.dim()), *sink.shape)[..., None]  # (batch or 1, heads or 1, 1)
+    empty_sum = empty[..., 0] & (sink == -torch.inf)  # nothing to divide by
+    summed = torch.logaddexp(masked.logsumexp(-1).masked_fill(empty[..., 0], -torch.inf), sink)
+    summed = summed.masked_fill(empty_sum, 0) if bool(empty_sum.any()) else summed
+    weights = (masked - summed[..., None]).exp().masked_fill(empty | ~live, 0)
+    finite = summed
     far = torch.from_numpy(abs(made.at.j - made.at.i)).double()
 
     values: Tensors = {
         "output": (weights * made.factors()) @ v,
-        "log_sum_exp": finite.masked_fill(empty[..., 0], -torch.inf),
-        "entropy": finite - (weights * scores.masked_fill(~live, 0)).sum(-1),
+        "log_sum_exp": finite.masked_fill(empty_sum, -torch.inf),
+        "entropy": finite * weights.sum(-1) - (weights * scores.masked_fill(~live, 0)).sum(-1),
         "received": weights.sum(2),
         "distance": (weights * far).sum(-1),
         "weights": weights,

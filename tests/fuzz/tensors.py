@@ -92,6 +92,7 @@ class Made:
         }
         self.added = self._added()
         self.cotangents = self._cotangents()
+        self.sink = self._sink()
         self.directions = {name: self.numbers(*sizes[name]).to(self.dtype) for name in sizes}
         if case.bias is not None and "bias" in case.learners:
             learned = self.added["learned"]
@@ -177,6 +178,24 @@ class Made:
         numbers = numbers.to(self.dtype if added.dtype == "same" else getattr(torch, added.dtype))
         layout = added.layout if len(shape) == 4 else "contiguous"
         return {"learned": laid_out(numbers, layout)}
+
+    def _sink(self) -> torch.Tensor | None:
+        """The logits of the sinks in float64, from numbers of their own; -inf among them is no sink."""
+        case = self.case
+        if not case.sink:
+            return None
+        shape = {"number": (), "heads": (case.heads,), "rows": (case.batch, case.heads), "one": (case.batch, 1)}
+        drawn = torch.Generator().manual_seed(case.seed % 2**62 + 1)
+        logits = 2 * torch.randn(shape[case.sink], generator=drawn, dtype=torch.float64)
+        if case.sink in ("heads", "rows"):
+            logits = logits.masked_fill(torch.rand(logits.shape, generator=drawn) < 0.2, -torch.inf)
+        return logits if case.sink == "number" else logits.to(self.dtype).double()
+
+    def given_sink(self) -> Any:
+        """The sink as the call gets it."""
+        if self.sink is None or not self.sink.dim():
+            return None if self.sink is None else float(self.sink)
+        return self.sink.to(self.dtype)
 
     def spread(self, learned: torch.Tensor | None) -> torch.Tensor:
         """The bias of every pair in float64, given what it is made of."""

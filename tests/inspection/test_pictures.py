@@ -7,7 +7,7 @@ import torch
 from small_translator import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError, MissingPackageError
-from regard.inspection import canvas, draw_heads, draw_maps, head_grid, look, picture
+from regard.inspection import AttentionMaps, canvas, draw_heads, draw_maps, head_grid, look, picture
 
 HOSTILE = [
     "$\\frac{$",
@@ -177,7 +177,20 @@ def test_a_missing_matplotlib_is_named(monkeypatch, tmp_path, draw):
         draw(random_maps(words(2), words(2)), tmp_path / "maps.png")
 
 
-def test_a_word_that_was_written_and_not_looked_at_is_dark_and_not_grey():
-    weights = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.2, 0.3]])
-    assert canvas.unwritten("decoder", weights).nonzero().tolist() == [[0, 1], [0, 2], [1, 2]]
-    assert canvas.unwritten("cross", weights) is None
+def test_pairs_that_no_head_may_look_at_are_grey_and_small_weights_are_not():
+    heads = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[1.0, 1e-9, 0.0], [0.0, 1.0, 0.0]]])
+    assert canvas.not_allowed(heads).tolist() == [[False, False, True], [False, False, True]]
+
+
+def test_pairs_outside_the_window_of_an_encoder_are_drawn_in_another_tone_than_the_weight_0(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(picture, "draw_weights", lambda figure, box, weights, masked: drawn.append(masked))
+    monkeypatch.setattr(picture, "label_rows", lambda *_: None)
+    monkeypatch.setattr(picture, "label_columns", lambda *_: None)
+    monkeypatch.setattr(picture.Panel, "_write_numbers", lambda *_: None)
+    window = torch.ones(1, 2, 4, 4).tril(1).triu(-1)
+    maps = AttentionMaps(tuple("abcd"), ("x",), window / window.sum(-1, keepdim=True), torch.ones(1, 2, 1, 1),
+                         torch.full((1, 2, 1, 4), 0.25))  # fmt: skip
+    draw_maps(maps, tmp_path / "maps.png")
+    assert sorted(int(masked.sum()) for masked in drawn) == [0, 0, 6]
+    assert "not allowed" in picture.NOTE

@@ -7,6 +7,7 @@ learning of chemical reactions). Only its files are read; the package needs an o
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,6 +92,16 @@ def load() -> Any:
     from transformers import AlbertModel
 
     return AlbertModel.from_pretrained(folder(), add_pooling_layer=False).eval()
+
+
+def load_with_own_layers() -> Any:
+    """The same model with twelve copies of the layer that ALBERT uses twelve times."""
+    model = load()
+    (group,) = model.encoder.albert_layer_groups
+    copies = (copy.deepcopy(group, {id(model.config): model.config}) for _ in range(model.config.num_hidden_layers))
+    model.encoder.albert_layer_groups = torch.nn.ModuleList(copies)
+    model.config.num_hidden_groups = model.config.num_hidden_layers
+    return model
 
 
 @dataclass(frozen=True)

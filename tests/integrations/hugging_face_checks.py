@@ -177,18 +177,19 @@ def gradients(family: Family, model: Any) -> float:
     return _relative(found, expected)
 
 
+def switch_checkpointing(model: Any, state: str) -> None:
+    """Turn gradient checkpointing on ("enable") or off ("disable")."""
+    names = ("activation_checkpointing_", "gradient_checkpointing_")  # the second is the older one
+    next(getattr(model, name + state) for name in names if hasattr(model, name + state))()
+
+
 def checkpointed(family: Family, model: Any) -> float:
     """The same of training with dropout: with gradient checkpointing beside without, from the same seed."""
-    names = ("activation_checkpointing_", "gradient_checkpointing_")  # the second is the older one
-
-    def switch(state: str) -> None:
-        next(getattr(model, name + state) for name in names if hasattr(model, name + state))()
-
     model.train()
     expected = _gradients(family, model, "regard")
-    switch("enable")
+    switch_checkpointing(model, "enable")
     found = _gradients(family, model, "regard")
-    switch("disable")
+    switch_checkpointing(model, "disable")
     model.eval()
     return _relative(found, expected)
 

@@ -196,6 +196,14 @@ def test_a_block_that_sees_nothing_raises():
         pass
 
 
+def test_a_request_for_weights_is_refused_and_names_observe():
+    model, ids = attach(BY_NAME["BERT"].model()), torch.randint(3, 99, (1, 6))
+    with pytest.raises(rg.UnsupportedError, match="observe"):
+        model(ids, output_attentions=True)
+    with torch.no_grad():
+        model(ids, output_attentions=False)
+
+
 def test_keywords_that_would_change_the_result_are_refused():
     model = attach(BY_NAME["Llama"].model())
     with pytest.raises(rg.UnsupportedError, match="block_indices"):

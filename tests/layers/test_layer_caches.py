@@ -16,7 +16,7 @@ from regard.patterns import Causal, Explicit, Full, KeySpan, PerHead, RandomBloc
 from regard.positions import Rotary
 
 WINDOW = 6
-KINDS = {"dynamic": None, "static": 24, "ring": WINDOW - 1}
+KINDS = {"dynamic": None, "static": 24, "ring": WINDOW - 1, "paged": None}
 
 
 def layer_of(dtype: torch.dtype = torch.float64, pattern: str = f"causal_window({WINDOW})") -> MultiHeadAttention:

@@ -48,8 +48,8 @@ def test_each_of_them_has_a_question():
     assert list(LESSONS) == [
         "recurrent", "fixed_vector", "alignment", "scale", "positions", "causal", "cross",
         "one_head", "encoder", "decoder", "translation", "heads", "referent", "generation", "grouped",
-        "windows", "sparse", "linear", "approximations", "complexity", "relations", "transfer", "caption",
-        "imprecise",
+        "windows", "sparse", "linear", "approximations", "complexity", "relations", "answer_head", "transfer",
+        "caption", "imprecise",
     ]  # fmt: skip
     assert all(lesson.question.endswith("?") and lesson.title for lesson in LESSONS.values())
 

@@ -58,7 +58,7 @@ def test_a_network_that_forgets_its_state_is_seen(monkeypatch):
         return [self.cell(word, word * 0) for word in words]
 
     monkeypatch.setattr(stepping.Recurrent, "forward", without_state)
-    assert starting(failing("recurrent"), "A recurrent network takes", "A signal from the first", "torch's GRU")
+    assert starting(failing("recurrent"), "A recurrent network takes", "There is no shortcut", "torch's GRU")
 
 
 def test_other_gaps_are_seen(monkeypatch):
@@ -87,7 +87,7 @@ def test_a_shorter_way_is_seen(monkeypatch):
     monkeypatch.setattr(
         stepping.Recurrent, "forward", lambda self, words: [state + words[0] for state in real(self, words)]
     )
-    assert starting(failing("recurrent"), "A signal from the first", "torch's GRU", "With random weights")
+    assert starting(failing("recurrent"), "There is no shortcut", "torch's GRU", "With random weights")
 
 
 def test_other_cells_than_those_of_torch_are_seen(monkeypatch):

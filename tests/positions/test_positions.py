@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard as rg
 from regard.positions import Learned, Rotary, Sinusoidal
@@ -94,3 +95,29 @@ def test_position_zero_is_the_papers_first_row():
     assert Sinusoidal(4)(torch.tensor([1]))[0].tolist() == pytest.approx(
         [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rotary", [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours")], ids=str)
+def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtype):
+    x = torch.randn(2, 3, 5, 8, dtype=dtype)
+    for start in (0, 7, 7, 100_000):
+        assert torch.equal(rotary.rotate_from(x, start), rotary.rotate(x, start + torch.arange(5)))
+
+
+def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted():
+    rotary, x = Rotary(base=321.0), torch.randn(1, 2, 3, 8)
+    with torch.inference_mode():
+        without = rotary.rotate_from(x, 4)
+    learning = x.clone().requires_grad_()
+    found = rotary.rotate_from(learning, 4)
+    found.sum().backward()
+    assert learning.grad is not None
+    assert torch.equal(found, without)
+
+
+def test_cosines_made_in_a_fake_mode_are_not_kept():
+    rotary, x = Rotary(base=123.0), torch.randn(1, 2, 3, 8)
+    with FakeTensorMode() as mode:
+        assert rotary.rotate_from(mode.from_tensor(x), 4).shape == x.shape
+    assert torch.equal(rotary.rotate_from(x, 4), rotary.rotate(x, 4 + torch.arange(3)))

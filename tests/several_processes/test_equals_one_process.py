@@ -10,6 +10,7 @@ import torch
 from regard import bias, top_keys
 from regard import mechanisms as m
 from regard import patterns as p
+from regard.distributed import pieces
 from several_processes.calls import Case, on_one, on_processes, together
 
 PRIMES = {2: (31, 23), 4: (17, 13, 0, 19)}
@@ -70,9 +71,9 @@ def grid() -> list[Case]:
     ]
 
 
-def differences(case: Case, pools) -> dict[str, float]:
+def differences(case: Case, pools, compute=on_processes) -> dict[str, float]:
     """The largest difference of each result from that of one process."""
-    one, many = on_one(case), together(case, pools(len(case.lengths)).run(on_processes, case))
+    one, many = on_one(case), together(case, pools(len(case.lengths)).run(compute, case))
     assert one.keys() == many.keys()
     far = {}
     for name, expected in one.items():
@@ -87,6 +88,20 @@ def differences(case: Case, pools) -> dict[str, float]:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_processes_together_compute_what_one_process_computes(case, pools):
     far = differences(case, pools)
+    assert max(far.values()) < 1e-10, far
+
+
+def on_processes_in_small_pieces(case: Case):
+    plain, pieces.MOST_ROWS = pieces.MOST_ROWS, 5
+    try:
+        return on_processes(case)
+    finally:
+        pieces.MOST_ROWS = plain
+
+
+@pytest.mark.parametrize("case", [cases()[at] for at in (1, 3, 5, 7, 13, 22, 24, 27)], ids=str)
+def test_pieces_of_few_queries_give_the_same(case, pools):
+    far = differences(case, pools, on_processes_in_small_pieces)
     assert max(far.values()) < 1e-10, far
 
 

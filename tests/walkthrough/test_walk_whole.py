@@ -162,7 +162,7 @@ def test_text_shows_the_followed_word_and_each_explanation_once():
     found = walk_whole(SENTENCE, word="short")
     text = to_text(found)
     assert text.count("A residual connection") == 1
-    assert "“short” looks most at" in text
+    assert "The largest weight of “short” in head 0: “" in text
     lines = text.splitlines()
     start = next(place for place, line in enumerate(lines) if line.endswith(">>> h1 = h0a + fed_0"))
     row = [float(number.replace("−", "-")) for number in lines[start + 2].split()]

@@ -139,7 +139,7 @@ def regard_attention(
         (batch, q_len, heads, v_dim), and no weights: `observe` gives them.
 
     Raises:
-        UnsupportedError: a keyword that would change the result and is not known here.
+        UnsupportedError: a keyword that would change the result and is not known here, or output_attentions=True.
     """
     for name in REFUSED:
         if others.get(name) is not None:
@@ -147,6 +147,11 @@ def regard_attention(
                 f"{type(module).__name__} calls attention with {name}= ({REFUSED[name]}), which regard does not "
                 f"compute; set attn_implementation='eager' for this model"
             )
+    if others.get("output_attentions"):
+        raise UnsupportedError(
+            f"{type(module).__name__} was asked for output_attentions=True, and regard's attention stores no weights; "
+            f"leave it out and collect them with: with observe(model, 'weights') as observed: ..."
+        )
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
     asked = _asked(module, query, key, attention_mask, is_causal, position_bias)

@@ -25,7 +25,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import Asked, attended, regard_attention
-from regard.integrations.transformers.masks import live_keys
+from regard.integrations.transformers.reading import live_keys
 from regard.patterns import KeyMask, KeySpan, Pattern, SlidingWindow
 from regard.patterns.base import Pattern as Base
 from regard.patterns.ranges import Segments, union

@@ -24,8 +24,9 @@ from regard.integrations.transformers.attaching import (
 )
 from regard.integrations.transformers.attending import CHANGE, Asked
 from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.origins import counted_from
+from regard.integrations.transformers.origins import Origin, counted_from
 from regard.integrations.transformers.tables import Tables, tables_of
+from regard.integrations.transformers.tracing import TracedMask
 from regard.integrations.transformers.watching import layer_names
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
@@ -34,6 +35,7 @@ from regard.patterns.compound import Compound
 
 __all__ = ["Replacement", "replace_attention"]
 
+MOST_KEPT = 64  # joined patterns of one replacement
 CROSSING = re.compile(r"(encoder_attn|encdecattention|cross_?attn|cross_?attention)", re.IGNORECASE)
 
 
@@ -47,6 +49,7 @@ class Change:
 
     def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
         self.pattern, self.mechanism = pattern, mechanism
+        self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
         self.causal = (Causal() & pattern).canonical()  # made here, since torch.compile does not trace canonical
 
     def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
@@ -67,7 +70,9 @@ class Change:
         if q_len != k_len and (given is not None or not by_distance):
             raise UnsupportedError(_unknown(module, self.pattern, f"{q_len} queries beside {k_len} keys of a cache"))
         if given is not None and not by_distance and not _begin_at_first_key(given):
-            raise UnsupportedError(_unknown(module, self.pattern, "a batch whose rows begin at different keys"))
+            raise UnsupportedError(
+                _unknown(module, self.pattern, "rows that begin at different keys or hold several documents")
+            )
         if asked.pattern == Full():
             pattern = self.pattern
         else:
@@ -78,26 +83,46 @@ class Change:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
         made: tuple[Pattern, dict[Any, Any]] | None = mask.plans.get(self)
         if made is None:
-            pattern = self.pattern
-            if pattern.period != 1 and pattern != Full():
-                _refuse_documents(module, mask.pattern, pattern)
-                moved = counted_from(pattern, mask.origins)
-                if moved is None:
-                    raise UnsupportedError(
-                        f"{type(module).__name__} computes {pattern}, which counts positions from the first key, for "
-                        f"rows that begin at keys {mask.origins}, and this pattern cannot be moved by row; pad on the "
-                        f"right, or give rows of one length"
-                    )
-                pattern = moved
-            made = mask.plans[self] = (mask.pattern & pattern).canonical(), {}
+            made = mask.plans[self] = self._joined(module, mask.pattern, self._origins(mask)), {}
         return made
+
+    def _origins(self, mask: PatternMask) -> Origin:
+        return 0 if self.pattern.period == 1 or self.pattern == Full() else mask.origins
+
+    def _joined(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+        """The pairs of a mask and of the pattern, counted from its origins; kept, since each id of a text asks."""
+        joined = self._kept.get((own, origins)) if own.by_value else None
+        if joined is None:
+            joined = (own & self._moved(module, own, origins)).canonical()
+            if own.by_value:
+                if len(self._kept) >= MOST_KEPT:
+                    self._kept.clear()
+                self._kept[own, origins] = joined
+        return joined
+
+    def _moved(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+        pattern = self.pattern
+        if pattern.period == 1 or pattern == Full():
+            return pattern
+        _refuse_documents(module, own, pattern)
+        moved = counted_from(pattern, origins)
+        if moved is None:
+            raise UnsupportedError(
+                f"{type(module).__name__} computes {pattern}, which counts positions from the first key, for rows that "
+                f"begin at keys {origins}, and this pattern cannot be moved by row; pad on the right, or give rows of "
+                f"one length"
+            )
+        return moved
 
 
 @torch.compiler.disable(reason="a pattern that counts positions from the first key needs the values of the mask")
-def _begin_at_first_key(mask: torch.Tensor) -> bool:
-    """Whether some query of every batch row may look at the first key."""
+def _begin_at_first_key(mask: torch.Tensor | TracedMask) -> bool:
+    """Whether all rows begin at the first key and hold one document."""
+    if isinstance(mask, TracedMask):
+        mask = mask.pattern.dense(*mask.shape[-2:], q_start=mask.q_start).expand(mask.shape[0], 1, -1, -1)
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return bool(allowed[..., 0].flatten(1).any(1).all())
+    live, beside = allowed.any(-2), allowed.diagonal(-1, -2, -1)  # (.., keys), and each key seen by the query after it
+    return bool(allowed[..., 0].flatten(1).any(1).all()) and bool((beside | ~live[..., :-1]).all())
 
 
 def _unknown(module: nn.Module, pattern: Pattern, what: str) -> str:

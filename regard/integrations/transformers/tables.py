@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import models_inside
+from regard.reprs import brief
 
 __all__ = ["Tables", "tables_of", "tiled"]
 
@@ -52,6 +53,7 @@ class Table:
                 setattr(self.owner, name, (row if name == "position_ids" else torch.zeros_like(row))[None])
 
 
+@brief
 @dataclass(frozen=True)
 class Tables:
     """The tables of a model, and its configs with the lengths that they name."""

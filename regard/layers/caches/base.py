@@ -295,5 +295,5 @@ class Cache:
     def __repr__(self) -> str:
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape
         sizes = f"batch={batch}, kv_heads={kv_heads}, length={self.length}, head_dim={head_dim}"
-        end = f", capacity={self.capacity}" if self.bounded else ""
+        end = "" if self.capacity is None else f", capacity={self.capacity}"
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

@@ -11,6 +11,7 @@ from regard.arguments import count_of, shown, suggest
 from regard.errors import ArgumentError
 from regard.layers.caches.base import Cache, checked_path
 from regard.layers.caches.entries import Held, read_kind
+from regard.layers.caches.paged import PagedCache
 
 
 class GrowingCache(Cache):
@@ -87,11 +88,11 @@ class RingCache(Cache):
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
 
 
-KINDS: dict[str, type[Cache]] = {cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache)}
+KINDS: dict[str, type[Cache]] = {cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache, PagedCache)}
 
 
 def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: Any) -> Cache:
-    """An empty cache of a kind: "dynamic", "static" or "ring"; further arguments as for `Cache`.
+    """An empty cache of a kind: "dynamic", "static", "ring" or "paged"; further arguments as for `Cache`.
 
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)

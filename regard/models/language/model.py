@@ -76,7 +76,8 @@ class LanguageModel(Stack):
         Args:
             prompts: ids (batch, length), padded with PAD on either side; each batch row has one id or more.
             cache: kind of cache: "dynamic", "static" (up to `capacity`), "ring" (the last `capacity`; by default as far
-                as a layer's pattern looks back) or "state" (sums, for mechanisms that have them). By default each
+                as a layer's pattern looks back), "paged" (pages that beams share) or "state" (sums, for mechanisms that
+                have them). By default each
                 layer uses the kind that is exact in the least memory.
             capacity: the most positions, including the prompt, of "static" and "ring".
             dtype: storage dtype of keys and values, as for `regard.layers.caches.Cache`; that of the weights by

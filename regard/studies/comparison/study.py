@@ -92,16 +92,16 @@ class Comparison:
             size: size of the models: tiny, small or base.
             dim: size of the vectors, of all.
             layers: layers of all.
-            positions: how positions enter the Transformer.
+            positions: encoding of positions in the Transformer.
             dropout: dropout of all.
             vocab_size: sub-words at most.
             batch_tokens: ids in a batch.
             learning_rate: peak of the learning rate, of all.
             warmup_steps: steps of linear rise, of all.
-            schedule: what follows the rise: inverse_square_root, cosine or constant.
+            schedule: the learning rate after the warm-up: inverse_square_root, cosine or constant.
             label_smoothing: share of the probability that is spread over all ids.
             validate_every: steps between validations.
-            seed: of the weights and the order of the data.
+            seed: seed of the weights and of the order of the data.
             cache_mib: report how many texts fit into a cache of this many MiB.
             length: length of those texts, in ids.
         """

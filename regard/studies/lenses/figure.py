@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
 NOTE = (
-    "Blue words speak for the pronoun, red ones for the other two. Attention has no sign: it says where the decoder "
-    "looks, not what it uses. Bars: mean probability of the pronoun among the three after a swap, over test sentences."
+    "Lens: each word was erased in turn; the number below it is by how much that lowers the log odds. Blue words "
+    "speak for the pronoun, red ones for the other two. A word can be needed without saying which noun is meant: "
+    "without “weil”, for example, the text is unusual and the model is no longer sure. Attention has no sign: it says "
+    "where the decoder looks, not what it uses. Bars: mean over test sentences; only a swap of the right noun or of "
+    "the adjective should lower them."
 )
 
 
@@ -113,21 +116,21 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
          placed((*lens.written_words, lens.word), (*lens.written_scores, None), width)),
     ]  # fmt: skip
     looked = placed(attention.source_words, attention.source_scores, width)
-    title, note = wrapped(view.title, TITLE_SIZE, width), wrapped(NOTE, NOTE_SIZE, width)
+    title, note = wrapped(view.title, TITLE_SIZE, width), wrapped(NOTE, NOTE_SIZE, width, lines=8)
     top = EDGE + 0.24 * len(title.splitlines()) + 0.3
     shares = {} if routes is None else routes.last
     bars = 0.45 + BAR_LINE * len(shares) if shares else 0.0
     height = top + sum(row_height(words) for _, words in rows) + 0.4 + row_height(looked) + bars
     figure.set_size_inches(WIDTH, height + 0.2 + 0.16 * len(note.splitlines()) + EDGE)
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
-    odds = f"{lens.question}: log odds {lens.log_odds:.2f}; lens {lens.lens}, {lens.cost}"
+    odds = f"Why {lens.question}? Log odds {lens.log_odds:.2f} (how sure the model is; 0 means undecided)."
     write_text(figure, odds, EDGE, top - 0.28, LABEL_SIZE, color=FAINT)
     largest = max(map(abs, (*lens.source_scores, *lens.written_scores)), default=0.0)
     for name, words in rows:
         top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.02, largest, lens.word)
     most = max(attention.source_scores, default=0.0)
-    name = f"where cross-attention looks while “{lens.word}” is written ({_head_of(attention)}), weights"
+    name = f"where the decoder looks while it writes “{lens.word}”: weights of cross-attention, {_head_of(attention)}"
     top = draw_row(figure, name, looked, top + 0.4, most, "{:.2f}")
     if shares:
         draw_bars(figure, shares, top)
@@ -136,7 +139,7 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
 
 def _head_of(attention: Relevance) -> str:
     """The head that a note of the attention lens names."""
-    return attention.note.partition("written, ")[2].partition(":")[0]
+    return attention.note.partition("written, ")[2].partition(":")[0].replace(", from 0", " (counted from 0)")
 
 
 def draw_bars(figure: Figure, shares: Mapping[str, float], top: float) -> None:
@@ -144,7 +147,15 @@ def draw_bars(figure: Figure, shares: Mapping[str, float], top: float) -> None:
     from matplotlib.patches import Rectangle
 
     width, height = figure.get_size_inches()
-    write_text(figure, "swapped: probability of the pronoun", EDGE, top + 0.08, LABEL_SIZE, color=FAINT, style="italic")
+    write_text(
+        figure,
+        "probability of the pronoun among es, er, sie if a word is swapped (test sentences)",
+        EDGE,
+        top + 0.08,
+        LABEL_SIZE,
+        color=FAINT,
+        style="italic",
+    )
     left = EDGE + max(text_width(SWAPS[name], SCORE_SIZE) for name in shares) + 0.15
     for number, (name, share) in enumerate(shares.items()):
         at = top + 0.38 + BAR_LINE * number

@@ -18,9 +18,9 @@ from regard.text import BEGIN, END, Tokeniser
 from regard.text.pronouns import PronounSentence, swap_adjective, swap_other, swap_referent
 
 SWAPS = {
-    "nothing": "nothing",
-    "source": "the referent in the source, the German so far kept",
-    "written": "the referent in the German so far, the source kept",
+    "nothing": "no word swapped",
+    "source": "the referent in the source, the German so far unchanged",
+    "written": "the referent in the German so far, the source unchanged",
     "both": "the referent in both",
     "other": "the other noun in the source",
     "adjective": "the adjective in the source, for one of the other noun",

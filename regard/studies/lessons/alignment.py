@@ -14,7 +14,7 @@ from regard.models.recurrent import AttentionCell, BahdanauCell, LuongCell, Memo
 from regard.models.recurrent.cells import top
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, normal, rounded, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, embedded, largest, normal, rounded, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -176,7 +176,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Both cells are equal to the formulas of their papers.",
             all(numbers["by_hand"].values()),
-            f"weights of {len(WRITTEN)} steps, to {EXACT:g}",
+            f"weights of {len(WRITTEN)} steps, {ROUNDING}",
         ),
         Claim(
             "Bahdanau's weights are computed before the word is read: they change only at the next step.",

@@ -16,7 +16,7 @@ from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Perf
 from regard.patterns import Full
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_line, draw_map, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import normal, rounded
+from regard.studies.lessons.words import ROUNDING, normal, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -295,7 +295,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             all(one < two / 1.5 for one, two in zip(topics, loose, strict=True)) and topics[-1] < topics[0],
             f"with {ROUNDS[-1]} rounds {topics[-1]:.3f} and {loose[-1]:.3f}; with 1 round {topics[0]:.3f}",
         ),
-        Claim("A text that fits into one chunk is computed exactly by LSH.", numbers["one_chunk"], f"to {EXACT:g}"),
+        Claim("A text that fits into one chunk is computed exactly by LSH.", numbers["one_chunk"], ROUNDING),
         Claim(
             "Linformer needs keys that its mixtures can stand for: sorted words have less than half the error of "
             "shuffled ones.",
@@ -305,7 +305,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "With as many mixtures as words, each of one word, Linformer is exact.",
             tidy[-1] < EXACT and mixed[-1] < EXACT,
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
     )
 

@@ -24,7 +24,7 @@ from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import LINES, begin, draw_map, label_axes
 from regard.studies.lessons.report import Report, read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import largest, normal, rounded
+from regard.studies.lessons.words import ROUNDING, largest, normal, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,12 +231,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The weights of each patch sum to 1, and no weight goes to words after the end of the caption.",
             numbers["rows_sum_to_one"] and numbers["padding"] == 0,
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "Without words, cross-attention adds only its output bias.",
             numbers["silent"],
-            f"to {EXACT:g}: a row with no key has the output zero",
+            f"{ROUNDING}: a row with no key has the output zero",
         ),
     )
 

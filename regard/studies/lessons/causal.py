@@ -13,7 +13,7 @@ from regard.functional import attention, attention_detail
 from regard.patterns import Causal
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, normal, rounded, words_of
+from regard.studies.lessons.words import ROUNDING, embedded, largest, normal, rounded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,13 +122,13 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The three steps give the same weights as minus infinity before the softmax.",
             numbers["steps_against_infinity"],
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
-        Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], f"to {EXACT:g}"),
+        Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], ROUNDING),
         Claim(
             "Replacing later words changes no earlier output.",
             numbers["past_unmoved"],
-            f"the first {count_of(edited, 'words')}, to {EXACT:g}",
+            f"the first {count_of(edited, 'words')}, {ROUNDING}",
         ),
         Claim(
             "Without the mask it changes every earlier output.",

@@ -13,7 +13,7 @@ from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention, record_attention
 from regard.studies.lessons.figures import begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, normal, rounded, seeded
+from regard.studies.lessons.words import ROUNDING, embedded, largest, normal, rounded, seeded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,8 +78,9 @@ def teach(settings: Settings) -> Taught:
             f"{count_of(len(SENTENCE), 'words')} of {CONTEXT_DIM} "
             f"numbers, so context_dim differs from dim.",
             "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
-            "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Positions of "
-            "cells and words have no common origin, so regard refuses patterns that compare them. Source: Vaswani et "
+            "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Cell 3 and "
+            "word 3 are unrelated, so “earlier” has no meaning between them, and regard refuses patterns that compare "
+            "their positions. Source: Vaswani et "
             "al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.",
         ),
         tables=_tables(numbers),
@@ -162,17 +163,17 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
             f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
         ),
-        Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], f"to {EXACT:g}"),
+        Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], ROUNDING),
         Claim(
             "Every cell looks most at the word for what it shows.",
             numbers["share_right"] == 1,
             f"{numbers['share_right']:.3f} of {HEIGHT * WIDTH} cells",
         ),
-        Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], f"to {EXACT:g}"),
+        Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], ROUNDING),
         Claim(
             "Cells are independent: shuffling the cells shuffles the outputs.",
             numbers["cells_apart"],
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "The pattern “causal” between an image and a sentence is refused.",

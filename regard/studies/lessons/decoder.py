@@ -13,7 +13,7 @@ from regard.models import LanguageConfig, LanguageModel
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.watching import watch
-from regard.studies.lessons.words import largest, rounded, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, largest, rounded, seeded, words_of
 from regard.text.vocabularies import BEGIN
 
 if TYPE_CHECKING:
@@ -170,13 +170,13 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "One pass gives at every position the logits that a pass over the words up to there gives.",
             numbers["prefixes"],
-            f"{count_of(count, 'positions')}, to {EXACT:g}",
+            f"{count_of(count, 'positions')}, {ROUNDING}",
         ),
-        Claim("Word by word with a cache, the logits are the same.", numbers["cached"], f"to {EXACT:g}"),
+        Claim("Word by word with a cache, the logits are the same.", numbers["cached"], ROUNDING),
         Claim(
             "The gradient of one pass is the sum of those of one pass for each word.",
             numbers["gradients"],
-            f"all parameters, to {EXACT:g}",
+            f"all parameters, {ROUNDING}",
         ),
         Claim(
             "Training takes one pass for all words; writing takes one after the other.",
@@ -188,7 +188,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Another last word changes no earlier logits.",
             max([*moved[:-1], 0.0]) < EXACT < moved[-1],
-            f"the logits after it change by {moved[-1]:.2f}, all others by less than {EXACT:g}",
+            f"the logits after it change by {moved[-1]:.2f}, all others not at all except for rounding",
         ),
         Claim(
             "All positions learn at once: after the training each predicts its next word.",

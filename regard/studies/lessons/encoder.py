@@ -12,7 +12,7 @@ from regard.models import EncoderConfig, TextEncoder
 from regard.studies.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.watching import Watched, watch
-from regard.studies.lessons.words import largest, rounded, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, largest, rounded, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +164,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "A word's vector at the end is its embedding plus what every part added.",
             numbers["sum"],
-            f"{2 * LAYERS} parts, to {EXACT:g}",
+            f"{2 * LAYERS} parts, {ROUNDING}",
         ),
         Claim(
             "The norms give every part vectors of the same length to read.",
@@ -180,7 +180,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The feed-forward network computes each word alone: a replaced vector moves no other output.",
             max(alone[:-1]) < EXACT < alone[-1],
-            f"the replaced one moves by {alone[-1]:.2f}, the others by less than {EXACT:g}",
+            f"the replaced one moves by {alone[-1]:.2f}, the others not at all except for rounding",
         ),
         Claim(
             "With residual connections the words stay different through all layers.",

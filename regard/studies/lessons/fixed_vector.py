@@ -64,10 +64,15 @@ def teach(settings: Settings) -> Taught:
             "this vector alone. Its size does not depend on the sentence, so long sentences lose words. With attention "
             "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
             f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. "
-            f"The gradients of all logits of the target with respect to these numbers form a matrix, and its rank is "
-            f"the number of independent directions in which the source can change the logits. Through a vector of "
-            f"{DIM} numbers it is at most {DIM}, whatever the weights are. The last norm of the Transformer's encoder "
-            f"fixes mean and variance of each word, which leaves {DIM - 2} directions per word.",
+            f"The first table counts in how many separate ways a change of these numbers can change what the decoder "
+            f"writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers there are at "
+            f"most {DIM} ways, whatever the weights are. With attention there are nearly as many as numbers. Not all: "
+            f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} "
+            f"of {DIM} per word; and a way with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
+            f"which is why Bahdanau's attention can lack one.",
+            f"The second table counts bytes; a number in float32 takes 4. One vector of {DIM} numbers takes {4 * DIM}. "
+            f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
+            f"Transformer keeps a key and a value in each of its layers.",
             f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
             "No model is good beyond the lengths of its training: attention removes the limit of the vector, not the "
             "need to have seen such lengths. Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 "
@@ -139,7 +144,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     directions, held, trained = numbers["directions"], numbers["bytes"], numbers["trained"]
     return (
         Table(
-            "Directions of the source that can change the logits",
+            "Separate ways in which the source can change the logits",
             ("words", "numbers in the source", *live),
             tuple(
                 (str(length), str(length * DIM), *(str(directions[name][at]) for name in LIVE))

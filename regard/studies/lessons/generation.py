@@ -15,7 +15,7 @@ from regard.models import LanguageConfig, LanguageModel
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.report import Report, read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import largest, milliseconds, normal, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, largest, milliseconds, normal, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -252,7 +252,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "A step with a cache gives the logits of reading the whole text, so both write the same words.",
             all(numbers["same_scores"]) and all(numbers["same_words"]),
-            f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, to {EXACT:g}",
+            f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, {ROUNDING}",
         ),
         Claim(
             "With a cache each word is projected once; without it, the whole text in every step.",

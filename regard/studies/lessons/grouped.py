@@ -14,7 +14,7 @@ from regard.functional import attention
 from regard.layers import MultiHeadAttention
 from regard.studies.lessons.figures import begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, milliseconds, normal, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,12 +164,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Query head h reads key/value head h // (heads // kv_heads).",
             numbers["shared_alike"],
-            f"{HEADS} query heads on 2, compared with one call per head, to {EXACT:g}",
+            f"{HEADS} query heads on 2, compared with one call per head, {ROUNDING}",
         ),
         Claim(
             "If the heads of a group are equal, their mean does not change the output.",
             numbers["kept_alike"],
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "If they differ, the mean is closer to the original than the first head of the group or new heads.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regard.studies.lessons import imprecise_numbers as measures
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard.studies.lessons.words import ROUNDING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +129,7 @@ def _claims_of_formulas(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Masking after the softmax and dividing by the rest is minus infinity before it, and regard's “causal”.",
             masks["apart"] < EXACT and masks["from_regard"] < EXACT,
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "They part if every visible weight rounds to 0: masking afterwards divides 0 by 0.",

@@ -18,7 +18,7 @@ from regard.mechanisms import LinearTransformer
 from regard.patterns import Causal
 from regard.studies.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, milliseconds, normal, words_of
+from regard.studies.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,8 +151,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     at = LENGTHS.index(DIM)
     few, many = numbers["state_bytes"]
     return (
-        Claim("Both orders give the same result on the sentence.", numbers["same"], f"to {EXACT:g}"),
-        Claim("regard's LinearTransformer() gives it too.", numbers["regard"], f"to {EXACT:g}"),
+        Claim("Both orders give the same result on the sentence.", numbers["same"], ROUNDING),
+        Claim("regard's LinearTransformer() gives it too.", numbers["regard"], ROUNDING),
         Claim(
             "Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
             all(two == 4 * one for one, two in pairwise(left)) and all(two == 2 * one for one, two in pairwise(right)),
@@ -163,7 +163,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             abs(left[at] / right[at] - 1) < 0.01,
             f"{left[at]:,} and {right[at]:,} operations for {DIM} words",
         ),
-        Claim("Decoding word by word from sums gives the same causal result.", numbers["continued"], f"to {EXACT:g}"),
+        Claim("Decoding word by word from sums gives the same causal result.", numbers["continued"], ROUNDING),
         Claim(
             "These sums do not grow with the text.",
             few == many,

@@ -15,7 +15,7 @@ from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import FAINT, INK, LINES, MARKS, begin, label_axes, legend_below
 from regard.studies.lessons.report import read_report
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import largest, normal, rounded
+from regard.studies.lessons.words import ROUNDING, largest, normal, rounded
 from regard.text.translation_data import PRONOUN_COUNTS
 
 if TYPE_CHECKING:
@@ -188,18 +188,17 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             tuple((name, *(f"{value:.2f}" for value in row)) for name, row in zip(names, weights, strict=True)),
         ),
         Table(
-            f"What passes from {2 * max(HEADS)} words with {PASSED} numbers each to one output of {DIM}",
-            ("heads", "head_dim", "independent directions"),
+            f"How many separate facts about {2 * max(HEADS)} words ({PASSED} numbers each) fit into one output",
+            ("heads", "head_dim", "separate facts"),
             tuple((str(heads), str(DIM // heads), str(numbers["passing"][heads])) for heads in HEADS),
         ),
         Table(
-            "Trained translators with equal parameters, one seed",
+            "Trained translators with equal parameters, one seed, from the report",
             ("heads", "parameters", "translated without a mistake", "CPU seconds of training"),
             tuple(
                 (heads, f"{row['parameters']:,}", f"{row['exact_match']:.3f}", f"{row['cpu_seconds']:.0f}")
                 for heads, row in (("1", one), ("8", many))
             ),
-            measured=True,
         ),
     )
 
@@ -224,17 +223,17 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "It returns their mean, so exchanging the two words does not change its output.",
             numbers["mean"] and numbers["unmoved"],
-            f"to {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "Two heads of half the size return both words, and notice the exchange.",
             numbers["apart"] and numbers["moved"] > 0.1,
-            f"both contents to {EXACT:g}; the exchange moves the output by {numbers['moved']:.2f}",
+            f"both contents {ROUNDING}; the exchange moves the output by {numbers['moved']:.2f}",
         ),
         Claim(
-            "With random weights too, each head passes one mixture of the words.",
+            "With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
             all(passes[heads] == heads * PASSED for heads in HEADS),
-            f"{', '.join(str(passes[heads]) for heads in HEADS)} directions with {', '.join(map(str, HEADS))} heads",
+            f"{', '.join(str(passes[heads]) for heads in HEADS)} facts with {', '.join(map(str, HEADS))} heads",
         ),
         Claim(
             "A head of one number never gives the middle of three keys the largest weight.",

@@ -14,7 +14,7 @@ from regard.layers import MultiHeadAttention
 from regard.positions import Sinusoidal
 from regard.studies.lessons.figures import LINES, begin, draw_map, label_axes, legend_below, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, rounded, seeded, words_of
+from regard.studies.lessons.words import ROUNDING, embedded, largest, rounded, seeded, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,23 +127,24 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             "Relative change of each word's output vector when the sentence is reversed",
             ("word", "without positions", "with positions"),
             tuple(
-                (word, f"{without:.3f}", f"{beside:.3f}")
-                for word, without, beside in zip(
-                    numbers["words"], numbers["change_without"], numbers["change_with"], strict=True
+                (f"{word} (stays in place)" if _stays(place, numbers) else word, f"{without:.3f}", f"{beside:.3f}")
+                for place, (word, without, beside) in enumerate(
+                    zip(numbers["words"], numbers["change_without"], numbers["change_with"], strict=True)
                 )
             ),
         ),
     )
 
 
+def _stays(place: int, numbers: dict[str, Any]) -> bool:
+    """Whether a word is in the middle, where it stays when the sentence is reversed."""
+    return 2 * place == len(numbers["words"]) - 1
+
+
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     lengths = numbers["wavelengths"]
     last = 2 * math.pi * 10_000 ** ((DIM - 2) / DIM)
-    moved = [
-        change
-        for place, change in enumerate(numbers["change_with"])
-        if 2 * place != len(numbers["words"]) - 1  # the middle word stays where it is
-    ]
+    moved = [change for place, change in enumerate(numbers["change_with"]) if not _stays(place, numbers)]
     ratios = [later / earlier for earlier, later in pairwise(lengths)]
     return (
         Claim(
@@ -161,12 +162,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Without positions, reversing the sentence does not change the vector of any word.",
             numbers["unmoved_without"],
-            f"relative difference below {EXACT:g}",
+            ROUNDING,
         ),
         Claim(
             "With positions, the vector of every moved word changes.",
             min(moved) > 0.01,
-            f"smallest change {min(moved):.3f}",
+            f"smallest change of a word that moves {min(moved):.3f}",
         ),
     )
 

@@ -21,7 +21,7 @@ from regard.studies.lessons.chains import longest_chain, marked_steps
 from regard.studies.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.stepping import DIM, WIDTH, Recurrent, boxes_of, count_steps
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import embedded, largest, milliseconds, normal, seeded
+from regard.studies.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, seeded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,13 +80,14 @@ def teach(settings: Settings) -> Taught:
             f"A convolution also computes all words in one step, but over {WIDTH} neighbours, so the last word depends "
             f"on the first only through a stack of about n / {WIDTH - 1} layers, or of log n layers if each looks "
             f"{WIDTH} times as far as the one before it.",
-            "Steps are counted in the graph that autograd records while the networks run: the longest chain of cells "
-            "or layers of which each needs the result of another. A stack of convolutions has the least number of "
-            "layers with which the gradient of the last output with respect to the first word is not 0.",
+            "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
+            "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
             "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
+            "The call has five steps in a row for any length: two encoder layers, then cross-attention, self-attention "
+            "and cross-attention of the decoder, whose first self-attention need not wait. "
             "Writing is different. The next word is an input of the step after it, so every model writes one word in "
-            "each step. The price of attention is n² pairs: for long texts on one processor a recurrent network needs "
-            "less time, see the lesson complexity. Source: Vaswani et al. 2017, section 4 and table 1.",
+            "each step. The price of attention is n² pairs: the lesson complexity measures at which length that costs "
+            "more than it saves. Source: Vaswani et al. 2017, section 4 and table 1.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -188,10 +189,10 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             ),
         ),
         Table(
-            "Gradient of the last output with respect to the first word, relative to the last word; random weights",
+            "How much the last output depends on the first word (1 = as much as on the last word; random weights)",
             ("words", NAMES["recurrent"], NAMES["attention"]),
             tuple(
-                (str(length), f"{one:.0e}", f"{two:.2f}")
+                (str(length), _plain(one), _plain(two))
                 for length, one, two in zip(LENGTHS, gradients["recurrent"], gradients["attention"], strict=True)
             ),
         ),
@@ -205,6 +206,15 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             measured=True,
         ),
     )
+
+
+def _plain(share: float) -> str:
+    """A share without an exponent.
+
+    >>> _plain(0.8), _plain(1.35), _plain(2e-8)
+    ('0.80', '1.35', 'below 0.000001')
+    """
+    return "below 0.000001" if share < 1e-6 else f"{share:.2f}" if share >= 0.1 else f"{share:.6f}".rstrip("0")
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
@@ -235,15 +245,15 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ends.format(count_of(counted["attention"][0], "steps"), counted["attention"][-1]),
         ),
         Claim(
-            "A signal from the first word to the last passes through all of these steps.",
+            "There is no shortcut: the first word reaches the last output only through all of these steps.",
             numbers["paths"] == counted,
-            f"the shortest path is as long as the longest chain, in {sum(map(len, counted.values()))} networks",
+            f"in each of {sum(map(len, counted.values()))} networks: four kinds, {count_of(len(LENGTHS), 'lengths')}",
         ),
-        Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], f"to {EXACT:g}"),
+        Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], ROUNDING),
         Claim(
             "A Transformer predicts all words of a known target in one call as it does word by word.",
             numbers["same_scores"],
-            f"{max(WRITTEN)} words, to {EXACT:g}",
+            f"{max(WRITTEN)} words, {ROUNDING}",
         ),
         Claim(
             "The steps of this call do not grow with the length.",
@@ -262,7 +272,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             "With random weights the gradient of the first word nearly vanishes in the recurrent network, and does not "
             "in the attention layer.",
             gradients["recurrent"][-1] < FORGOTTEN and gradients["attention"][-1] > KEPT,
-            f"{gradients['recurrent'][-1]:.0e} and {gradients['attention'][-1]:.2f} of that of the last word, "
+            f"{_plain(gradients['recurrent'][-1])} and {_plain(gradients['attention'][-1])} of that of the last word, "
             f"{LENGTHS[-1]} words",
         ),
     )

@@ -47,9 +47,10 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "A score is a dot product: a sum of head_dim products. If the numbers of queries and keys are independent "
             "with variance 1, the sum has variance head_dim, so its size grows with the square root of head_dim.",
-            "If scores are large, softmax gives nearly all weight to one word: the entropy of the weights falls "
-            "towards 0, the gradient of the scores falls with it, and training becomes slow. Divided by the square "
-            "root of head_dim, scores have variance 1 for every head_dim.",
+            "If scores are large, softmax gives nearly all weight to one word. The entropy says how evenly the weights "
+            "are spread: 0 means that one word has all the weight, and equal weights for n words give ln n (its unit "
+            "is called nat). With large scores it falls towards 0, the gradient of the scores falls with it, and "
+            "training becomes slow. Divided by the square root of head_dim, scores have variance 1 for every head_dim.",
             f"In this lesson every word of “{' '.join(words)}” is a random vector from a seed. {HEADS} heads project "
             f"it to queries, keys and values of each size and attend twice, with scale=1 and with regard's default. "
             f"Source: Vaswani et al. 2017, section 3.2.1, footnote 4.",
@@ -87,12 +88,20 @@ def _columns(measured: list[tuple[float, float, float]]) -> dict[str, list[float
 
 def _table(numbers: dict[str, Any]) -> Table:
     parts = [numbers[kind][name] for name in ("spread", "entropy", "gradient") for kind in ("unscaled", "scaled")]
-    columns = ("head_dim", "spread of scores", "scaled", "entropy", "scaled", "gradient", "scaled")
+    columns = (
+        "head_dim",
+        "spread of scores",
+        "spread, scaled",
+        "entropy",
+        "entropy, scaled",
+        "gradient",
+        "gradient, scaled",
+    )
     rows = tuple(
         (str(dim), *(f"{value:.3f}" for value in values))
         for dim, *values in zip(numbers["head_dim"], *parts, strict=True)
     )
-    return Table("Scores, weights and gradients by head_dim (entropy in nats)", columns, rows)
+    return Table("Scores, weights and gradients by head_dim (entropy: 0 = one word only)", columns, rows)
 
 
 def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:

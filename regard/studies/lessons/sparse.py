@@ -12,7 +12,7 @@ from regard.functional import attention, attention_detail
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard.studies.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard.studies.lessons.words import largest, normal
+from regard.studies.lessons.words import ROUNDING, largest, normal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -226,7 +226,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Sparse attention is dense attention with the mask.",
             same == len(pairs) and weights == 0,
-            f"{same} of {len(pairs)} patterns to {EXACT:g}; weights where the mask has none: {weights} pairs",
+            f"{same} of {len(pairs)} patterns {ROUNDING}; weights where the mask has none: {weights} pairs",
         ),
         Claim(
             "The counts are the numbers of pairs in the masks.",

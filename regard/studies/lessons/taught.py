@@ -196,6 +196,9 @@ _ALL = (
     Lesson("approximations", "Five approximations", "What does each cheaper attention estimate, and how well?"),
     Lesson("complexity", "Cost and length", "What does each kind of layer cost when the text gets longer?"),
     Lesson("relations", "Heads and relations", "Do heads that learned from natural text show relations between words?"),
+    Lesson(
+        "answer_head", "A head that is the answer", "Can a pretrained head be right, and what does it need for that?"
+    ),
     Lesson("transfer", "Transfer learning", "Do texts without labels save labels?"),
     Lesson(
         "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
@@ -203,6 +206,9 @@ _ALL = (
     Lesson("imprecise", "Where articles are imprecise", "Which sentences of the articles need a word more?"),
 )
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
+
+
+WALKTHROUGH = "walkthrough"  # the first page of the lessons, and a command of its own
 
 
 def find_lesson(name: str) -> Lesson:
@@ -215,6 +221,8 @@ def find_lesson(name: str) -> Lesson:
     'The causal mask'
     """
     of_kind("name", name, str, "the name of a lesson, such as 'causal'")
+    if name == WALKTHROUGH:
+        raise ArgumentError('the walkthrough is a command of its own; use: regard walkthrough "your sentence"')
     if name not in LESSONS:
         raise ArgumentError(f"no lesson is called {name!r}; {suggest(name, LESSONS)}")
     return LESSONS[name]

@@ -14,7 +14,7 @@ from regard.models.translation_transformer import TranslationConfig
 from regard.studies.lessons.figures import LINES, begin, draw_map, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.watching import Watched, watch
-from regard.studies.lessons.words import largest, rounded, seeded
+from regard.studies.lessons.words import ROUNDING, largest, rounded, seeded
 from regard.text.vocabularies import BEGIN, END
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Written one by one, the logits are those of one pass.",
             numbers["same"],
-            "to 1e-09",
+            ROUNDING,
         ),
         Claim(
             "Every vector of the encoder depends on every source word and on no written word.",
@@ -193,7 +193,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "A written word changes the logits after it, and none before it.",
             float(own[torch.ones_like(own).tril().bool()].min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
-            f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and by less than 1e-09",
+            f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and not at all",
         ),
     )
 

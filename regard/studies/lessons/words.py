@@ -19,6 +19,7 @@ from regard.text.pronouns import make_split, pronoun_accuracy
 from regard.text.translation_data import LEARNED, PRONOUNS
 
 MOST_WORDS = 120
+ROUNDING = "equal except for rounding"  # of claims that compare two results in float64
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 

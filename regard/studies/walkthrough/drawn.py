@@ -15,6 +15,7 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import LETTERS, new_score, score_of
+from regard.studies.walkthrough.steps import random_note
 from regard.text.packages import needed
 
 DRAWS = ("normal", "uniform")
@@ -107,6 +108,13 @@ class Drawn:
             return "given"
         seed = self.sizes.weights_seed
         return f"drawn with seed {self.sizes.seed if seed is None or name == 'table' else seed}"
+
+    def notes(self) -> tuple[str, ...]:
+        """Which weights are random; nothing if all were given."""
+        random = [name for name in _places(self.layer, self.table) if name not in self.given]
+        if not random:
+            return ()
+        return (random_note(", ".join(random)) if self.given else random_note(),)
 
 
 def draw(vocabulary: Sequence[str], sizes: Sizes, given: Mapping[str, torch.Tensor] | None) -> Drawn:

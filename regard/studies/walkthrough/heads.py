@@ -26,7 +26,7 @@ def join_heads(walker: Walker, scene: Scene) -> None:
             axes=output,
         )
         return
-    walker.section = f"All {count_of(layer.heads, 'heads')}"
+    walker.section = "Both heads" if layer.heads == 2 else f"All {count_of(layer.heads, 'heads')}"
     _attend(walker, scene, *_project(walker, scene))
     width = numbered("numbers", layer.heads * layer.value_dim)
     walker.step(

@@ -31,7 +31,8 @@ def read_words(
             and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
             says = f"The {what} is split into words{and_signs}. Attention compares these units."
             walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
-    walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {drawn.origin('table')}")
+    origin = drawn.origin("table")
+    walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
     vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
     says = "Every different word, sorted. A trained model has a vocabulary; this one consists of the words of the text."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))

@@ -223,7 +223,9 @@ def give_layer(walker: Walker, scene: Scene) -> None:
         ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
     ):  # fmt: skip
         _give_projection(walker, letter, projection, heads, scene)
-    walker.give("W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}")
+    walker.give(
+        "W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}", "vector size × numbers of all heads"
+    )
     if layer.to_output.bias is not None:
         walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin('b_o')}")
     for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
@@ -237,8 +239,10 @@ def give_layer(walker: Walker, scene: Scene) -> None:
 
 
 def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, scene: Scene) -> None:
-    what = {"q": "queries", "k": "keys", "v": "values"}[letter]
+    what, one = {"q": ("queries", "query"), "k": ("keys", "key"), "v": ("values", "value")}[letter]
     for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
         if tensor is not None:
             name = f"{sign}_{letter}"
-            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}")
+            size = f"{'heads' if letter == 'q' else 'key/value heads'} × {one} size"
+            axes = f"{size} × vector size" if sign == "W" else size
+            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}", axes)

@@ -42,6 +42,10 @@ PROJECTIONS = (
 )
 
 
+NEARLY_ALL = 0.99  # a weight above which a softmax counts as saturated
+USUAL = 1.5  # root mean square of queries and keys up to which scaling does what it should
+
+
 def project(walker: Walker, scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
     layer, writing = scene.layer, scene.writing
@@ -107,7 +111,10 @@ def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
     stage = Stage("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
     _weigh(
         walker, scene, stage,
-        weights=lambda alpha: f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)}",
+        weights=lambda alpha: (
+            f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)} "
+            f"{saturated(walker, scene, alpha[None], (q, k))}"
+        ).rstrip(),
         context=f"The sum of all values, multiplied by the weights of “{word}”.",
     )  # fmt: skip
 
@@ -127,7 +134,9 @@ def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
     names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
     _weigh(
         walker, scene, Stage("scores", names, "", pair),
-        weights=lambda _: "Row i holds the weights of word i; each row sums to 1.",
+        weights=lambda weights: (
+            f"Row i holds the weights of word i; each row sums to 1. {saturated(walker, scene, weights, (q, k))}"
+        ).rstrip(),
         context=f"{writing.line} i is the context vector of word i.",
     )  # fmt: skip
 
@@ -148,7 +157,8 @@ def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[tor
     scaled, nearer, masked, alpha, z = stage.names
     if scene.scaling:
         says = (
-            f"A sum of {size} products grows with √{size}; without this division, softmax would favour a single word."
+            f"Longer vectors give larger scores (typically √{size} times larger for {count_of(size, 'numbers')}); "
+            f"dividing by √{size} undoes that."
         )
         name = walker.step(
             f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
@@ -184,3 +194,30 @@ def _most(scene: Scene, alpha: torch.Tensor) -> str:
     most = int(alpha.argmax())
     itself = " itself" if most == scene.word and not scene.crosses else ""
     return f"“{scene.chosen}” looks most at “{scene.read.labels[most]}”{itself}: {float(alpha[most]):.3f}."
+
+
+def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) -> str:
+    """Why one word gets nearly all the weight in some rows (rows, words), in spite of scaling; "" if none does.
+
+    Args:
+        walker: has the queries and keys.
+        scene: the layer.
+        weights: the weights of one word or of all.
+        compared: the names of the queries and keys whose products are the scores.
+    """
+    rows = (weights > NEARLY_ALL).any(-1).nonzero().flatten().tolist() if weights.shape[-1] > 1 else []
+    if scene.mask:
+        allowed = walker.values["allowed"]
+        single = allowed.sum(-1) <= 1  # the only word that may be looked at has the weight 1 with any scores
+        rows = [row for row in rows if not bool(single[row if len(weights) > 1 else scene.word])]
+    if not rows or not (scene.multiplies and scene.scaling):
+        return ""
+    size = max(float(walker.values[name].square().mean().sqrt()) for name in compared)
+    where = f"In {'row' if len(rows) == 1 else 'rows'} {', '.join(str(row + 1) for row in rows)}, one"
+    says = f"{where if len(weights) > 1 else 'One'} word gets nearly all the weight although the scores are scaled. "
+    if size <= USUAL:
+        return f"{says}Scaling cannot prevent this: the scores just happen to lie far apart."
+    return (
+        f"{says}The division by √d expects queries and keys whose numbers are about 1 in size; here "
+        f"their size is up to {size:.1f} (root mean square), so the scores still lie far apart."
+    )

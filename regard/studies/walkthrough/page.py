@@ -17,6 +17,7 @@ import torch
 from regard.arguments import count_of, of_kind
 from regard.inspection.terminal import visible
 from regard.studies.walkthrough.formula import formula_mathml
+from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.steps import Axis, Step, Walk
 from regard.studies.walkthrough.tables import (
     LEVELS,
@@ -85,12 +86,19 @@ def _opening(walk: Walk) -> Iterator[str]:
     else:
         yield f"<p>{chosen} shown in detail first. Every number is shown, and "
     yield ("E" if walk.brief else "e") + "very line of code below is the line that computed it.</p>"
-    settings = ", ".join(f"{_text(name)} {_text(str(value))}" for name, value in walk.settings.items())
-    yield f'<p class="faint">{settings}</p>\n<details><summary>Given variables</summary>\n<table>'
+    *warned, counting = (_text(note) for note in walk.notes) if walk.notes else ("",)
+    yield from (f'<p class="note">{note}</p>' for note in warned)
+    yield f"<p>{counting}</p>" if counting else ""
+    yield f'<p class="faint">{_text(walk.described)}</p>\n<details><summary>Given variables</summary>\n<table>'
     for one in walk.given:
         what = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
-        yield f'<tr><th scope="row"><code>{_text(one.name)}</code></th><td>{what}</td><td>{_text(one.says)}</td></tr>'
-    yield "</table>\n</details>\n</header>\n<nav aria-label='Parts'><ol>"
+        said = _text(one.described)
+        yield f'<tr><th scope="row"><code>{_text(one.name)}</code></th><td>{what}</td><td>{said}</td></tr>'
+    yield "</table>"
+    if walk.call is not None:
+        code = "\n".join(escape("\n".join(lines)) for lines in opening_code(walk.call))
+        yield f"<p>To run the lines below in Python, run these two first:</p>\n<pre><code>{code}</code></pre>"
+    yield "</details>\n</header>\n<nav aria-label='Parts'><ol>"
     sections = dict.fromkeys(step.section for step in walk.steps)
     yield from (f'<li><a href="#part-{at}">{_text(name)}</a></li>' for at, name in enumerate(sections, start=1))
     yield "</ol></nav>"

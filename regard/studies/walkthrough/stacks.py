@@ -15,6 +15,7 @@ from regard.studies.walkthrough.steps import Axis, Walker, numbered
 from regard.studies.walkthrough.sublayers import Stage, around, attend, feed, normed, scene_of
 
 LIKELIEST = 5  # words of a distribution that are listed
+LEARNED = "learned"  # the origin of weights that were trained
 
 
 def through_model(
@@ -56,7 +57,7 @@ def through_model(
     says = "The score of each word of the vocabulary as the next word: its vector times that of the position."
     walker.step(line, "Scores of the next word", says, "s_i = W f_i", axes=(words, vocabulary))
     walker.check(scored, "scores")
-    _distribute(walker, words, vocabulary, spell, "the next word")
+    _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
 
 def _weight(model: torch.nn.Module, path: str) -> torch.Tensor:
@@ -179,7 +180,7 @@ def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Ax
             f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, "s_i = W n_i + b", axes=axes
         )
         walker.check("model(ids[None])[0]", "scores")
-        _distribute(walker, stage.words, vocabulary, spell, "the word at this place")
+        _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)
     elif isinstance(head, ClassesHead):
         _classify(stage, head, final, model.config.dim)
 
@@ -204,7 +205,7 @@ def _classify(stage: Stage, head: ClassesHead, final: str, dim: int) -> None:
     walker.step("probabilities = scores.softmax(-1)", "Distribution", says, axes=(classes,), scale="weights")
 
 
-def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str) -> None:
+def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:
     """Add the distribution over the vocabulary, and the likeliest words at the followed one."""
     says = f"The softmax turns the scores into probabilities: the distribution of {what}."
     formula = "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}"
@@ -217,5 +218,8 @@ def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what:
     where = "After" if what == "the next word" else "At"
     axis = Axis("words", best)
     line = f"likeliest = {spell.format(f'{top}.indices.tolist()')}"
-    walker.step(line, "The likeliest words", f"{where} “{words.labels[words.chosen]}”.", axes=(axis,))
+    says = f"{where} “{words.labels[words.chosen]}”."
+    if origin != LEARNED:
+        says += " The weights are random, so this is no prediction about language: any word could come first."
+    walker.step(line, "The likeliest words", says, axes=(axis,))
     walker.step(f"chances = {top}.values", "Their probabilities", "In the same order.", axes=(axis,), scale="weights")

@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
 from regard.reprs import brief
 from regard.studies.walkthrough.formula import formula_text
+from regard.studies.walkthrough.pasting import Call
 from regard.studies.walkthrough.words import split_words
 from regard.text.vocabularies import BEGIN, END
 
@@ -81,11 +82,17 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """A variable that exists before the first line: its name, a description, and its value."""
+    """A variable that exists before the first line: its name, a description, its value, and what its axes are."""
 
     name: str
     says: str
     value: Any = field(repr=False)
+    axes: str = ""
+
+    @property
+    def described(self) -> str:
+        """The axes, if they are known, and the description."""
+        return f"({self.axes}) {self.says}" if self.axes else self.says
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,8 @@ class Walk:
         checks: comparisons of the results with other ways to compute them.
         decimals: of the numbers in text and page; JSON contains all digits.
         brief: text and page show the numbers of the followed word only; JSON contains all.
+        notes: what a reader should know before the first step.
+        call: how the walkthrough was made.
     """
 
     words: tuple[str, ...]
@@ -123,10 +132,33 @@ class Walk:
     checks: tuple[Check, ...]
     decimals: int = 3
     brief: bool = False
+    notes: tuple[str, ...] = ()
+    call: Call | None = field(default=None, repr=False)
 
     @property
     def chosen(self) -> str:
         return self.words[self.word]
+
+    @property
+    def described(self) -> str:
+        """The options in words, as in "heads: 2, size of vectors: 8"."""
+        values = {True: "yes", False: "no"}
+        return ", ".join(
+            f"{LABELS.get(name, name)}: {values[value] if isinstance(value, bool) else value}"
+            for name, value in self.settings.items()
+        )
+
+    def names(self) -> dict[str, Any]:
+        """Every name that the lines use without assigning it, with its value: the lines run where these are defined.
+
+        >>> from regard.studies.walkthrough import walk
+        >>> steps = walk("Life is short")
+        >>> names = steps.names()
+        >>> exec(steps.steps[0].line, names)
+        >>> names["words"]
+        ['Life', 'is', 'short']
+        """
+        return LANGUAGE | {one.name: one.value for one in self.given}
 
     def __getitem__(self, name: str) -> Any:
         """The value of a step."""
@@ -134,6 +166,24 @@ class Walk:
         if name not in values:
             raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
         return values[name]
+
+
+# The options in words.
+LABELS = {
+    "kv_heads": "key/value heads", "head": "head shown", "layer": "layer shown", "dim": "size of vectors",
+    "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
+    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
+    "draw": "random weights", "given": "given weights", "columns": "vectors as columns", "run": "trained model",
+}  # fmt: skip
+COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
+
+
+def random_note(random: str = "all weights", numbers: str = "numbers") -> str:
+    """What a reader has to know first where weights were drawn and not learned."""
+    return (
+        f"Nothing here is trained: {random} are random {numbers}. So it means nothing which word gets most weight; "
+        f"watch how the numbers are calculated."
+    )
 
 
 def numbered(unit: str, count: int) -> Axis:
@@ -160,10 +210,10 @@ class Walker:
         self.checks: list[Check] = []
         self.section = ""
 
-    def give(self, name: str, value: Any, says: str) -> None:
+    def give(self, name: str, value: Any, says: str, axes: str = "") -> None:
         """Make a value available to later lines."""
         self.values[name] = value
-        self.given.append(Given(name, says, value))
+        self.given.append(Given(name, says, value, axes))
 
     @torch.no_grad()
     def step(
@@ -201,13 +251,24 @@ class Walker:
         self.checks.append(Check(expression, name, difference))
 
     def walk(
-        self, words: Axis, context: Axis | None, settings: dict[str, Any], decimals: int = 3, brief: bool = False
+        self,
+        words: Axis,
+        context: Axis | None,
+        settings: dict[str, Any],
+        *,
+        call: Call,
+        notes: tuple[str, ...] = (),
+        decimals: int = 3,
+        brief: bool = False,
     ) -> Walk:
         """The recorded walkthrough."""
         assert words.chosen is not None
         read = () if context is None else context.labels
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(words.labels, read, words.chosen, settings, *records, decimals, brief)
+        return Walk(
+            words.labels, read, words.chosen, settings, *records,
+            decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
+        )  # fmt: skip
 
 
 def to_json(walk: Walk) -> str:
@@ -224,6 +285,7 @@ def to_json(walk: Walk) -> str:
         "context": walk.context or None,
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
+        "notes": walk.notes,
         "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
         "steps": [_step(step) for step in walk.steps],
         "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
@@ -248,7 +310,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 def _given(one: Given, most: int | None) -> dict[str, Any]:
     """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
-    record, value = {"name": one.name, "says": one.says}, one.value
+    record, value = {"name": one.name, "says": one.described}, one.value
     if isinstance(value, torch.Tensor):
         left_out = most is not None and value.numel() > most
         return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}

@@ -145,7 +145,7 @@ def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
     bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
     return walker.step(
         f"attended{tag} = {ROWS.projected(joined, f'W_o{tag}', bias=bias)}", f"{kind}: output",
-        stage.once("A matrix combines the heads into a vector of the size of the residual stream."),
+        stage.once("A matrix combines the heads into a vector that has the size of the word's vector again."),
         "o_i = W_o c_i" + (" + b_o" if bias else ""), axes=(words, numbered("numbers", layer.dim)),
     )  # fmt: skip
 
@@ -244,9 +244,12 @@ def _weigh(stage: Stage, scene: Scene, tag: str, kind: str, many: Axis, q: str, 
 def _most(stage: Stage, scene: Scene, weights: torch.Tensor) -> str:
     """Where the followed word looks most, head by head; the first few heads."""
     rows = weights[:4, stage.word]
-    looks = (f"“{scene.read.labels[int(row.argmax())]}” ({float(row.max()):.2f})" for row in rows)
+    looks = (
+        f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
+        for number, row in enumerate(rows)
+    )
     first = stage.once("The softmax turns the scores of each word into weights with the sum 1.")
-    return f"{first} “{stage.chosen}” looks most at {', '.join(looks)}, in heads 1 to {len(rows)}.".strip()
+    return f"{first} The largest weight of “{stage.chosen}” in {'; '.join(looks)}.".strip()
 
 
 ACTIVATED = {
@@ -278,7 +281,7 @@ def feed(stage: Stage, layer: FeedForward, x: str, tag: str) -> str:
     says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
-    says = stage.once("A second matrix maps the hidden layer back to the size of the residual stream.")
+    says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
     axes = stage.words, numbered("numbers", layer.dim)
     return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
 

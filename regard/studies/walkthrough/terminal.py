@@ -11,6 +11,7 @@ import torch
 from regard.arguments import count_of, of_kind, whole
 from regard.inspection.terminal import visible
 from regard.studies.walkthrough.formula import formula_text
+from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk
 from regard.studies.walkthrough.tables import (
     DARK,
@@ -51,7 +52,7 @@ def to_text(walk: Walk, width: int = 100) -> str:
     >>> print("\\n".join(to_text(walk("Life is short")).splitlines()[:3]))
     Life is short
     3 words; shown in detail: “is”, word 2
-    heads 2, kv_heads 2, head 0, dim 8, score scaled_dot, positions none, causal False, seed 0
+    heads: 2, key/value heads: 2, head shown: 0, size of vectors: 8, score: scaled_dot, positions: none,
     """
     return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
 
@@ -88,7 +89,10 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
         yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width, "bold")
     said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width, "")
-    yield from _wrapped(", ".join(f"{name} {value}" for name, value in walk.settings.items()), width, "dim")
+    yield from _wrapped(visible(walk.described), width, "dim")
+    for place, note in enumerate(walk.notes):
+        yield []
+        yield from _wrapped(visible(note), width, "dim" if place == len(walk.notes) - 1 else "bold yellow")
     yield []
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
@@ -98,9 +102,22 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
             f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}” "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
-    for one in tensors:
-        if not walk.brief:
-            yield [(f"{one.name:<7}{' × '.join(map(str, one.value.shape)):<14}{one.says}"[:width], "dim")]
+    for one in () if walk.brief else walk.given:
+        sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
+        head = f"{one.name:<8}{sizes:<11} "
+        for place, line in enumerate(_wrapped(visible(one.described), width - len(head), "dim")):
+            yield [(head if not place else " " * len(head), "dim"), *line]
+    yield from _pasted(walk, width)
+
+
+def _pasted(walk: Walk, width: int) -> Iterator[Line]:
+    """The statements that define what the lines of the steps use."""
+    if walk.call is None:
+        return
+    yield []
+    yield from _wrapped("To run the lines below in Python, run these two first:", width, "dim")
+    for statement in opening_code(walk.call, width - 4, places):
+        yield from ([(f"{'... ' if place else '>>> '}{part}", "green")] for place, part in enumerate(statement))
 
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:

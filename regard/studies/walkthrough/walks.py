@@ -29,6 +29,7 @@ from regard.studies.walkthrough.inputs import (
     through_stack,
 )
 from regard.studies.walkthrough.layer import SCORES, Scene
+from regard.studies.walkthrough.pasting import call_of
 from regard.studies.walkthrough.steps import Axis, Walk, Walker
 from regard.studies.walkthrough.words import check_words, find_word, split_words
 from regard.studies.walkthrough.writing import Writing
@@ -98,6 +99,7 @@ def walk(
     >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
+    call = call_of(walk, locals())
     cut, text = cut_text("text", text, words)
     read, context = (None, None) if context is None else cut_text("context", context, words)
     yes_or_no("causal", causal), yes_or_no("columns", columns)
@@ -123,7 +125,8 @@ def walk(
         c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
     scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
     walk_layer(walker, scene)
-    return walker.walk(readers, seen, _settings(drawn, head, words, columns), decimals)
+    settings, notes = _settings(drawn, head, words, columns), drawn.notes()
+    return walker.walk(readers, seen, settings, call=call, notes=notes, decimals=decimals)
 
 
 def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, Any]:
@@ -196,6 +199,7 @@ def walk_run(
         ArgumentError: no words or too many, or a word, layer or head that does not exist.
         UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
+    call = call_of(walk_run, locals())
     saved, tokeniser = load_with_tokeniser(run)
     model = load_model(saved, str(run))
     check_together(model.config.vocab_size, tokeniser)
@@ -228,7 +232,7 @@ def walk_run(
     walk_layer(walker, scene)
     settings = {"run": str(run), "model": saved.kind, "layer": layer, "head": head, "heads": attention.heads}
     settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
-    return walker.walk(readers, seen, settings)
+    return walker.walk(readers, seen, settings, call=call)
 
 
 def load_model(saved: SavedModel, where: str) -> Model:

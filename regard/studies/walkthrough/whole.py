@@ -13,8 +13,9 @@ from regard.errors import ArgumentError
 from regard.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard.models.translation_transformer import TranslationConfig
 from regard.studies.walkthrough.inputs import Text, read_pieces
-from regard.studies.walkthrough.stacks import through_model
-from regard.studies.walkthrough.steps import Axis, Walk, Walker
+from regard.studies.walkthrough.pasting import call_of
+from regard.studies.walkthrough.stacks import LEARNED, through_model
+from regard.studies.walkthrough.steps import Axis, Walk, Walker, random_note
 from regard.studies.walkthrough.walks import Model, cut_text, load_model
 from regard.studies.walkthrough.words import find_word
 from regard.text.vocabularies import SPECIALS
@@ -66,6 +67,7 @@ def walk_whole(
     >>> steps["probabilities"].shape, round(float(steps["probabilities"][-1].sum()), 6)
     (torch.Size([4, 7]), 1.0)
     """
+    call = call_of(walk_whole, locals())
     kind = a_string("model", model if model is not None else ("decoder" if context is None else "encoder-decoder"))
     if kind not in MODELS:
         raise ArgumentError(f"model {kind[:40]!r} does not exist; there are {', '.join(MODELS)}")
@@ -94,7 +96,8 @@ def walk_whole(
     through_model(walker, drawn, readers, seen, "[vocabulary[id] for id in {}]", f"drawn with seed {seed}")
     settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
     settings["kv_heads"] = heads if kv_heads is None else kv_heads
-    return walker.walk(readers, seen, settings | ({} if words == "all" else {"words": words}), brief=True)
+    settings |= {} if words == "all" else {"words": words}
+    return walker.walk(readers, seen, settings, call=call, notes=(random_note(),), brief=True)
 
 
 def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None) -> Walk:
@@ -115,6 +118,7 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
             for another model.
         UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
+    call = call_of(walk_whole_run, locals())
     saved, tokeniser = load_with_tokeniser(run)
     model = load_model(saved, str(run))
     check_together(model.config.vocab_size, tokeniser)
@@ -132,8 +136,8 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     seen = None
     if context is not None:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)
-    through_model(walker, model, readers, seen, "tokeniser.pieces({})", "learned")
-    return walker.walk(readers, seen, {"run": str(run), "model": saved.kind, **_sizes(model)}, brief=True)
+    through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
+    return walker.walk(readers, seen, {"run": str(run), "model": saved.kind, **_sizes(model)}, call=call, brief=True)
 
 
 def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:

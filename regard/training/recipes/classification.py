@@ -62,13 +62,13 @@ class ClassifierTraining(Recipe):
             data: lines of label TAB text.
             valid: likewise; without them they are split off by a hash of the text.
             from_run: begin with the encoder of a training on hidden words.
-            pooling: a text's vector: mean over its places, or first.
+            pooling: vector of a text: the mean over its positions, or that of the first one.
         """
 
         data: tuple[str, ...] = setting(metavar="FILE.tsv")
         valid: tuple[str, ...] = setting(EncoderRunConfig.valid, metavar="FILE.tsv")
         from_run: str | None = setting(None, option="--from", metavar="RUN")
-        pooling: str = setting(EncoderConfig.pooling)
+        pooling: str = setting(EncoderConfig.pooling, metavar="mean|first")
         steps: int | None = setting(TrainingConfig.steps, least=1, shown=CHOSEN)
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
         learning_rate: float = setting(3e-4, shown=CHOSEN)

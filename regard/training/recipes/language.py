@@ -66,12 +66,12 @@ class LanguageModelTraining(Recipe):
             data: UTF-8 text, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
             valid: validation texts; without them the ends of the others are held out.
             block: ids in a row of a batch.
-            norm: kind of the norms: rms or layer.
+            norm: kind of normalisation: RMSNorm or LayerNorm.
             activation: activation of the feed-forward.
         """
 
         block: int = setting(256, least=2)
-        norm: str = setting(LanguageConfig.norm)
+        norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:

@@ -20,8 +20,8 @@ class RunConfig(TrainingConfig):
         data: the files to learn from, or pronouns for the embedded corpus.
         valid: the files to validate on; without them a part of the data is held out.
         vocab_size: pieces of the vocabulary at most.
-        tokeniser: kind of the pieces: bpe, character or byte.
-        positions: how positions enter: rotary, alibi, learned, sinusoidal or none.
+        tokeniser: kind of the pieces; bpe learns sub-words from the data.
+        positions: encoding of positions: rotary, alibi, learned, sinusoidal or none.
         dim: size of the vectors.
         heads: query heads.
         kv_heads: key/value heads of every attention.
@@ -34,7 +34,7 @@ class RunConfig(TrainingConfig):
     data: tuple[str, ...] = setting(metavar="FILE")
     valid: tuple[str, ...] = setting((), metavar="FILE")
     vocab_size: int = setting(8_000, least=260, shown=CHOSEN)
-    tokeniser: str = setting("bpe")
+    tokeniser: str = setting("bpe", metavar="bpe|character|byte")
     positions: str = setting(LanguageConfig.positions)
     dim: int = setting(256, least=2, shown=CHOSEN)
     heads: int = setting(LanguageConfig.heads, least=1, shown=CHOSEN)
@@ -73,8 +73,8 @@ class StackConfig(RunConfig):
 
     Args:
         attention: pattern of the layers; may be repeated, and the layers take them in turn.
-        mechanism: how weights come about: softmax, linear, 'performer(features=256)', ...; may be repeated likewise.
-        max_length: positions that are learned, where they are.
+        mechanism: mechanism of the layers: softmax, linear, 'performer(features=256)', ...; may be repeated likewise.
+        max_length: number of positions, where they are learned.
     """
 
     attention: tuple[str, ...] = setting((), metavar="PATTERN")

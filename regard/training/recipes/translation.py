@@ -96,21 +96,23 @@ class TranslationTraining(Recipe):
             valid: validation pairs; without them they are split off by a hash of the source.
             model: what is trained: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.
-            mechanism: how weights come about in the encoder: softmax, linear, 'performer(features=64)', ...
+            mechanism: mechanism of the encoder: softmax, linear, 'performer(features=64)', ...
             decoder_attention: pattern of the decoder, ANDed with causal.
             cross_attention: pattern from decoder to encoder.
             layers: layers of encoder and decoder each.
-            norm: where the norms are: pre or post.
-            positions: how positions enter: sinusoidal, learned or rotary.
+            norm: whether norms come before (pre) or after (post) each sub-layer.
+            positions: encoding of positions.
             hidden: size inside the feed-forward, or of the recurrent states.
-            cell: of the recurrent models: gru or lstm.
-            reach: of Luong's attention: global, local-m or local-p.
-            window: of Luong's local attention: words on either side.
-            input_feeding: Luong's attentional vector is fed to the next step.
+            cell: cell of the recurrent models.
+            reach: words that Luong's attention reads: all (global), or those in a window around the same position
+                (local-m) or around a predicted one (local-p).
+            window: words on each side in Luong's local attention.
+            input_feeding: feed Luong's attentional vector to the next step.
             label_smoothing: share of the probability that is spread over all ids.
             trim_vocabulary: drop sub-words that occur in the training pairs only as a part of longer ones, so that
                 none is left that is never learned.
-            twins: of the embedded corpus, sentences whose one changed adjective changes the pronoun share a batch.
+            twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
+                pronoun, into one batch.
         """
 
         model: str = setting("transformer")
@@ -119,11 +121,11 @@ class TranslationTraining(Recipe):
         decoder_attention: str = setting(TranslationConfig.decoder_pattern, metavar="PATTERN")
         cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
         layers: int = setting(3, least=1, shown=CHOSEN)
-        norm: str = setting(TranslationConfig.norm)
-        positions: str = setting(TranslationConfig.positions, shown=CHOSEN)
+        norm: str = setting(TranslationConfig.norm, metavar="pre|post")
+        positions: str = setting(TranslationConfig.positions, metavar="sinusoidal|learned|rotary", shown=CHOSEN)
         hidden: int | None = setting(None, least=2, shown="4, or 2, times dim")
-        cell: str = setting(RecurrentConfig.cell)
-        reach: str = setting(RecurrentConfig.reach)
+        cell: str = setting(RecurrentConfig.cell, metavar="gru|lstm")
+        reach: str = setting(RecurrentConfig.reach, metavar="global|local-m|local-p")
         window: int = setting(RecurrentConfig.window, least=1)
         input_feeding: bool = setting(RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding")
         batch_tokens: int = setting(2_048, least=16, shown=CHOSEN)
@@ -249,8 +251,8 @@ class TranslationTraining(Recipe):
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
         if config.label_smoothing:
             self.tell(
-                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above the "
-                f"validation loss, which does not"
+                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above that of "
+                f"validation, which does not"
             )
         return training
 

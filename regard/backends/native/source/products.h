@@ -5,7 +5,7 @@
 
 constexpr int NV = 2, NR = W * NV;             // columns of a tile
 constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
-constexpr int CHUNK = 128, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
+constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
 
 // c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR)

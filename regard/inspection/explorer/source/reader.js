@@ -65,11 +65,13 @@ function either(words) {
 
 /** One sentence: which words matter most by a lens. */
 function summary(one) {
-  const all = [...one.source, ...one.written];
-  const top = largest(all.map(([, score]) => score), NAMED).filter((at) => all[at][1] > 0);
-  const named = top.map((at) => `“${all[at][0]}” (${number(one, all[at][1])})`).join(", then ");
-  const verb = one.lens === "attention" || one.lens === "rollout" ? "looks most at" : "depends most on";
-  return `${LENSES[one.lens].title}: “${one.word}” ${verb} ${named || "none of these words"}.`;
+  const named = (words) => largest(words.map(([, score]) => score), NAMED).filter((at) => words[at][1] > 0)
+    .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`).join(", then ") || "none of these words";
+  if (one.lens !== "attention" && one.lens !== "rollout")
+    return `${LENSES[one.lens].title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
+  const sides = [[one.source, "in the source"], [one.written, "in what was written"]].filter(([words]) => words.length);
+  const told = sides.map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`).join("; ");
+  return `${LENSES[one.lens].title}: “${one.word}” looks most ${told}.${sides.length > 1 ? " The weights of each side are a sum of their own." : ""}`;
 }
 
 function number(one, score) {

@@ -1,0 +1,129 @@
+"""Many lines divided among processes, written to one file in order; a command that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from regard.arguments import count_of, shown
+from regard.errors import ArgumentError, DataError, OccupiedError
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed, render_sealed
+
+BLOCK = 64  # lines that are computed and written together
+
+
+def share_lines(
+    lines: Sequence[str],
+    out: str | Path,
+    compute: Callable[[Sequence[str], int], Sequence[str]],
+    *,
+    settings: str,
+    rank: int | None = None,
+    processes: int | None = None,
+) -> bool:
+    """Compute a line of output for each line of input, and write all to one file in order.
+
+    Lines are divided in blocks of 64. Process r computes the blocks r, r + processes, ..., and writes each to its own
+    file in the folder `OUT.parts`, atomically. The process that finishes the last block joins them. After a kill the
+    same call computes only what is missing, also with another number of processes. No process waits for another.
+
+    Args:
+        lines: all of them, the same on every process.
+        out: the file to write; beside it stands `OUT.record`, by which a later call knows what it belongs to.
+        compute: from some lines and the index of the first to as many lines of output, each without a line end.
+        settings: everything besides the lines that the output depends on, as text.
+        rank: of this process; by default that of torchrun, or 0.
+        processes: how many there are; by default as many as torchrun started, or 1.
+
+    Returns:
+        Whether the file is complete now: False where other processes are still at work.
+
+    Raises:
+        OccupiedError: the file is there and belongs to other lines or settings.
+        DataError: `compute` returned another number of lines, or a line with a line end.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     out = Path(folder) / "out.txt"
+    ...     double = lambda some, first: [one + one for one in some]
+    ...     first = share_lines(["a", "b"] * 40, out, double, settings="double", rank=0, processes=2)
+    ...     second = share_lines(["a", "b"] * 40, out, double, settings="double", rank=1, processes=2)
+    ...     first, second, out.read_text().split()[:3]
+    (False, True, ['aa', 'bb', 'aa'])
+    """
+    rank = _of_launcher("RANK", 0) if rank is None else rank
+    processes = _of_launcher("WORLD_SIZE", 1) if processes is None else processes
+    if not 0 <= rank < processes:
+        raise ArgumentError(f"process {rank} of {processes}; the processes are numbered from 0 to {processes - 1}")
+    out = Path(out)
+    parts, complete = _claimed(out, _digest(lines, settings))
+    if complete:
+        return True
+    blocks = range(-(-len(lines) // BLOCK))
+    for block in blocks[rank::processes]:
+        if (path := _part(parts, block)).exists():
+            continue
+        some = lines[block * BLOCK : (block + 1) * BLOCK]
+        found = compute(some, block * BLOCK)
+        if len(found) != len(some) or any("\n" in one or "\r" in one for one in found):
+            raise DataError(
+                f"{count_of(len(some), 'lines')} from line {block * BLOCK + 1} on gave {count_of(len(found), 'lines')} "
+                f"of output, or a line with a line end inside; each line gives one"
+            )
+        parts.mkdir(parents=True, exist_ok=True)
+        replace_file(path, "".join(f"{one}\n" for one in found).encode())
+    return _join(out, parts, len(blocks))
+
+
+def _of_launcher(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ArgumentError(f"the environment variable {name} is {shown(value)}; torchrun sets it to a whole number")
+    return int(value)
+
+
+def _digest(lines: Sequence[str], settings: str) -> str:
+    digest = hashlib.sha256(f"{settings}\n{len(lines)}\n{BLOCK}\n".encode())
+    for line in lines:
+        digest.update(f"{len(line)} {line}\n".encode())
+    return digest.hexdigest()
+
+
+def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
+    """The folder of the parts, and whether the file is complete already; the record says whose they are."""
+    record, parts = Path(f"{out}.record"), Path(f"{out}.parts")
+    if record.exists():
+        if read_sealed(record).get("digest") != digest:
+            raise OccupiedError(
+                f"{out} belongs to other lines, another model or other options; name another file, or remove {record}, "
+                f"{parts} and {out} to begin anew"
+            )
+        if out.exists():
+            shutil.rmtree(parts, ignore_errors=True)
+        return parts, out.exists()
+    if out.exists() or parts.exists():
+        raise OccupiedError(f"{out} is there already, without a record of what it belongs to; name another file")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(record, render_sealed({"digest": digest}))
+    return parts, False
+
+
+def _part(parts: Path, block: int) -> Path:
+    return parts / f"{block:08d}.txt"
+
+
+def _join(out: Path, parts: Path, blocks: int) -> bool:
+    """Join the parts to the file if all are there. Two processes may do so at once, and write the same."""
+    if not all(_part(parts, block).exists() for block in range(blocks)):
+        return out.exists()
+    try:
+        content = b"".join(_part(parts, block).read_bytes() for block in range(blocks))
+    except FileNotFoundError:  # the other process joined them and removed them
+        return out.exists()
+    replace_file(out, content)
+    shutil.rmtree(parts, ignore_errors=True)
+    return True

@@ -1,0 +1,96 @@
+"""Layers of attention inside a model whose sequence is divided among processes, as a style of `parallelize_module`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from regard.arguments import kind_of
+from regard.distributed.api import attention
+from regard.distributed.group import Group
+from regard.distributed.layout import Layout
+from regard.distributed.needs import Needs
+from regard.errors import ArgumentError, UnsupportedError
+from regard.layers import MultiHeadAttention
+from regard.layers.recording import current_recording
+
+
+class ContextParallel(ParallelStyle):
+    """A `MultiHeadAttention` attends over the positions of all processes; every other layer sees its own part alone.
+
+    Rotary positions are those of the whole sequence. A pattern or bias given to the layer's call means the whole
+    sequence as well. Weights are the same on every process, and their gradients are each process's part: sum them, as
+    DistributedDataParallel does when it averages.
+
+    Args:
+        layout: "contiguous" or "zigzag": how the vectors that the layer gets are divided.
+        form: as for `regard.distributed.attention`.
+
+    Raises:
+        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form.
+        UnsupportedError: in a call, with a context, a cache or a recording.
+
+    >>> from torch.distributed.tensor.parallel import parallelize_module
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun starts several
+    >>> mesh = init_device_mesh("cpu", (1,))
+    >>> model = nn.Sequential(MultiHeadAttention(dim=32, heads=4, pattern="causal"), nn.Linear(32, 32))
+    >>> model = parallelize_module(model, mesh, {"0": ContextParallel(layout="zigzag")})
+    >>> model(torch.zeros(2, 5, 32)).shape
+    torch.Size([2, 5, 32])
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(self, layout: str = "contiguous", form: str = "auto") -> None:
+        Layout(layout, (0,))
+        Needs.check_form(form)
+        self.layout, self.form = layout, form
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, MultiHeadAttention):
+            raise ArgumentError(
+                f"ContextParallel is for MultiHeadAttention and was given {kind_of(module)}; name the attention layers "
+                f"in the plan, such as 'layers.*.attention'"
+            )
+        module.__class__ = SharedAttention
+        assert isinstance(module, SharedAttention)
+        module.shared = Group.of(device_mesh), device_mesh, self.layout, self.form
+        return module
+
+    def __repr__(self) -> str:
+        return f"ContextParallel(layout={self.layout!r}, form={self.form!r})"
+
+
+class SharedAttention(MultiHeadAttention):
+    """What `ContextParallel` makes of a MultiHeadAttention; its weights, names and state are the same."""
+
+    shared: tuple[Group, Any, str, str]
+
+    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
+        if self.positions is None:
+            return heads
+        group, _, layout, _ = self.shared
+        lengths = group.gathered(torch.tensor([heads.shape[2]], device=heads.device)).flatten().tolist()
+        places = Layout(layout, tuple(lengths)).positions(group.rank).to(heads.device)
+        return self.positions.rotate(heads, places + (start[:, None] if isinstance(start, torch.Tensor) else start))
+
+    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
+        if current_recording(self) is not None:
+            raise UnsupportedError("a layer over several processes records nothing; record it on one process")
+        _, mesh, layout, form = self.shared
+        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
+        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
+
+    def _check(self, x: Any, context: Any, cache: Any) -> None:
+        super()._check(x, context, cache)
+        if context is not None or cache is not None:
+            raise UnsupportedError(
+                "a layer over several processes attends to its own sequence, without a context and without a cache; "
+                "regard.distributed.attention takes q, k and v of two sequences"
+            )

@@ -1,0 +1,277 @@
+"""A cache in pages: batch rows and forks share the pages of what they have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from regard.arguments import count_of, whole
+from regard.errors import ArgumentError
+from regard.layers.caches.base import Cache, Entries, check_rows, checked_path
+from regard.layers.caches.entries import Held, kept, read, write
+from regard.storage import load_tensor_metadata
+
+PAGE = 64  # entries
+
+
+class Pool:
+    """The memory of pages: planes (kv_heads, pages, PAGE, dim), with a list of those that are free.
+
+    Entries that are in use are never written again; a page that no table names is free.
+    """
+
+    def __init__(self, planes: dict[str, torch.Tensor]) -> None:
+        self.planes, self.free = planes, list[int]()
+
+    @property
+    def pages(self) -> int:
+        """The number of pages, used or free."""
+        return self.planes["k"].shape[1]
+
+    def take(self, count: int) -> list[Page]:
+        """So many free pages; the pool doubles if it has too few."""
+        if len(self.free) < count or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()):
+            before = self.pages
+            after = before if len(self.free) >= count else max(2 * before, before + count - len(self.free))
+            for name, plane in self.planes.items():
+                self.planes[name] = plane.new_empty(plane.shape[0], after, *plane.shape[2:])
+                self.planes[name][:, :before] = plane
+            self.free[:0] = range(after - 1, before - 1, -1)
+        return [Page(self, self.free.pop()) for _ in range(count)]
+
+    def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
+        """Write entries (batch, kv_heads, added, dim) into slots (batch · added), numbered through all pages."""
+        for name, x in new.items():
+            entries = x.detach().transpose(0, 1).flatten(1, 2)  # (kv_heads, batch · added, dim)
+            self.planes[name].flatten(1, 2).index_copy_(1, slots, entries.to(self.planes[name].dtype))
+
+    def read(self, rows: tuple[tuple[Page, ...], ...], length: int) -> dict[str, torch.Tensor]:
+        """The entries of tables, (batch, kv_heads, length, dim): a view where one row's pages follow each other, and
+        no gradient is recorded, else a copy."""
+        first = rows[0][0].index if len(rows) == 1 and rows[0] else 0
+        if len(rows) == 1 and not torch.is_grad_enabled() and all(p.index == first + n for n, p in enumerate(rows[0])):
+            slots = slice(first * PAGE, first * PAGE + length)
+            return {name: plane.flatten(1, 2)[None, :, slots] for name, plane in self.planes.items()}
+        index = torch.tensor([page.index for row in rows for page in row], dtype=torch.int64, device="cpu")
+        found = {}
+        for name, plane in self.planes.items():
+            pages = plane.index_select(1, index.to(plane.device))  # (kv_heads, batch · pages of a row, PAGE, dim)
+            each = pages.view(plane.shape[0], len(rows), len(rows[0]) * PAGE if rows else 0, plane.shape[3])
+            found[name] = each.transpose(0, 1)[:, :, :length]
+        return found
+
+
+class Page:
+    """A page of a pool; it is free again when no table names it."""
+
+    __slots__ = ("filled", "index", "pool")
+
+    def __init__(self, pool: Pool, index: int) -> None:
+        self.pool, self.index = pool, index
+        self.filled = 0  # entries that were ever written
+
+    def __del__(self) -> None:
+        self.pool.free.append(self.index)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The pages of each batch row, and the number of entries of all of them."""
+
+    rows: tuple[tuple[Page, ...], ...]
+    length: int = 0
+
+    def extended(self, pool: Pool, added: int) -> Table:
+        """With pages for more entries. A row whose last page another row has written on gets a copy of that page."""
+        if not added:
+            return self
+        offset, rows = self.length % PAGE, list[tuple[Page, ...]]()
+        for row in self.rows:
+            pages = list(row)
+            if offset and pages[-1].filled != offset:
+                (own,) = pool.take(1)
+                for plane in pool.planes.values():
+                    plane[:, own.index, :offset] = plane[:, pages[-1].index, :offset]
+                pages[-1] = own
+            pages += pool.take(-(-(self.length + added) // PAGE) - len(pages))
+            for at in range(self.length // PAGE, len(pages)):
+                pages[at].filled = min(PAGE, self.length + added - at * PAGE)
+            rows.append(tuple(pages))
+        return Table(tuple(rows), self.length + added)
+
+    def slots(self, first: int) -> list[int]:
+        """The slot of each entry from the first on, row by row."""
+        return [row[at // PAGE].index * PAGE + at % PAGE for row in self.rows for at in range(first, self.length)]
+
+
+class PagedCache(Cache):
+    """A cache in pages of 64 entries, which batch rows and forks share: `reorder` and `fork` copy no entry.
+
+    A row that continues after a page was shared copies the begun page at most. Pages are taken as they are needed, and
+    are free again when no row names them, so a beam search stores what its beams have in common once. Attention reads
+    one row in place while its pages follow each other; otherwise keys and values are gathered in each call, which costs
+    time in proportion to the length.
+
+    Where gradients are recorded, entries are concatenated, as in a growing cache.
+
+    Args:
+        capacity: the most entries of a row; None for no limit.
+
+    >>> cache = PagedCache(batch=1, kv_heads=2, head_dim=4)
+    >>> keys, values = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+    >>> cache.reorder(torch.tensor([0, 0, 0]))  # three beams of one text
+    >>> other = cache.fork()
+    >>> keys, values = other.append(torch.ones(3, 2, 1, 4), torch.ones(3, 2, 1, 4))
+    >>> cache.length, other.length, other.pages
+    (3, 4, 4)
+    """
+
+    kind = "paged"
+
+    def __init__(self, *args: Any, capacity: int | None = None, **options: Any) -> None:
+        self.bounded = capacity is not None
+        super().__init__(*args, capacity=capacity, **options)
+        planes = self._held.planes
+        self._pool = Pool(
+            {name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3]) for name, plane in planes.items()}
+        )
+        self._table = Table(((),) * self.batch)
+
+    @property
+    def length(self) -> int:
+        """Number of entries appended and not cropped; also the position of the next entry."""
+        return self._held.length if self._held.recorded else self._table.length
+
+    @property
+    def pages(self) -> int:
+        """Number of different pages that the batch rows name."""
+        return len({page.index for row in self._table.rows for page in row})
+
+    @property
+    def keys(self) -> Entries:
+        """(batch, kv_heads, length, head_dim); `Stored` if they are int8."""
+        return self._returned(self._whole(), self.dtype)[0]
+
+    @property
+    def values(self) -> Entries:
+        """(batch, kv_heads, length, v_dim), as `keys`."""
+        return self._returned(self._whole(), self.dtype)[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages, including free ones; forks of a cache have them in common."""
+        planes = (*self._pool.planes.values(), *self._held.planes.values())
+        return sum(plane.numel() * plane.element_size() for plane in planes)
+
+    def fork(self) -> Self:
+        """An independent cache with the same entries, which shares their pages; nothing is copied."""
+        return copy.copy(self)
+
+    def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
+        """Append entries, and return all keys and values; see `Cache.append`."""
+        self._check(k, v)
+        new = {}
+        for name, x in (("k", k), ("v", v)):
+            new[name], scales = kept(name, x, self.dtype)
+            if scales is not None:
+                new[f"{name}_scales"] = scales
+        dtype = k.dtype if k.dtype == v.dtype else None
+        if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
+            self._held, self._table = self._whole().joined(new), Table(((),) * self.batch)
+            return self._returned(self._held, dtype)
+        if self._held.recorded:
+            self._table, self._held = self._paged(self._held.used()), self._emptied(self.batch)
+        self._table = self._written(self._table, new)
+        return self._returned(self._whole(), dtype)
+
+    def crop(self, length: int) -> None:
+        """Keep the first `length` entries and drop the rest; see `Cache.crop`."""
+        if self._held.recorded:
+            super().crop(length)
+            if not self._held.entries:
+                self._held = self._emptied(self.batch)
+            return
+        table, length = self._table, whole("the length to crop to", length)
+        if not 0 <= length <= table.length:
+            raise ArgumentError(
+                f"crop({length}): this cache has {count_of(table.length, 'entries')}; give 0 to {table.length}"
+            )
+        self._table = Table(tuple(row[: -(-length // PAGE)] for row in table.rows), length)
+
+    def reorder(self, index: torch.Tensor) -> None:
+        """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
+        copied."""
+        if self._held.recorded:
+            super().reorder(index)
+            self._table = Table(((),) * self.batch)
+            return
+        check_rows(index, self.batch, "cache")
+        chosen = range(len(index)) if index.is_meta else index.tolist()
+        rows = self._table.rows
+        self._table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
+        self._held = self._emptied(len(index))
+
+    @contextmanager
+    def unless_refused(self) -> Generator[None]:
+        """Undo what was appended inside the `with` block if the block raises."""
+        before = self._held, self._table
+        try:
+            yield
+        except BaseException:
+            self._held, self._table = before
+            raise
+
+    def save(self, path: str | Path) -> None:
+        """Write the entries to one safetensors file, as `Cache.save`."""
+        write(checked_path(path), self.kind, self.capacity, self._whole())
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
+        """Read a cache of this kind that `save` wrote; see `Cache.load`."""
+        bounded = "capacity" in load_tensor_metadata(checked_path(path))
+        capacity, held = read(checked_path(path), cls.kind, bounded, device)
+        batch, kv_heads, _, head_dim = held.planes["k"].shape
+        v_dim, dtype = held.planes["v"].shape[3], held.planes["k"].dtype
+        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity)
+        cache._table = cache._paged(held.used())
+        return cache
+
+    def _room(self, needed: int, now: int) -> int:
+        return 0
+
+    def _check_capacity(self, added: int) -> None:
+        if self.capacity is not None and self.length + added > self.capacity:
+            raise ArgumentError(
+                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.length} of {self.capacity}; "
+                f"make it with a larger capacity"
+            )
+
+    def _emptied(self, batch: int) -> Held:
+        """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
+        planes = self._held.planes
+        return Held(
+            {name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3]) for name, plane in planes.items()}
+        )
+
+    def _paged(self, used: dict[str, torch.Tensor]) -> Table:
+        """Pages with these entries."""
+        return self._written(Table(((),) * used["k"].shape[0]), used)
+
+    def _written(self, before: Table, new: dict[str, torch.Tensor]) -> Table:
+        """The table with new entries, which are written into its pages."""
+        table = before.extended(self._pool, new["k"].shape[2])
+        slots = torch.tensor(table.slots(before.length), dtype=torch.int64, device="cpu")
+        self._pool.write(slots.to(new["k"].device), new)
+        return table
+
+    def _whole(self) -> Held:
+        """All entries, in one piece."""
+        if self._held.recorded:
+            return self._held
+        return Held(self._pool.read(self._table.rows, self._table.length), 0, self._table.length)

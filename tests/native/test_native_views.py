@@ -1,0 +1,64 @@
+"""Views of tensors (batch, length, heads, dim) are computed where they lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.native.library import load
+
+pytestmark = pytest.mark.skipif(isinstance(load(), str), reason="the native library is not built")
+BACKENDS = ("native", "fused", "decode")
+
+
+class Copies(TorchDispatchMode):
+    """Counts the numbers that operations copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::clone", "aten::copy_", "aten::_to_copy", "aten::cat", "aten::repeat"):
+            self.numbers += found.numel()
+        return found
+
+
+def copied(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) -> tuple[torch.Tensor, int]:
+    plan = rg.plan_attention(q, k, v, pattern=p.Causal(), backend=backend)
+    plan.run(q, k, v)  # the first run makes the schedule
+    with Copies() as copies:
+        output = plan.run(q, k, v)
+    return output, copies.numbers
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transposed_views_are_read_without_a_copy(backend):
+    length = 1 if backend == "decode" else 70
+    with torch.no_grad():
+        q, k, v = (torch.randn(2, n, heads, 16) for n, heads in ((length, 4), (70, 4), (70, 4)))
+        views = [x.transpose(1, 2) for x in (q, k, v)]
+        output, numbers = copied(*views, backend)
+        whole, _ = copied(*(x.contiguous() for x in views), backend)
+    assert numbers < k.numel(), "keys and values were copied"
+    torch.testing.assert_close(output, whole, atol=1e-6, rtol=0)
+
+
+def test_native_copies_nothing_and_returns_what_transposes_back_without_a_copy():
+    with torch.no_grad():
+        fused_rows = torch.randn(2, 33, 8 + 2 + 2, 16)  # one projection of queries, keys and values
+        q, k, v = (x.transpose(1, 2) for x in fused_rows.split([8, 2, 2], dim=2))
+        output, numbers = copied(q, k, v, "native")
+    assert numbers == 0
+    assert output.transpose(1, 2).is_contiguous()
+    assert output.transpose(1, 2).flatten(2).data_ptr() == output.data_ptr()
+
+
+def test_the_count_sees_a_copy():
+    with torch.no_grad():
+        x = torch.randn(2, 9, 2, 32)[..., ::2].transpose(1, 2)  # its last axis is not dense
+        assert copied(x, x, x, "native")[1] >= x.numel()

@@ -1,0 +1,132 @@
+"""Lines of a file divided among processes: in order, none lost and none doubled, after kills and with other numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from regard.decoding import Generator, Sampling
+from regard.decoding.loading import TOKENISER_FILE
+from regard.distributed import share_lines
+from regard.distributed.lines import BLOCK
+from regard.errors import DataError, OccupiedError
+from regard.models import LanguageConfig, LanguageModel
+from regard.text import Tokeniser
+
+LINES = [f"line {at} of a file" for at in range(5 * BLOCK + 7)]
+
+
+def marked(some, first):
+    return [f"{first + at}: {one}" for at, one in enumerate(some)]
+
+
+EXPECTED = "".join(f"{at}: {one}\n" for at, one in enumerate(LINES))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 9])
+def test_lines_are_written_in_order_by_any_number_of_processes(processes, tmp_path):
+    out = tmp_path / "out.txt"
+    order = [*range(1, processes), 0]  # in whatever order they finish
+    done = [share_lines(LINES, out, marked, settings="", rank=rank, processes=processes) for rank in order]
+    assert done[-1]
+    assert out.read_text(encoding="utf-8") == EXPECTED
+    assert not (tmp_path / "out.txt.parts").exists()
+
+
+@pytest.mark.parametrize("killed_at", range(6))
+def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
+    out, computed = tmp_path / "out.txt", []
+
+    def compute(some, first):
+        if len(computed) == killed_at:
+            raise KeyboardInterrupt
+        computed.append(first)
+        return marked(some, first)
+
+    with pytest.raises(KeyboardInterrupt):
+        share_lines(LINES, out, compute, settings="", rank=0, processes=1)
+    assert not out.exists()
+    before = list(computed)
+    for rank in (1, 0):  # with another number of processes
+        share_lines(LINES, out, lambda *a: computed.append(a[1]) or marked(*a), settings="", rank=rank, processes=2)
+    assert out.read_text(encoding="utf-8") == EXPECTED
+    assert sorted(computed) == [at * BLOCK for at in range(6)]
+    assert computed[: len(before)] == before
+
+
+def test_a_complete_file_is_not_computed_again(tmp_path):
+    out = tmp_path / "out.txt"
+    share_lines(LINES, out, marked, settings="", rank=0, processes=1)
+    assert share_lines(LINES, out, lambda *_: pytest.fail("computed again"), settings="", rank=3, processes=4)
+
+
+def test_other_lines_or_settings_are_refused(tmp_path):
+    out = tmp_path / "out.txt"
+    share_lines(LINES, out, marked, settings="beam 1", rank=0, processes=2)
+    for lines, settings in ((LINES[1:], "beam 1"), (LINES, "beam 4")):
+        with pytest.raises(OccupiedError, match="belongs to other lines, another model or other options"):
+            share_lines(lines, out, marked, settings=settings, rank=0, processes=2)
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(OccupiedError, match="without a record"):
+        share_lines(LINES, tmp_path / "mine.txt", marked, settings="", rank=0, processes=1)
+
+
+@pytest.mark.parametrize("wrong", [lambda some, first: some[1:], lambda some, first: ["a\nb"] * len(some)])
+def test_a_line_of_input_gives_one_line_of_output(wrong, tmp_path):
+    with pytest.raises(DataError, match="each line gives one"):
+        share_lines(LINES, tmp_path / "out.txt", wrong, settings="", rank=0, processes=1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tokeniser = Tokeniser.train(LINES[:50], 300)
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
+    """As torchrun starts them: each process knows its rank and how many there are."""
+    source, out = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
+    prompts = LINES[: BLOCK + 3]
+    source.write_text("".join(f"{one}\n" for one in prompts), encoding="utf-8")
+    command = [sys.executable, "-m", "regard", "generate", str(run), "--input", str(source), "--out", str(out)]
+    started = [
+        subprocess.Popen(
+            [*command, "--max-tokens", "2", "--json"], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert any("67 lines are in" in one for one in said)
+    written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert len(written) == len(prompts)
+    generator = Generator.load(run)
+    for row in (0, BLOCK - 1, BLOCK, BLOCK + 2):
+        ((alone,),) = generator.generate([prompts[row]], max_tokens=2, stop=[], sampling=Sampling(), first_row=row)
+        assert written[row]["text"] == alone.text
+
+
+def test_several_processes_need_files_and_say_so(run, tmp_path):
+    wrong = {
+        (): "which would all read the same standard input",
+        ("--input", "a.txt"): "go together",
+        ("--input", str(tmp_path / "none.txt"), "--out", str(tmp_path / "b.txt")): "is no file",
+    }
+    for arguments, words in wrong.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "regard", "generate", str(run), *arguments], capture_output=True, text=True,
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, stdin=subprocess.DEVNULL, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert words in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,73 @@
+"""MultiHeadAttention inside a model whose sequence is divided: as on one process, gradients of weights included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import parallelize_module
+
+from regard.distributed import ContextParallel, Layout, joined, part
+from regard.errors import ArgumentError
+from regard.layers import MultiHeadAttention
+
+LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    layers = [
+        MultiHeadAttention(dim=16, heads=4, kv_heads=2, pattern=pattern, positions="rotary", sinks=True)
+        for pattern in ("causal", "causal_window(4)")
+    ]
+    return nn.Sequential(layers[0], nn.Linear(16, 16), layers[1]).double()
+
+
+def whole() -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(1)
+    return tuple(torch.randn(2, 13, 16, dtype=torch.float64, generator=numbers) for _ in range(2))
+
+
+def shared(count: int, layout: str):
+    """The output of this process and the gradients of all weights."""
+    mesh = init_device_mesh("cpu", (count,))
+    plan = {"0": ContextParallel(layout), "2": ContextParallel(layout, form="ring")}
+    layers = parallelize_module(model(), mesh, plan)
+    division, rank = Layout(layout, LENGTHS[count]), dist.get_rank()
+    x, grad = (part(one, division, rank, dim=1) for one in whole())
+    output = layers(x)
+    (output * grad).sum().backward()
+    return output.detach().numpy(), {name: one.grad.numpy() for name, one in layers.named_parameters()}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
+    layers = model()
+    x, grad = whole()
+    output = layers(x)
+    (output * grad).sum().backward()
+    found = pools(count).run(shared, count, layout)
+    parts = joined([torch.from_numpy(one) for one, _ in found], Layout(layout, LENGTHS[count]), dim=1)
+    assert (parts - output).abs().max() < 1e-10
+    for name, one in layers.named_parameters():
+        assert (sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad).abs().max() < 1e-10, name
+
+
+def with_a_cache():
+    mesh = init_device_mesh("cpu", (2,))
+    layer = parallelize_module(model()[0], mesh, ContextParallel())
+    layer(whole()[0], cache=layer.new_cache(batch=2))
+
+
+def on_a_linear_layer():
+    parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), ContextParallel())
+
+
+def test_what_a_layer_over_processes_refuses(pools):
+    assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
+    assert all("name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer))
+    with pytest.raises(ArgumentError, match="layout 'star' does not exist"):
+        ContextParallel("star")
