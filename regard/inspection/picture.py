@@ -146,12 +146,9 @@ EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
 SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
 TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
 NOTE = (
-    "The weights of each row sum to 1. Grey pairs are not allowed: outside the window of this model's layer, or not
-"
-    "written yet. A word reads itself where it has several sub-words: the later ones read the earlier. Sub-words are
-"
-    "merged: the sum over sub-words that are read, the mean over sub-words that read. Layers and heads count from 0.
-"
+    "The weights of each row sum to 1. Grey pairs are not allowed: outside the window of this model's layer, or not\n"
+    "written yet. A word reads itself where it has several sub-words: the later ones read the earlier. Sub-words are\n"
+    "merged: the sum over sub-words that are read, the mean over sub-words that read. Layers and heads count from 0.\n"
     "Attention alone is not an explanation: a model can look at a word without using it."
 )
 
