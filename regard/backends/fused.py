@@ -94,7 +94,7 @@ def _cost(problem: Problem, work: _Work) -> Cost:
     vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
     return Cost(
         flops=2 * work.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1),
-        bytes=width * vectors,
+        bytes=width * vectors * (3 if problem.needs_grad else 1),
         peak_bytes=2 * width * work.masked,
         pairs=work.pairs,
         calls=work.calls,

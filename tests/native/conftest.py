@@ -23,9 +23,10 @@ def native() -> Iterator[Any]:
 @pytest.fixture
 def fresh_plans() -> Iterator[None]:
     """The test uses no plan of an earlier one, and leaves none behind."""
-    kept._plans.clear()
-    kept._calls.clear()
+    stores = kept._plans, kept._steps, kept._calls, kept._own
+    for store in stores:
+        store.clear()
     yield
-    kept._plans.clear()
-    kept._calls.clear()
+    for store in stores:
+        store.clear()
     torch.set_num_threads(1)

@@ -76,6 +76,13 @@ def test_training_steps_of_a_model_with_dropout_and_padding(passes, monkeypatch)
     assert passes == dict.fromkeys(("compute", "backward", "compute in threads", "backward in threads"), each)
 
 
+@pytest.mark.parametrize("pattern", [SETTINGS.attention, SETTINGS.decoder_attention, "full"])
+def test_short_sentences_are_trained_by_the_kernel_unasked(pattern):
+    """Forward and backward pass in batches as the demo's take it half of the time of the fused operation."""
+    q, k, v = (torch.randn(57, SETTINGS.heads, 14, 16, requires_grad=True) for _ in range(3))
+    assert rg.plan_attention(q, k, v, pattern=pattern).backend == "native"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_demo_trained_with_one_and_with_two_threads(passes, tmp_path, threads):
