@@ -47,8 +47,8 @@ INSIDE = {
     "layers": {
         "RecordedLayer", "current_recording", "LayerMechanism",
         "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both", "refuse_sinks",
-        "settings_of", "weights_of", "refuse_more_inputs", "check_cache", "check_kind", "check_vectors",
-        "checked_sizes",
+        "settings_of", "weights_of", "refuse_more_inputs", "check_inputs", "check_masks",
+        "check_cache", "check_kind", "check_vectors", "checked_sizes",
     },
 }  # fmt: skip
 

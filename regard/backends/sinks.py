@@ -116,6 +116,8 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     keys = log_sum_exp.masked_fill(empty, 0)
     z = keys - sink
     share = z.sigmoid().masked_fill(empty, 0)
-    every = torch.where(empty, sink, torch.logaddexp(keys, sink))  # its gradient does not cancel far below the sink
+    log_sigmoid = torch.nn.functional.logsigmoid  # logaddexp has no second derivative beside a sink of -inf
+    both = torch.where(z > 0, keys - log_sigmoid(z), sink - log_sigmoid(-z))  # no gradient cancels on either side
+    every = torch.where(empty, sink, both)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), (-z).sigmoid())
     return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))

@@ -71,7 +71,7 @@ def _cost(blocking: Blocking, size: Size) -> Cost:
     held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
         flops=pairs * by_pair * width / 4,
-        bytes=width * vectors * (problem.head_dim + problem.v_dim),
+        bytes=width * vectors * (problem.head_dim + problem.v_dim) * (3 if learning else 1),
         peak_bytes=width * (max(4 * blocking.largest, held) + SLAB * sums_tanh(problem)),
         pairs=pairs,
         calls=round((STARTING + BLOCK * size.blocks) * (2.5 if learning else 1)),

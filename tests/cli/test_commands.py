@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from regard.cli import main
 from regard.decoding.loading import TOKENISER_FILE
@@ -47,6 +48,7 @@ def run_folder(tmp_path_factory):
     """A translator that was never trained: its words are noise, its commands work."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     tokeniser = Tokeniser.train(LINES, 300)
+    torch.manual_seed(9)  # its translations have words that occur once
     model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
     model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
     return folder

@@ -162,7 +162,13 @@ def test_patterns_are_immutable_and_usable_as_keys():
 
 def test_a_drawing_shows_the_pairs_and_their_positions():
     lines = CausalWindow(2).draw(2, 4).splitlines()
-    assert lines == ["causal_window(2): 4 of 8 pairs", "    0 1 2 3", "  2 · ■ ■ ·", "  3 · · ■ ■"]
+    assert lines == [
+        "causal_window(2): 4 of 8 pairs",
+        "queries at positions 2 to 3",
+        "    0 1 2 3",
+        "  2 · ■ ■ ·",
+        "  3 · · ■ ■",
+    ]
     assert KeySpan(0, torch.tensor([1, 2])).draw(2).splitlines()[0].endswith("first batch row")
     with pytest.raises(ArgumentError, match="201 x 5"):
         Causal().draw(201, 5)

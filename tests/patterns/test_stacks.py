@@ -48,6 +48,8 @@ def test_a_stack_without_layers_or_with_queries_before_the_text_is_refused():
 def test_a_drawing_marks_what_comes_through_the_stack():
     assert draw(CausalWindow(2), 2, 5, layers=3).splitlines() == [
         "causal_window(2): 4 of 10 pairs, 8 through 3 layers",
+        "■ allowed, □ only through 3 layers",
+        "queries at positions 3 to 4",
         "    0 1 2 3 4",
         "  3 □ □ ■ ■ ·",
         "  4 · □ □ ■ ■",

@@ -130,11 +130,12 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> tuple[
     schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
 
     def measure(block: RowBlock) -> tuple[float, ...]:
-        panels, done = 0, 0
+        keys, done = 0, 0
         for run in block.runs:
-            first, end = run.keys.start // width, -(-run.keys.stop // width)
-            panels, done = panels + max(0, end - max(first, done)), max(done, end)
-        return (float(panels * width * len(block.rows) * block.times),)
+            first = run.keys.start // width * width
+            end = min(-(-run.keys.stop // width) * width, problem.k_len)
+            keys, done = keys + max(0, end - max(first, done)), max(done, end)
+        return (float(keys * len(block.rows) * block.times),)
 
     try:
         return sum(int(measure(block)[0]) for block in schedule.blocks(Budget(problem.looks))), False

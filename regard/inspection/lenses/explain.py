@@ -89,6 +89,7 @@ def relevance(
     True
     """
     of_kind("model", model, Explained, "a translation model or a language model")
+    of_kind("tokeniser", tokeniser, Tokeniser, "the tokeniser that the model was trained with")
     check_options(lens, head, steps)
     if (source is None) != isinstance(model, LanguageModel):
         raise ArgumentError(
@@ -101,7 +102,7 @@ def relevance(
             f"{tokeniser.vocab_size}; use the tokeniser "
             f"that the model was trained with"
         )
-    if isinstance(instead_of, str) or len(instead_of):
+    if not isinstance(instead_of, tuple | list) or instead_of:
         contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
     else:
         contrast = against_alternatives(model, tokeniser, source, target_ids, of, place)

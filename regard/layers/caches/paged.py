@@ -129,7 +129,7 @@ class PagedCache(Cache):
     >>> other = cache.fork()
     >>> keys, values = other.append(torch.ones(3, 2, 1, 4), torch.ones(3, 2, 1, 4))
     >>> cache.length, other.length, other.pages
-    (3, 4, 4)
+    (3, 4, 3)
     """
 
     kind = "paged"

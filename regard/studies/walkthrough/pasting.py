@@ -8,6 +8,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -28,9 +30,14 @@ def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Call:
     for name, parameter in signature(function).parameters.items():
         if parameter.kind is not Parameter.KEYWORD_ONLY:
             given.append(asked[name])
-        elif asked[name] is not parameter.default and asked[name] != parameter.default:
+        elif not _same(asked[name], parameter.default):
             options[name] = asked[name]
     return Call(getattr(function, "__name__", ""), tuple(given), options)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option has its default; a tensor is compared by identity, since == would compare its numbers."""
+    return value is default or (not isinstance(value, torch.Tensor) and value == default)
 
 
 def opening_code(call: Call, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
