@@ -105,7 +105,7 @@ def _end_by_pipe() -> int:
 
 
 def _drop_output() -> None:
-    """Write what is left of the output nowhere; Python would write it when it ends."""
+    """Drop what is left of the output, which Python would try to write again when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

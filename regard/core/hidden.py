@@ -58,8 +58,10 @@ def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, 
 
 
 def lasting_place(problem: Problem, place: Place, call: Call) -> Place | None:
-    """The place of calls with the key of this one, with the numbers of a bias that has no parameters; None where it
-    differs between such calls."""
+    """The place that all calls with the same key share, or None where it differs between them.
+
+    A bias that has no parameters gives the same numbers in each of them, so the place holds these too.
+    """
     if not place.lasting:
         return None
     bias = call.bias

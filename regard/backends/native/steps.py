@@ -42,7 +42,7 @@ def steps_of(library: Library, problem: Problem) -> Steps | None:
 
 
 def alternatives_of(pattern: Pattern, k_len: int) -> list[Bands] | None:
-    """Bands of which a pair needs one, as in `causal & (causal_window(9) | prefix(4))`; None where there are none."""
+    """The bands that a pattern joins by `|`, as in `causal & (causal_window(9) | prefix(4))`; else None."""
     if (bands := bands_of(pattern, k_len)) is not None:
         return [bands]
     if isinstance(pattern, Either):

@@ -170,13 +170,7 @@ class Cache:
 
         After an error the cache is unchanged.
         """
-        self._check(k, v)
-        new = {}
-        for name, x in (("k", k), ("v", v)):
-            new[name], scales = kept(name, x, self.dtype)
-            if scales is not None:
-                new[f"{name}_scales"] = scales
-        held = self._with(new)
+        held = self._with(self._stored(k, v))
         self._held = self._kept_of(held)
         return self._returned(held, k.dtype if k.dtype == v.dtype else None)
 
@@ -249,6 +243,16 @@ class Cache:
         return held
 
     # What all kinds of cache share
+
+    def _stored(self, k: torch.Tensor, v: torch.Tensor) -> dict[str, torch.Tensor]:
+        """New entries as this cache stores them, by the names of its planes, after a check."""
+        self._check(k, v)
+        new = {}
+        for name, x in (("k", k), ("v", v)):
+            new[name], scales = kept(name, x, self.dtype)
+            if scales is not None:
+                new[f"{name}_scales"] = scales
+        return new
 
     def _with(self, new: dict[str, torch.Tensor]) -> Held:
         held, added = self._held, new["k"].shape[2]

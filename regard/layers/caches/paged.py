@@ -14,7 +14,7 @@ import torch
 from regard.arguments import count_of, whole
 from regard.errors import ArgumentError
 from regard.layers.caches.base import Cache, Entries, check_rows, checked_path
-from regard.layers.caches.entries import Held, kept, read, write
+from regard.layers.caches.entries import Held, read, write
 from regard.storage import load_tensor_metadata
 
 PAGE = 64  # entries
@@ -175,12 +175,7 @@ class PagedCache(Cache):
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values; see `Cache.append`."""
-        self._check(k, v)
-        new = {}
-        for name, x in (("k", k), ("v", v)):
-            new[name], scales = kept(name, x, self.dtype)
-            if scales is not None:
-                new[f"{name}_scales"] = scales
+        new = self._stored(k, v)
         dtype = k.dtype if k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
             self._held, self._table = self._whole().joined(new), Table(((),) * self.batch)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
 NOTE = (
     "Lens: each word was erased in turn; the number below it is by how much that lowers the log odds. Blue words "
-    "speak for the pronoun, red ones for the other two. A word can be needed without saying which noun is meant: "
-    "without “weil”, for example, the text is unusual and the model is no longer sure. Attention has no sign: it says "
-    "where the decoder looks, not what it uses. Bars: mean over test sentences; only a swap of the right noun or of "
-    "the adjective should lower them."
+    "speak for the pronoun, red ones for the other two. A word can be needed without saying which noun is meant, "
+    "as “weil” often is, which has no gender; the bars show which words decide. Attention has no sign: it says where "
+    "the decoder looks, not what it uses. Bars: mean over test sentences; only a swap of the right noun or of the "
+    "adjective should lower them."
 )
 
 

@@ -12,7 +12,7 @@ import torch
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Opening:
     """The call that made a walkthrough: the name of the function, its text, and the options that are not defaults."""
 
     function: str
@@ -20,7 +20,7 @@ class Call:
     options: dict[str, Any]
 
 
-def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Call:
+def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Opening:
     """The call of a function with these values of its parameters.
 
     >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True}).options
@@ -32,7 +32,7 @@ def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Call:
             given.append(asked[name])
         elif not _same(asked[name], parameter.default):
             options[name] = asked[name]
-    return Call(getattr(function, "__name__", ""), tuple(given), options)
+    return Opening(getattr(function, "__name__", ""), tuple(given), options)
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -40,10 +40,10 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (not isinstance(value, torch.Tensor) and value == default)
 
 
-def opening_code(call: Call, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
+def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
     """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
 
-    >>> for lines in opening_code(Call("walk", ("Life is short",), {"causal": True})): print(lines)
+    >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
     ['from regard.studies.walkthrough import walk']
     ['globals().update(walk("Life is short", causal=True).names())']
     """
@@ -52,7 +52,7 @@ def opening_code(call: Call, room: int = 88, measure: Callable[[str], int] = len
     return [_filled(pieces, room, measure) for pieces in statements]
 
 
-def _pieces(call: Call, room: int, measure: Callable[[str], int]) -> Iterator[str]:
+def _pieces(call: Opening, room: int, measure: Callable[[str], int]) -> Iterator[str]:
     """The second statement in pieces between which a line may end; none is in the middle of a string or name."""
     yield from ("globals().update(", f"{call.function}(")
     arguments = [list(_literal(value, room, measure)) for value in call.given]

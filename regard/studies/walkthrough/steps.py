@@ -21,7 +21,7 @@ from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
 from regard.reprs import brief
 from regard.studies.walkthrough.formula import formula_text
-from regard.studies.walkthrough.pasting import Call
+from regard.studies.walkthrough.pasting import Opening
 from regard.studies.walkthrough.words import split_words
 from regard.text.vocabularies import BEGIN, END
 
@@ -133,7 +133,7 @@ class Walk:
     decimals: int = 3
     brief: bool = False
     notes: tuple[str, ...] = ()
-    call: Call | None = field(default=None, repr=False)
+    call: Opening | None = field(default=None, repr=False)
 
     @property
     def chosen(self) -> str:
@@ -256,7 +256,7 @@ class Walker:
         context: Axis | None,
         settings: dict[str, Any],
         *,
-        call: Call,
+        call: Opening,
         notes: tuple[str, ...] = (),
         decimals: int = 3,
         brief: bool = False,
