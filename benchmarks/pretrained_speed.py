@@ -2,7 +2,7 @@
 
 python benchmarks/pretrained_speed.py [--rows NAME ...] [--layers 8] [--rounds 3]
 
-Random models with the sizes of the issue: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are CPU
+Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are CPU
 seconds on one thread, measured in turns in one process; a row shows the least of the rounds, and ratios of them. The
 outputs of each round are compared. Decoding is timed for each token with a cache that is already filled. "Memory" runs
 each contender in a process of its own. The report in results/ is written after each row; `--rows` measures some rows
