@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 
 import pytest
 import torch
 
 import regard as rg
 from regard import patterns as p
+from regard.backends.native import kernel
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard.functional import api, kept
@@ -183,6 +185,36 @@ def test_steps_of_threads_do_not_share_their_arrays():
     for one in threads:
         one.join()
     assert not wrong
+
+
+def test_what_a_thread_computes_with_outlives_the_planning_of_another(monkeypatch):
+    """Two threads that plan a call at once keep one lowered schedule, as long as their structs point at it."""
+    q, k, v = tensors(2, 33, 66, torch.float32)
+    together, made, living = threading.Barrier(2), [], []
+
+    def slowly(*args, known=kernel.lower):
+        lowered = known(*args)
+        made.append(weakref.ref(lowered))
+        together.wait(timeout=60)  # each thread has lowered the pattern before either keeps it
+        return lowered
+
+    monkeypatch.setattr(kernel, "lower", slowly)
+    plan = rg.plan_attention(q, k, v, pattern=p.Causal() & p.KeySpan([0, 9]), backend="native")
+
+    def compute() -> None:
+        with torch.no_grad():
+            plan.run(q, k, v)
+        together.wait(timeout=60)
+        alive = {lowered.address for one in made if (lowered := one()) is not None}
+        living.append(plan._offer.run.__self__._local.filled.call.schedule in alive)
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(made) == 2
+    assert living == [True, True]
 
 
 def test_wrong_tensors_are_refused_after_right_ones_too():

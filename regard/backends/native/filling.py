@@ -33,12 +33,14 @@ class Filled:
         self.layout: Any = None
         self.bias: Relative | None = None  # of the call before, unless it learns
         self._described: Any = None  # what the struct of that bias points at
+        self._lowered: Lowered | None = None  # what the schedules of the struct point at
         self.most_threads = 1  # more would cost time; the result does not depend on it
 
     def fill(self, operands: Operands, lowered: Lowered, output: torch.Tensor, log_sum_exp: torch.Tensor | None) -> Any:
         """Write a call without statistics; returns what must live until it is computed."""
         call, keys = self.call, operands.grid.keys
-        kept: list[Any] = [lowered]
+        kept: list[Any] = []
+        self._lowered = lowered  # the next call may change addresses only, so it lives as long as they do
         call.first_key, call.keys = keys.start, len(keys)
         problem = self.problem
         products = problem.batch * problem.heads * problem.q_len * len(keys) * (problem.head_dim + problem.v_dim)

@@ -122,8 +122,7 @@ class Kernel:
         start = operands.grid.q_start
         if isinstance(start, torch.Tensor):
             return lower(self.problem, keys, start.tolist())
-        found = self._kept[keys] = lower(self.problem, keys, [start])
-        return found
+        return self._kept.setdefault(keys, lower(self.problem, keys, [start]))  # the same in every thread
 
     def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
         """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""

@@ -8,8 +8,7 @@ could look at, wherever this call begins, so that a continued text and a padded 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,13 +34,13 @@ class Lowered:
 
     schedules: list[tuple[Flat, int]]
     schedule_of: torch.Tensor | None
+    structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
-    @cached_property
-    def structs(self) -> Any:
-        """The array of rg_schedule."""
-        return (CSchedule * len(self.schedules))(*(_struct(flat, origin) for flat, origin in self.schedules))
+    def __post_init__(self) -> None:  # and not when first asked for, which two threads could do at once
+        structs = (CSchedule * len(self.schedules))(*(_struct(flat, origin) for flat, origin in self.schedules))
+        object.__setattr__(self, "structs", structs)
 
-    @cached_property
+    @property
     def address(self) -> int:
         """The address of the structs in memory."""
         return ctypes.addressof(self.structs)
