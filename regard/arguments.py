@@ -127,7 +127,7 @@ def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
 SINGULAR = {"axes": "axis", "indices": "index", "vertices": "vertex"}
 
 
-def count_of(count: int, unit: str, style: str = "") -> str:
+def count_of(count: float, unit: str, style: str = "") -> str:
     """A count with its unit, which is given in the plural, as the message needs it: singular for 1.
 
     Args:

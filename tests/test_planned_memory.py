@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.backends import BACKENDS
+from regard.core.backend import Offer, short
 from regard.core.call import make_problem
 from regard.core.choosing import make_plan
 from regard.errors import UnsupportedError
@@ -36,3 +37,20 @@ def test_a_long_window_is_planned_in_linear_memory():
     plan = make_plan(make_problem(q, q, q, pattern="causal & causal_window(512)"), BACKENDS)
     assert plan.cost.peak_bytes <= 4 * 8 * 65_536 * 64 * 4  # q, k, v and the output
     assert plan.share_of_pairs_computed < 0.02
+
+
+def test_a_refusal_for_memory_names_the_least_that_any_backend_would_hold():
+    """Of several backends that are too large none is said to be the only one."""
+    with pytest.raises(UnsupportedError) as refused:
+        make_plan(problem(65_536, pattern="causal_window(256)", want=("weights",)), BACKENDS)
+    assert "only backend" not in str(refused.value)
+    offers = {name: backend.assess(refused_problem()) for name, backend in BACKENDS.items()}
+    holding = {name: offer.cost.peak_bytes for name, offer in offers.items() if isinstance(offer, Offer)}
+    assert len(holding) > 1
+    assert f"every backend that computes this would hold at least {short(min(holding.values()))}B" in str(refused.value)
+    for name in holding:
+        assert f"{name}: " in str(refused.value)
+
+
+def refused_problem():
+    return problem(65_536, pattern="causal_window(256)", want=("weights",)).lowered

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+import regard as rg
 from regard import patterns as p
 from regard.core.call import make_problem
 from regard.core.problem import PER_ROW
@@ -42,3 +44,31 @@ def test_what_needs_no_gradient_is_known():
     assert make_problem(*leaf).needs_grad
     with torch.no_grad():
         assert not make_problem(*leaf).needs_grad
+
+
+def test_swapped_axes_are_suspected_where_swapping_would_fit():
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    doubt = "are heads and length swapped"
+    for sides in ((q.transpose(1, 2), k, v), (q, *(x.transpose(1, 2) for x in (k, v)))):
+        with pytest.raises(rg.ShapeError, match=doubt):
+            rg.attention(*sides)
+    with pytest.raises(rg.ShapeError, match=r"must be a multiple of kv_heads$"):
+        rg.attention(torch.randn(2, 6, 5, 8), torch.randn(2, 4, 9, 8), torch.randn(2, 4, 9, 8))
+
+
+def test_pytorchs_is_causal_is_answered_with_both_alignments():
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="regard aligns the last query with the last key, and PyTorch the first ones"):
+        rg.attention(q, q, q, is_causal=True)
+
+
+def test_a_gate_is_asked_for_with_its_shape():
+    """`new_parameters` makes no gates, so that the error does not name it."""
+    q, k, v = make_qkv(batch=2, heads=4, kv_heads=2, q_len=5, k_len=5)
+    gated = rg.mechanisms.RandomFeature(8, gated=True)
+    with pytest.raises(rg.ArgumentError, match=r"compute 'gate' of shape \(2, 2, 5\) for each call, and give it"):
+        rg.attention(q, k, v, pattern="causal", mechanism=gated)
+    given = {"gate": torch.full((2, 2, 5), 0.5)}
+    rg.attention(q, k, v, pattern="causal", mechanism=gated, parameters=given)
+    with pytest.raises(rg.ArgumentError, match=r"make it with mechanism\.new_parameters"):
+        rg.attention(q, k, v, mechanism=rg.mechanisms.Softmax(rg.mechanisms.General(5, 5)))

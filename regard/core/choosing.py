@@ -41,13 +41,21 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     name = min(offers, key=expense) if backend == "auto" else backend
     cost = offers[name].cost
     if backend == "auto" and cost.peak_bytes > most:
-        reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items() if other != name)
-        raise UnsupportedError(
-            f"{problem}: only backend {name!r} computes this, and it would hold "
-            f"{short(cost.peak_bytes)}B at once ({reasons}); name backend={name!r} to allow it"
-        )
+        raise UnsupportedError(f"{problem}: {_too_large(name, offers, answers)}; name backend={name!r} to allow it")
     others = tuple((other, answer) for other, answer in answers.items() if other != name)
     return Plan(problem, name, cost, others, reachable_keys(problem), offers[name])
+
+
+def _too_large(name: str, offers: dict[str, Offer], answers: dict[str, Any]) -> str:
+    """That every offer is above the memory that is used unasked, and what each backend answered."""
+    if len(offers) == 1:
+        who, most = f"only backend {name!r} computes this, and it would hold", offers[name].cost.peak_bytes
+        answers = {other: answer for other, answer in answers.items() if other != name}
+    else:
+        who = "every backend that computes this would hold at least"
+        most = min(offer.cost.peak_bytes for offer in offers.values())
+    reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items())
+    return f"{who} {short(most)}B at once ({reasons})"
 
 
 def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:

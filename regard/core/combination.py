@@ -70,9 +70,12 @@ def checked_parameters(
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)
     if set(tensors) != set(shapes):
+        them = "it" if len(shapes) == 1 else "them"
+        own = ", ".join(f"{name!r} of shape {shapes[name]}" for name in sorted(mechanism.computed & shapes.keys()))
         raise ArgumentError(
-            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; make them with "
-            f"mechanism.new_parameters(...), and give them as parameters="
+            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; "
+            + (f"compute {own} for each call" if own else f"make {them} with mechanism.new_parameters(...)")
+            + f", and give {them} as parameters="
             if shapes
             else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
         )

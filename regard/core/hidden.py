@@ -25,6 +25,7 @@ from regard.core.result import Result, TopKeysFound, WeightsOf, asked_for
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
 
+ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
 NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
 _NOTHING: dict[str, torch.Tensor] = {}
@@ -102,6 +103,15 @@ def _zeroed(x: torch.Tensor | Stored, hidden: torch.Tensor) -> torch.Tensor | St
     return x.hidden(hidden) if isinstance(x, Stored) else x.masked_fill(hidden, 0)
 
 
+def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.Tensor | Stored:
+    """The copy, as far from a multiple of 64 bytes as x: how matrix products round may depend on that."""
+    if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
+        return copy
+    ahead = x.data_ptr() % ALIGNED // x.element_size()
+    room = copy.new_empty(copy.numel() + ahead)
+    return room.as_strided(copy.shape, copy.stride(), ahead).copy_(copy) if ahead else copy
+
+
 def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> torch.Tensor | Relative:
     """A tensor with four axes, cut to the reachable keys, or a bias by distance at every distance that occurs."""
     if isinstance(bias, torch.Tensor):
@@ -163,7 +173,7 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
     """
     hidden = _hidden(problem, operands.grid) if problem.checks_hidden_after else None
     if hidden is not None:
-        k, v = (_zeroed(x, hidden) for x in (operands.k, operands.v))
+        k, v = (_aligned_as(x, _zeroed(x, hidden)) for x in (operands.k, operands.v))
         operands = operands._replace(k=k, v=v)
         result = compute(operands)
     operands = operands.widened()

@@ -27,7 +27,8 @@ OF_CALLS = {
     "attention_mask": PADDING,
     "key_padding_mask": PADDING,
     "src_key_padding_mask": PADDING,
-    "is_causal": "write pattern='causal'; without equal lengths, the last query stands at the last key",
+    "is_causal": "write pattern='causal'; if q and k have different lengths, regard aligns the last query with "
+    "the last key, and PyTorch the first ones",
     "causal": "write pattern='causal'",
     "window_size": "write pattern='causal_window(size)' or pattern='sliding_window(size)'",
     "dropout_p": "write dropout=; in evaluation 0",

@@ -243,11 +243,19 @@ def bind_attention(
         raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension")
     heads, kv_heads = sizes["heads"], sizes["kv_heads"]
     if kv_heads == 0 or heads % kv_heads:
+        swapped = any(few and not many % few for many, few in _with_axes_swapped(sizes))
         raise ShapeError(
             f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
             f"query heads, so heads must be a multiple of kv_heads"
+            + (" (axes are batch, heads, length, head_dim; are heads and length swapped?)" if swapped else "")
         )
     return sizes
+
+
+def _with_axes_swapped(sizes: dict[str, int]) -> list[tuple[int, int]]:
+    """The heads of q and of k if heads and length of q, of k and v, or of all three were swapped."""
+    heads, kv_heads, q_len, k_len = (sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len"))
+    return [(q_len, kv_heads), (heads, k_len), (q_len, k_len)]
 
 
 def is_casting(device: str) -> bool:

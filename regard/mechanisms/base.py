@@ -44,6 +44,7 @@ class Mechanism(Declared, enrol=False):
     tells: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
+    computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make
     by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose last axis is the key's position
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
     is_softmax: ClassVar[bool] = False  # are its weights a softmax of scores over the allowed keys?

@@ -151,6 +151,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
 
     tells: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
     by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
+    computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 
     def __post_init__(self) -> None:
         kept_whole(self, "features", "RandomFeature's features", 1)

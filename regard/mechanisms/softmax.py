@@ -13,6 +13,7 @@ from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
+from regard.mechanisms.scores.base import check_computable
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Softmax(Mechanism):
     def __post_init__(self) -> None:
         if not isinstance(self.score, Score):
             raise ArgumentError(f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()")
+        check_computable(self.score)
 
     @property
     def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]

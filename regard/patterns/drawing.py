@@ -90,7 +90,9 @@ def draw(
     elif layers > 1:
         lines.append(f"{MAY_LOOK} allowed, {LEARNS} only through {layers} layers")
     if first:
-        lines.append(f"queries at positions {first} to {first + q_len - 1}")
+        lines.append(
+            f"queries at positions {first} to {first + q_len - 1}" if q_len > 1 else f"a query at position {first}"
+        )
     lines = lines if width is None else [part for line in lines for part in wrap(line, width)]
     for panel in panels:
         if panel.title:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from regard.arguments import kind_of
+from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
@@ -84,7 +84,8 @@ class Explicit(Pattern):
         shape = tuple(self.mask.shape)
         if (way := _key_mask_of(shape, batch, q_len, k_len)) is not None:
             raise ShapeError(
-                f"Explicit's mask {shape} looks like key padding of {batch} rows and {k_len} keys, and this call needs "
+                f"Explicit's mask {shape} looks like key padding of {count_of(batch, 'rows')} and "
+                f"{count_of(k_len, 'keys')}, and this call needs "
                 f"{(q_len, k_len)} queries and keys; give {way}, or KeySpan(0, lengths) for padding behind the keys"
             )
         if shape[-2:] != (q_len, k_len):

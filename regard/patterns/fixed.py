@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, same_serial, yes_or_no
@@ -64,7 +65,8 @@ class SameBlock(Pattern):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if len(self._rows) not in (1, batch) and batch:
             raise ShapeError(
-                f"SameBlock's offset holds {len(self._rows)} numbers but the batch has {batch} rows; give one for each"
+                f"SameBlock's offset holds {count_of(len(self._rows), 'numbers')} but the batch has "
+                f"{count_of(batch, 'rows')}; give one for each"
             )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -200,7 +202,9 @@ def check_summary(declared: object, stride_field: str, count_field: str) -> None
     stride = kept_whole(declared, stride_field, f"{name}'s stride", 1)
     count = kept_whole(declared, count_field, f"{name}'s number of summary keys", 1)
     if count > stride:
-        raise ArgumentError(f"{name} of blocks of {stride} with the last {count} keys; a block has {stride} of them")
+        raise ArgumentError(
+            f"{name} of blocks of {stride} with the last {count_of(count, 'keys')}; a block has {stride} of them"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import kind_of
+from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.bands import KeySpan
@@ -83,11 +83,11 @@ class KeyMask(Pattern):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.mask.shape[-1] < k_len:
             raise ShapeError(
-                f"KeyMask's mask is for {self.mask.shape[-1]} keys and the call has {k_len}; give a boolean for every "
-                f"key, those of a cache included"
+                f"KeyMask's mask is for {count_of(self.mask.shape[-1], 'keys')} and the call has {k_len}; give a "
+                f"boolean for every key, those of a cache included"
             )
         if self.varies_by_row and batch and len(self.mask) != batch:
-            raise ShapeError(f"KeyMask's mask has {len(self.mask)} rows but the batch has {batch}")
+            raise ShapeError(f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}")
 
     def as_span(self) -> KeySpan | None:
         """The equal pattern by value where the live keys of each batch row are one run; None where there are holes."""

@@ -53,7 +53,7 @@ class Reader:
         """The declaration that the whole text describes."""
         declared = self.item()
         if self.at < len(self.words):
-            raise self.error(f"{self.peek()!r} follows a {self.registry.what} that is already complete")
+            raise self.error(f"{_shortened(self.peek())!r} follows a {self.registry.what} that is already complete")
         return declared
 
     def item(self) -> Any:
@@ -104,7 +104,7 @@ class Reader:
         if strange is None or not takes:
             return self.error(f"{name} takes ({', '.join(takes)})" if takes else f"{name} takes no arguments", place)
         at = next(at for word, at in self.words[began:] if word == strange)
-        return self.error(f"{name} has no argument {strange!r}; it takes {', '.join(takes)}", at)
+        return self.error(f"{name} has no argument {_shortened(strange)!r}; it takes {', '.join(takes)}", at)
 
     def listed(self, read: Callable[[], Item]) -> list[Item]:
         """The items between the parentheses that may follow a name."""

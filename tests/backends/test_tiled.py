@@ -73,7 +73,14 @@ def answers(backend: str, qkv: tuple[torch.Tensor, ...], **options: Any) -> list
     return [found.output, lse.exp(), *torch.autograd.grad(loss, (q, k, v))]
 
 
-@pytest.mark.usefixtures("small_rows")
+@pytest.fixture(params=["kernel", "fused calls"])
+def computed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs with residues by the native kernel, or by fused calls, as where there is no compiler."""
+    if request.param == "fused calls":
+        monkeypatch.setattr(tiled_backend, "kernels_for", lambda _: None)
+
+
+@pytest.mark.usefixtures("small_rows", "computed_by")
 @pytest.mark.parametrize("residues", ["dense", "nested"])
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("name", PATTERNS)

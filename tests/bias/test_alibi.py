@@ -59,3 +59,10 @@ def test_another_number_of_heads_is_refused():
     q, k, v = make_qkv()
     with pytest.raises(rg.ShapeError, match="2 slopes and the call 6 query heads"):
         rg.attention(q, k, v, bias=ALiBi([1, 2]))
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_another_number_of_slopes_than_heads_is_refused(count):
+    q, k, v = make_qkv(heads=4, kv_heads=2)
+    with pytest.raises(rg.ShapeError, match="give one for each"):
+        rg.attention(q, k, v, bias=ALiBi([0.5] * count))

@@ -8,6 +8,7 @@ import torch
 import regard as rg
 from regard.layers.caches import GrowingCache, RingCache, StaticCache, load_cache
 from regard.storage import load_tensors, save_tensors
+from regard.storage.tensors import load_tensor_metadata
 
 
 @pytest.fixture
@@ -76,3 +77,18 @@ def test_only_what_is_held_is_written(tmp_path):
     cache.append(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
     cache.save(tmp_path / "cache")
     assert load_tensors(tmp_path / "cache")["k"].shape == (1, 1, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["heads", "rows of another length", "floats beside bytes"])
+def test_planes_that_no_cache_has_are_refused(ring, tmp_path, name):
+    """Under a seal that fits: what is checked is what the file says."""
+    planes, words = load_tensors(tmp_path / "ring"), load_tensor_metadata(tmp_path / "ring")
+    if name == "heads":
+        planes = {key: plane[:, :0] for key, plane in planes.items()}
+    elif name == "rows of another length":
+        planes["v_scales"] = planes["v_scales"][:, :, :-1]
+    else:
+        planes["k_scales"] = planes["k_scales"].double()
+    save_tensors(tmp_path / "forged", planes, words)
+    with pytest.raises(rg.errors.CheckpointError, match="which are not the keys and values of a cache"):
+        load_cache(tmp_path / "forged")

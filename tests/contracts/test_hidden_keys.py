@@ -84,6 +84,25 @@ def everything(pattern, hidden, filling: float, backend: str, options: dict) -> 
     return [*told, q.grad, k.grad, v.grad]
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 3, 5])
+def test_a_hidden_key_changes_no_bit_wherever_the_keys_begin_in_memory(ahead):
+    """Rounding in a matrix product may depend on how far its numbers begin from a multiple of 64 bytes."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    hidden = torch.arange(64) % 7 == 2
+    for turn in range(8):
+        q, v = draw(2, 3, 2, 8), draw(2, 1, 64, 8)
+        k = draw(2 * 64 * 8 + ahead)[ahead:].view(2, 1, 64, 8)
+        pattern = (
+            p.Where(lambda i, j: (j % 7 != 2) & (i >= 0))
+            if turn % 2
+            else ~p.KeySet(tuple(range(j, j + 1) for j in range(2, 64, 7)))
+        )
+        clean = rg.attention(q, k, v, pattern=pattern, backend="decode")
+        k[:, :, hidden] = math.nan
+        assert torch.equal(rg.attention(q, k, v, pattern=pattern, backend="decode"), clean)
+
+
 @pytest.mark.parametrize("lengths", [(7, 11), (1, 5), (300, 613)])
 @pytest.mark.parametrize("pattern", [None, "causal", "causal_window(400)", p.Explicit])
 @pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])

@@ -47,6 +47,13 @@ def test_a_text_is_its_pattern_and_back(text):
         assert str(SPELLINGS[text]) == text
 
 
+@pytest.mark.parametrize("text", ["causal 9", "strided(2, local9=1)", "causal9", "prefix(9"])
+def test_a_refusal_quotes_no_word_at_length(text):
+    with pytest.raises(ArgumentError) as refusal:
+        parse(text.replace("9", "9" * 5000))
+    assert len(str(refusal.value)) < 800
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -96,3 +96,20 @@ def test_a_call_that_the_ids_do_not_cover_is_refused():
     with pytest.raises(ShapeError, match="2 rows but the batch has 3"):
         (Causal() & SameDocument(torch.zeros(2, 5, dtype=torch.int64))).check(3, 1, 5, 5)
     (Causal() & SameDocument(torch.zeros(2, 5, dtype=torch.int64))).check(2, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "queries", "k_len", "one"),
+    [
+        ([0, 0, 1], range(2), 2, True),
+        ([0, 0, 1], range(3), 3, False),
+        ([0, 0, 1], range(2), 3, False),
+        ([1, 0, 0], range(1, 3), 3, False),
+        ([[0, 0, 0], [2, 2, 2]], range(3), 3, True),
+        ([[0, 0, 0], [2, 2, 1]], range(3), 3, False),
+        ([0, 0, 0], range(2, 4), 3, False),
+        ([0, 0, 0], range(-1, 2), 3, False),
+    ],
+)
+def test_one_document_is_found_only_where_all_queries_and_keys_are_of_one(ids, queries, k_len, one):
+    assert SameDocument(torch.tensor(ids)).is_one(queries, k_len) is one

@@ -338,3 +338,9 @@ def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
 def test_a_path_that_leads_nowhere_is_refused(path):
     with pytest.raises(CheckpointError):
         load_tensors(path)
+
+
+def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path):
+    for length in range(1, 10):
+        path = saved(tmp_path, {"x" * length: torch.ones(1)})
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0

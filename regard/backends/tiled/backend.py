@@ -25,6 +25,7 @@ from regard.backends.tiled.grouping import (
     whole_kind,
     worth_a_mask,
 )
+from regard.backends.tiled.kernels import kernels_for, pace_of
 from regard.backends.tiled.program import GATHERED, Program, Terms, Work
 from regard.backends.tiled.shares import Share, TiledCalls
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
@@ -82,7 +83,8 @@ def _run_large(problem: Problem, operands: Operands) -> Result:
 def _calls(problem: Problem, shares: list[Share]) -> TiledCalls:
     merged = any(share.ahead.residues for share in shares)  # each merge rounds, so half types are computed in float32
     wide = torch.promote_types(problem.dtype, torch.float32)
-    return TiledCalls(problem, tuple(shares), wide if merged else flash.computing(problem.dtype, problem.device))
+    computing = wide if merged else flash.computing(problem.dtype, problem.device)
+    return TiledCalls(problem, tuple(shares), computing, kernels=kernels_for(problem) if merged else None)
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -195,11 +197,13 @@ def _cost(problem: Problem, shares: list[_Costs]) -> Cost:
         if share.back is not None:
             flops += 2 * rows * heads * size * 2.5 * share.back.pairs
             calls += share.back.calls
-            moved += rows * heads * size * (problem.q_len + share.back.gathered)
-    vectors = problem.batch * size * (problem.heads * problem.q_len + problem.kv_heads * problem.k_len)
+            vectors = (problem.q_len + problem.k_len) * (1 + share.back.merges)  # each part adds to their gradients
+            moved += rows * heads * size * (vectors + share.back.gathered)
+    inputs = problem.batch * size * (problem.heads * problem.q_len + problem.kv_heads * problem.k_len)
     held = problem.batch * problem.heads * problem.q_len * problem.v_dim + (1 << 22)  # results, gathered keys
     peak = width * held * (3 if problem.needs_grad else 1)
-    return Cost(flops, width * (vectors + COPIED * moved), peak_bytes=peak, pairs=pairs, calls=calls)
+    pace = pace_of(kernels_for(problem)) if any(share.ahead.merges for share in shares) else 1.0
+    return Cost(flops, width * (inputs + COPIED * moved), peak_bytes=peak, pairs=pairs, calls=calls, pace=pace)
 
 
 FEW = 256  # row blocks evaluated for the program of one residue before it is estimated too

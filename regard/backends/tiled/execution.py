@@ -7,14 +7,16 @@ heads are the key/value heads of all batch rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from regard.backends import flash
 from regard.backends.composed import KeptMasks
+from regard.backends.tiled.kernels import Kernels
 from regard.backends.tiled.program import Group, Program, Residues
 from regard.backends.tiled.views import GatherView, SliceView, StrideView, View, WindowView, every
 from regard.core.backend import Relative
@@ -31,7 +33,7 @@ class Setting:
     """What all calls share: the scale, and the bias by distance with its heads.
 
     With residues the rows of heads are (batch, kv_heads, residues). `masks` are kept with the plan. `calls` are the
-    views of its programs by program, device and dtype.
+    views of its programs by program, device and dtype. `kernels` compute groups and residues in place of fused calls.
     """
 
     scale: float
@@ -41,6 +43,7 @@ class Setting:
     residues: int = 1
     masks: KeptMasks = field(default_factory=KeptMasks)
     calls: dict[Any, list[_Planned]] = field(default_factory=dict)
+    kernels: Kernels | None = None
 
     def within(self, part: Residues) -> Setting:
         """The same settings for the residues of a stride."""
@@ -66,16 +69,20 @@ def forward(
     setting: Setting,
 ) -> None:
     """Fill output (rows of heads, group, q_len, v_dim) and log-sum-exp (rows of heads, group, q_len)."""
-    if not program.covers_rows:
-        output.zero_()
-        log_sum_exp.fill_(-math.inf)
-    for one in _planned(program, q, k, setting, COPIED):
-        call = one.call or _call(program, program.answers, one.group, one.views[0], setting, q)
-        for view in one.views:
-            view.fill(output, log_sum_exp, q, k, v, call)
+    if setting.kernels is not None and program.groups:
+        there, sums = setting.kernels.forward(program, q, k[:, None], v[:, None])
+        output.copy_(there)
+        log_sum_exp.copy_(sums)
+    else:
+        _fill_groups(program, output, log_sum_exp, q, k, v, setting)
     for part in program.residues:
         if part.kind == "program":
             _merge_inner(part, output, log_sum_exp, q, k, v, setting)
+            continue
+        if setting.kernels is not None:
+            for view in _stride_views(part, setting):
+                there = setting.kernels.forward(part.inner, view.rows(q), view.keys(k), view.keys(v))
+                _merge(view.rows(output), view.rows(log_sum_exp), *there)
             continue
         for view, call in _stride_calls(part, q, setting):
             _merge(view.rows(output), view.rows(log_sum_exp), *view.attend(q, k, v, call))
@@ -86,6 +93,24 @@ def forward(
                 log_sum_exp[:, :, rows.start : rows.stop] = -math.inf
     for view, call in _apart_calls(program, q, k, setting):
         view.fill(output, log_sum_exp, q, k, v, call)
+
+
+def _fill_groups(
+    program: Program,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    setting: Setting,
+) -> None:
+    if not program.covers_rows:
+        output.zero_()
+        log_sum_exp.fill_(-math.inf)
+    for one in _planned(program, q, k, setting, COPIED):
+        call = one.call or _call(program, program.answers, one.group, one.views[0], setting, q)
+        for view in one.views:
+            view.fill(output, log_sum_exp, q, k, v, call)
 
 
 def backward(program: Program, saved: flash.Saved, setting: Setting) -> Gradients:
@@ -99,18 +124,28 @@ def backward(program: Program, saved: flash.Saved, setting: Setting) -> Gradient
             q[:, :, rows.start : rows.stop] = 0
             log_sum_exp[:, :, rows.start : rows.stop] = math.inf
         kept = replace(saved, q=q, log_sum_exp=log_sum_exp)
-    for one in _planned(program, saved.q, saved.k, setting, 4 * COPIED):
-        call = one.call or _call(program, program.answers, one.group, one.views[0], setting, saved.q)
-        for view in one.views:
-            _add(view, grads, kept, call)
+    if setting.kernels is not None and program.groups:
+        whole = replace(kept, k=kept.k[:, None], v=kept.v[:, None])
+        dq, dk, dv = setting.kernels.backward(program, whole)
+        for into, more in zip(grads, (dq, dk[:, 0], dv[:, 0]), strict=True):
+            into.add_(more)
+    else:
+        for one in _planned(program, saved.q, saved.k, setting, 4 * COPIED):
+            call = one.call or _call(program, program.answers, one.group, one.views[0], setting, saved.q)
+            for view in one.views:
+                _add(view, grads, kept, partial(flash.backward, call=call))
     for part in program.residues:
         if part.kind == "program":
             _add_inner(part, grads, kept, setting)
             continue
+        if setting.kernels is not None:
+            for view in _stride_views(part, setting):
+                _add(view, grads, kept, partial(setting.kernels.backward, part.inner))
+            continue
         for view, call in _stride_calls(part, saved.q, setting):
-            _add(view, grads, kept, call)
+            _add(view, grads, kept, partial(flash.backward, call=call))
     for view, call in _apart_calls(program, saved.q, saved.k, setting):
-        _add(view, grads, saved, call)
+        _add(view, grads, saved, partial(flash.backward, call=call))
     return grads
 
 
@@ -155,11 +190,16 @@ def numbers(ranges: Ranges) -> torch.Tensor:
     return torch.cat([torch.arange(one.start, one.stop, dtype=torch.int32, device="cpu") for one in ranges])
 
 
+def _stride_views(part: Residues, setting: Setting) -> Iterator[View]:
+    """The view of each head of a group."""
+    for member in range(setting.group):
+        yield StrideView(part.stride, part.count, member, part.first, part.size, part.first_key, part.width)
+
+
 def _stride_calls(part: Residues, q: torch.Tensor, setting: Setting) -> Iterator[tuple[View, flash.Call]]:
     inner = part.inner
     group = Group((inner.grid.rows,), (inner.grid.keys,), part.kind == "all")
-    for member in range(setting.group):
-        view = StrideView(part.stride, part.count, member, part.first, part.size, part.first_key, part.width)
+    for view in _stride_views(part, setting):
         if part.kind == "causal" and setting.bias is None:
             yield view, flash.Call(None, True, setting.scale)
         else:
@@ -229,14 +269,16 @@ def _merge_inner(
     _merge(_lattice_rows(part, output), _lattice_rows(part, log_sum_exp), *inner)
 
 
-def _add(view: View, grads: Gradients, saved: flash.Saved, call: flash.Call) -> None:
+def _add(
+    view: View, grads: Gradients, saved: flash.Saved, differentiate: Callable[[flash.Saved], tuple[torch.Tensor, ...]]
+) -> None:
     rows, keys = view.rows, view.keys
     grad_lse = None if saved.grad_log_sum_exp is None else rows(saved.grad_log_sum_exp)
     here = flash.Saved(
         rows(saved.q), keys(saved.k), keys(saved.v), rows(saved.output), rows(saved.log_sum_exp), rows(saved.grad),
         grad_lse,
     )  # fmt: skip
-    dq, dk, dv = flash.backward(here, call)
+    dq, dk, dv = differentiate(here)
     view.put(grads[0], rows(grads[0]) + dq)
     view.add_keys(grads[1], dk.to(grads[1].dtype))
     view.add_keys(grads[2], dv.to(grads[2].dtype))

@@ -12,6 +12,7 @@ from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
 from regard.backends.statistics.second_pass import compute_statistics
 from regard.backends.tiled.execution import Setting, backward, forward
+from regard.backends.tiled.kernels import Kernels
 from regard.backends.tiled.program import Program
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
@@ -42,6 +43,7 @@ class TiledCalls:
     computing: torch.dtype
     masks: KeptMasks = field(default_factory=KeptMasks)
     calls: dict[Any, Any] = field(default_factory=dict)
+    kernels: Kernels | None = None
 
     def run(self, operands: Operands) -> Result:
         """Output and statistics."""
@@ -94,10 +96,10 @@ class TiledCalls:
         q, k, scale = operands.q, operands.k, self.problem.scale
         bias = operands.bias if isinstance(operands.bias, Relative) else None
         if share.heads is None:
-            return Setting(scale, bias, k.shape[1], q.shape[1] // k.shape[1], 1, self.masks, self.calls)
+            return Setting(scale, bias, k.shape[1], q.shape[1] // k.shape[1], 1, self.masks, self.calls, self.kernels)
         if bias is not None and len(bias.table) > 1:
             bias = Relative(bias.table[list(share.heads)], bias.lowest)
-        return Setting(scale, bias, len(share.heads), 1, 1, self.masks, self.calls)
+        return Setting(scale, bias, len(share.heads), 1, 1, self.masks, self.calls, self.kernels)
 
 
 def _queries(share: Share, x: torch.Tensor, kv_heads: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.arguments import count_of, whole
-from regard.errors import ShapeError
+from regard.errors import ArgumentError, ShapeError
 from regard.mechanisms.base import Projected, Sizes
 from regard.patterns.registry import Declared, Registry
 
@@ -67,6 +67,21 @@ class Score(Declared, enrol=False):
     def lowered(self) -> Score:
         """The formula of pairs that is left after `project`."""
         return self
+
+
+def check_computable(score: Score) -> None:
+    """Raise an ArgumentError unless backends know the formula of pairs that a score leaves, and call its `project`."""
+    kind = type(score)
+    if kind.project is not Score.project and not score.projects:
+        raise ArgumentError(
+            f"{kind.__name__} defines project, which is called only where the class says `projects = True`; add that"
+        )
+    left = score.lowered()
+    if not (left.is_dot_product or left.lowered().is_dot_product or isinstance(left, TanhSum | AroundCentre)):
+        raise ArgumentError(
+            f"no backend knows the formula of {kind.__name__}; define lowered(), which returns the score that is left "
+            f"once project has changed queries and keys, such as ScaledDot()"
+        )
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

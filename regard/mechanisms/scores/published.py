@@ -212,9 +212,11 @@ class LocalPredictive(Score):
 
         p = S · sigmoid(v_p · tanh(W_p q)),   scores = score(q, k) - (j - p)² / (2 σ²) where |j - p| <= D,   σ = D / 2
 
-    The term is added before the softmax, so that the weights of the keys sum to one. The paper multiplies the
-    weights with exp(-(j - p)² / (2 σ²)) after it and leaves their sum below one: its weights are these times their
-    sum, one factor for each query, where its softmax too is over the window.
+    The term is added before the softmax, so that the weights w_j of the keys sum to one. The paper takes the softmax
+    of the scores alone, over the window, and multiplies its weights a_j by g_j = exp(-(j - p)² / (2 σ²)), which leaves
+    their sum below one:
+
+        paper: a_j g_j,   here: w_j = a_j g_j / Σ_i a_i g_i
 
     Positions j are counted from the first visible key of the call, and S is the number of positions from it to the
     last one: padding changes nothing. A text that grows has another S at each step, so it cannot be

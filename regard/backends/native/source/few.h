@@ -4,6 +4,13 @@
 
 constexpr int FEW = 8;  // rows at most
 
+#if defined(RG_512) || defined(RG_256)
+#define RG_FEW
+
+template <int TYPE>
+constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // numbers in 32 bits
+#endif
+
 #if defined(RG_512)
 // Sixteen rows of memory: four neighbouring 32-bit words of each, column by column.
 struct Words {
@@ -23,9 +30,6 @@ struct Words {
   }
 };
 
-template <int TYPE>
-constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // numbers in 32 bits
-
 // The number `place` of each word, as real; int8 times its scale.
 template <int TYPE>
 static inline vf number_in(__m512i word, int place, vf scale) {
@@ -37,7 +41,7 @@ static inline vf number_in(__m512i word, int place, vf scale) {
   return (vf)_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(word, 24 - 8 * place), 24)) * scale;
 }
 
-// Sixteen neighbouring numbers of a row, as reals; int8 times its scale.
+// The neighbouring numbers of a row that fill a register, as reals; int8 times its scale.
 template <int TYPE>
 static inline vf numbers_at(const char *p, vf scale) {
   if constexpr (TYPE == RG_FLOAT32) return load((const real *)p);
@@ -46,7 +50,47 @@ static inline vf numbers_at(const char *p, vf scale) {
   if constexpr (TYPE == RG_FLOAT16) return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
   return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))) * scale;
 }
+#elif defined(RG_256)
+// The same for eight rows.
+struct Words {
+  __m256i column[4];
 
+  static __m256i two(const char *p, long row) {  // words of the rows 0 and 4
+    const __m128i low = _mm_loadu_si128((const __m128i *)p), high = _mm_loadu_si128((const __m128i *)(p + 4 * row));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+  }
+  Words(const char *p, long row) {
+    const __m256i a = two(p, row), b = two(p + row, row), c = two(p + 2 * row, row), d = two(p + 3 * row, row);
+    const __m256i t0 = _mm256_unpacklo_epi32(a, b), t1 = _mm256_unpackhi_epi32(a, b);
+    const __m256i t2 = _mm256_unpacklo_epi32(c, d), t3 = _mm256_unpackhi_epi32(c, d);
+    column[0] = _mm256_unpacklo_epi64(t0, t2), column[1] = _mm256_unpackhi_epi64(t0, t2);
+    column[2] = _mm256_unpacklo_epi64(t1, t3), column[3] = _mm256_unpackhi_epi64(t1, t3);
+  }
+};
+
+template <int TYPE>
+static inline vf number_in(__m256i word, int place, vf scale) {
+  if constexpr (TYPE == RG_FLOAT32) return (vf)word;
+  if constexpr (TYPE == RG_BFLOAT16)
+    return (vf)(place ? _mm256_and_si256(word, _mm256_set1_epi32((int)0xffff0000)) : _mm256_slli_epi32(word, 16));
+  if constexpr (TYPE == RG_FLOAT16) {
+    const __m256i x = place ? _mm256_srli_epi32(word, 16) : _mm256_and_si256(word, _mm256_set1_epi32(0xffff));
+    return (vf)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+  }
+  return (vf)_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(word, 24 - 8 * place), 24)) * scale;
+}
+
+template <int TYPE>
+static inline vf numbers_at(const char *p, vf scale) {
+  if constexpr (TYPE == RG_FLOAT32) return load((const real *)p);
+  if constexpr (TYPE == RG_BFLOAT16)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+  if constexpr (TYPE == RG_FLOAT16) return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+  return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))) * scale;
+}
+#endif
+
+#if defined(RG_FEW)
 constexpr int AHEAD = 32;  // keys
 
 // Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
@@ -110,7 +154,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
 
 template <int M, int TYPE>
 static void add_few(const Vectors &values, int from, int to, const real *weights, real *into, long width) {
-  constexpr int N = M <= 4 ? 4 : 2;
+  constexpr int N = W == 16 ? (M <= 4 ? 4 : 2) : (M <= 4 ? 2 : 1);  // sums of M rows fit the registers
   int column = 0;
   for (; column + N * W <= values.dim; column += N * W) add_few<M, TYPE, N>(values, from, to, weights, into, width, column);
   for (; column < values.dim; column += W) add_few<M, TYPE, 1>(values, from, to, weights, into, width, column);
@@ -135,7 +179,7 @@ static void with_rows(int rows, int type, F f) {
 
 // Whether these rows are few, and the vectors are whole registers; then scores or sums are computed here.
 static bool few(int rows, const Vectors &x) {
-#if defined(RG_512)
+#if defined(RG_FEW)
   return rows <= FEW && x.dim % W == 0;
 #else
   (void)rows, (void)x;
@@ -144,7 +188,7 @@ static bool few(int rows, const Vectors &x) {
 }
 
 static void score_few(int rows, const Vectors &keys, int key, const real *q, real *s) {
-#if defined(RG_512)
+#if defined(RG_FEW)
   with_rows(rows, keys.x.type, [&](auto m, auto type) { score_few<m(), type()>(keys, key, q, s); });
 #else
   (void)rows, (void)keys, (void)key, (void)q, (void)s;
@@ -152,7 +196,7 @@ static void score_few(int rows, const Vectors &keys, int key, const real *q, rea
 }
 
 static void add_few(int rows, const Vectors &values, int from, int to, const real *weights, real *into, long width) {
-#if defined(RG_512)
+#if defined(RG_FEW)
   with_rows(rows, values.x.type, [&](auto m, auto type) { add_few<m(), type()>(values, from, to, weights, into, width); });
 #else
   (void)rows, (void)values, (void)from, (void)to, (void)weights, (void)into, (void)width;
