@@ -1,20 +1,56 @@
 """Attention over a sequence that several processes share, on PyTorch's own engine: torchrun, meshes, collectives."""
 
-from regard.distributed.api import SharedDetail, attention, attention_detail
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from regard.distributed.layout import Layout, joined, part
-from regard.distributed.lines import share_lines
-from regard.distributed.needs import Traffic, bytes_exchanged
-from regard.distributed.style import ContextParallel
+from regard.distributed.lines import SharedWork, share_lines, sharing
+
+if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
+    from regard.distributed.api import SharedDetail, attention, attention_detail
+    from regard.distributed.checkpoint import load_checkpoint, save_checkpoint
+    from regard.distributed.needs import Traffic, bytes_exchanged
+    from regard.distributed.planning import Forecast, Machine, forecast
+    from regard.distributed.style import ContextParallel
+    from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
 
 __all__ = [
     "ContextParallel",
     "attention",
     "attention_detail",
     "bytes_exchanged",
+    "forecast",
+    "Forecast",
     "Layout",
+    "Machine",
     "SharedDetail",
+    "SharedWork",
+    "TensorParallel",
     "Traffic",
     "joined",
+    "load_checkpoint",
     "part",
+    "save_checkpoint",
+    "shard_model",
     "share_lines",
+    "sharing",
+    "tensor_parallel_plan",
 ]
+
+_LATER = {
+    "api": ("SharedDetail", "attention", "attention_detail"),
+    "checkpoint": ("load_checkpoint", "save_checkpoint"),
+    "planning": ("Forecast", "Machine", "forecast"),
+    "needs": ("Traffic", "bytes_exchanged"),
+    "style": ("ContextParallel",),
+    "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            value = getattr(import_module(f"regard.distributed.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'regard.distributed' has no attribute {name!r}")

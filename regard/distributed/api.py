@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +20,7 @@ from regard.distributed.group import Group, agree, refuse_together
 from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import Options
+from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.distributed.statistics import statistics
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Softmax
@@ -79,7 +80,8 @@ def attention(
         mesh: a one-dimensional DeviceMesh, or a ProcessGroup. Its order is the order of the parts.
         layout: "contiguous", or "zigzag" for two chunks on each process, which balances causal patterns.
         form: "gather" fetches all needed keys at once, "ring" holds those of two other processes at most and computes
-            its pieces again in the backward pass; "auto" gathers if few keys are needed.
+            its pieces again in the backward pass; "auto" gathers if few keys are needed. "state" is for causal
+            LinearTransformer, Performer and RandomFeature: sums over earlier keys go from process to process, no keys.
         options: as for `regard.attention`; a bias that is a tensor has this process's queries and the keys of all.
 
     Returns:
@@ -87,7 +89,8 @@ def attention(
 
     Raises:
         ShapeError, ArgumentError, UnsupportedError: as `regard.attention`; and processes that make different calls.
-        UnsupportedError: a mechanism whose parts cannot be merged: Linformer, LSH, RandomFeature.
+        UnsupportedError: a mechanism whose parts cannot be merged: Linformer, LSH, and RandomFeature unless
+            form="state".
         RegardError: another process ended, or did not answer within the timeout of its group.
 
     Source: Ring Attention with Blockwise Transformers, Liu et al. 2023.
@@ -99,8 +102,13 @@ def attention(
     torch.Size([2, 8, 5, 16])
     >>> dist.destroy_process_group()
     """
-    run = _run("regard.distributed.attention", q, k, v, mesh, layout, form, options)
-    return attend(run, *_cast(q, k, v))[0]
+    agreed = _agreed("regard.distributed.attention", q, k, v, mesh, layout, form, options)
+    tensors = _cast(q, k, v)
+    if form == "state":
+        parameters = agreed.call.parameters or {}
+        chain = Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters))
+        return attend_by_state(chain, *tensors, parameters)
+    return attend(_run(agreed, form), *tensors)[0]
 
 
 def attention_detail(
@@ -139,7 +147,9 @@ def attention_detail(
             f"want={refused[0]} over several processes: each row would hold the keys of all of them; ask for "
             f"top_keys(n), or compute it on one process"
         )
-    run = _run("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
+    if form == "state":
+        raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
+    run = _run(_agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants), form)
     output, log_sum_exp = attend(run, *_cast(q, k, v))
     found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
     if "log_sum_exp" in wants:
@@ -155,11 +165,22 @@ def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tens
     return cast.q, cast.k, cast.v
 
 
-def _run(
+class Agreed(NamedTuple):
+    """A call that all processes make, and how they divide the sequence."""
+
+    group: Group
+    call: Call
+    problem: Problem
+    q_layout: Layout
+    k_layout: Layout
+    dropout_seed: int | None
+
+
+def _agreed(
     name: str, q: Any, k: Any, v: Any, mesh: Any, layout: str, form: str, options: dict[str, Any],
     want: tuple[Want, ...] = (),
-) -> Run:  # fmt: skip
-    """The call as this process runs it, after all processes agreed on it."""
+) -> Agreed:  # fmt: skip
+    """The call of this process, after all processes agreed on it."""
     group = Group.of(mesh)
     device = q.device if isinstance(q, torch.Tensor) else torch.device("cpu")
     try:
@@ -167,8 +188,10 @@ def _run(
         call = Call(q, k, v, **options).in_numbers()
         cast = _cast(q, k, v)
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
-        problem = _checked(call, want)
+        problem = _checked(call, want, form)
         words = _words(problem, call, layout, form, want)
+        if form == "state":
+            refuse_others(problem, layout, call.q_start)
     except Exception:
         refuse_together(group, device)
         raise
@@ -176,25 +199,34 @@ def _run(
     seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
     agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device)
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
-    start = k_layout.length - q_layout.length if call.q_start is None else call.q_start
-    needs = Needs(problem.pattern, q_layout, k_layout, start)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
-    others = {one: getattr(call, one) for one in OTHERS}
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
-    shared = Options(problem.pattern, call.bias, call.sink, call.parameters, seed, others)
-    _check_bias(call.bias, problem.q_len, k_layout.length)
-    return Run(group, needs, needs.form(form), shared)
+    return Agreed(group, call, problem, q_layout, k_layout, seed)
 
 
-def _checked(call: Call, want: tuple[Want, ...]) -> Problem:
+def _run(agreed: Agreed, form: str) -> Run:
+    """The call as this process runs it, by an exchange of keys."""
+    call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
+    start = k.length - q.length if call.q_start is None else call.q_start
+    needs = Needs(problem.pattern, q, k, start)
+    others = {one: getattr(call, one) for one in OTHERS}
+    shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
+    _check_bias(call.bias, problem.q_len, k.length)
+    return Run(agreed.group, needs, needs.form(form), shared)
+
+
+def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
     """The problem of this process's part; what depends on the whole sequence is checked after the processes agreed."""
     of_distance = call.bias if isinstance(call.bias, Bias) else None
-    problem = call._replace(pattern=None, bias=of_distance, q_start=0).problem()
+    first = "causal" if form == "state" else None
+    problem = call._replace(pattern=first, bias=of_distance, q_start=0).problem()
     mechanism, pattern = problem.mechanism, as_pattern(call.pattern).canonical()
-    if not mechanism.is_softmax and not (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.tells):
+    merges = mechanism.is_softmax or (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.tells)
+    if form != "state" and not merges:
         raise UnsupportedError(
             f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "
-            f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process"
+            f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process; form='state' is for "
+            f"causal RandomFeature"
         )
     given = {name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None}
     if mechanism != Softmax():

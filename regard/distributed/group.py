@@ -69,6 +69,26 @@ class Group:
             dist.all_gather(every, header, group=self.handle)
         return torch.stack(every).cpu()
 
+    def gathered_lists(self, own: list[Any]) -> list[list[Any]]:
+        """The lists of all processes, in their order."""
+        every: list[Any] = [None] * self.count
+        with self._peers("gathering results"):
+            dist.all_gather_object(every, own, group=self.handle)
+        return every
+
+    @property
+    def device(self) -> torch.device:
+        """The device of tensors that this group sends: the current GPU for NCCL, else the CPU."""
+        return torch.device("cuda" if dist.get_backend(self.handle) == "nccl" else "cpu")
+
+    def summed(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of the tensors of all processes, on each of them."""
+        total = x.clone(memory_format=torch.contiguous_format)
+        if self.count > 1:
+            with self._peers("summing over processes"):
+                dist.all_reduce(total, group=self.handle)
+        return total
+
     def start(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> Mail:
         """Begin to send contiguous tensors to some processes, and to receive into tensors from some.
 

@@ -5,15 +5,55 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
 
 from regard.arguments import count_of, shown
+from regard.distributed.group import Group
 from regard.errors import ArgumentError, DataError, OccupiedError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 
 BLOCK = 64  # lines that are computed and written together
+
+
+@dataclass(frozen=True)
+class SharedWork:
+    """The processes that torchrun started, as one of them sees them."""
+
+    rank: int
+    count: int
+
+    def gathered(self, own: list[Any]) -> list[Any]:
+        """What all processes have, in one list, on each of them."""
+        return [one for part in Group.of(dist.group.WORLD).gathered_lists(own) for one in part]
+
+
+@contextmanager
+def sharing() -> Generator[SharedWork | None]:
+    """The processes that torchrun started, within the block, for functions with `share=`; None where there is one.
+
+    >>> with sharing() as share:
+    ...     print(share)
+    None
+    """
+    rank, processes = _of_launcher("RANK", 0), _of_launcher("WORLD_SIZE", 1)
+    if processes == 1:
+        yield None
+        return
+    began = not dist.is_initialized()
+    if began:
+        dist.init_process_group("gloo")
+    try:
+        yield SharedWork(rank, processes)
+    finally:
+        if began:
+            dist.destroy_process_group()
 
 
 def share_lines(

@@ -8,16 +8,16 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import count_of, shown, whole
 from regard.core.problem import checked_q_start
 from regard.core.tensors import DTYPES
 from regard.distributed.layout import Layout
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Grid, Pattern, as_pattern
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
 from regard.reprs import brief
 
-FORMS = ("auto", "ring", "gather")
+FORMS = ("auto", "ring", "gather", "state")
 HEADER = 6  # numbers of 8 bytes that each process tells every other one before a call
 ROWS = 64  # queries looked at together where the first or last one that sees a key is searched for
 NARROW = 0.5  # auto gathers if the keys that come from other processes are at most this share of a process's own
@@ -60,7 +60,11 @@ class Needs:
             return ()
         grid = Grid.whole(self.q.length, k_len, self.q_start).block(rows, range(k_len))
         alike = isinstance(self.q_start, int) and not (pattern.varies_by_head or pattern.varies_by_row)
-        if alike and pattern.structured and pattern.band() is None:
+        if alike and (band := pattern.band()) is not None:
+            assert isinstance(self.q_start, int)
+            keys = band.keys(self.q_start + rows[0], self.q_start + rows[-1], k_len)
+            return (keys,) if keys else ()
+        if alike and pattern.structured:
             return pattern.machinery.seen_keys(pattern, grid)
         visible = pattern.visible_keys(grid)
         return everything(k_len) if visible is None else _ranges(visible.flatten(0, 1).any(0))
@@ -115,6 +119,8 @@ class Needs:
     def form(self, asked: str) -> str:
         """The form of the exchange: the one that was asked for, or for "auto" the one that suits the sizes."""
         self.check_form(asked)
+        if asked == "state":
+            raise UnsupportedError("form='state' exchanges sums of a fixed size and no keys; use it in attention")
         if asked != "auto":
             return asked
         ranks = range(self.processes)
@@ -218,7 +224,9 @@ def bytes_exchanged(
     q = Layout(layout, tuple(lengths))
     k = q if k_lengths is None else Layout(layout, tuple(k_lengths))
     if len(k.lengths) != len(q.lengths):
-        raise ArgumentError(f"lengths are those of {len(q.lengths)} processes and k_lengths those of {len(k.lengths)}")
+        raise ArgumentError(
+            f"lengths are those of {count_of(len(q.lengths), 'processes')} and k_lengths those of {len(k.lengths)}"
+        )
     start = k.length - q.length if q_start is None else int(checked_q_start(q_start, batch))
     needs = Needs(as_pattern(pattern).canonical(), q, k, start)
     sizes = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), whole("head_dim", head_dim, 1)

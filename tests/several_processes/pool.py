@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 60  # seconds that one function may take
+START = 300  # seconds for the imports of all processes, on a busy machine
+
+# imported once and not in each process; optimisers import torch._dynamo, which takes seconds
+PRELOADED = ["torch.distributed.tensor.parallel", "torch._dynamo", "regard.distributed", "several_processes.calls"]
 
 
 class Pool:
@@ -20,7 +24,7 @@ class Pool:
 
     def __init__(self, count: int, timeout: int = PATIENCE // 2) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed", "regard.distributed", "several_processes.calls"])
+        context.set_forkserver_preload(PRELOADED)
         self.count, self.sound = count, True
         store = Path(tempfile.mkdtemp()) / "store"
         pipes = [context.Pipe() for _ in range(count)]
@@ -31,6 +35,9 @@ class Pool:
         ]
         for process in self.processes:
             process.start()
+        for rank, end in enumerate(self.ends):
+            assert end.poll(START), f"process {rank} did not start within {START} s"
+            end.recv()
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What the function returned in each process; an exception there is raised here, with its traceback."""
@@ -72,6 +79,7 @@ def serve(rank: int, count: int, store: str, end: Connection, timeout: int) -> N
         "gloo", store=torch.distributed.FileStore(store, count), rank=rank, world_size=count,
         timeout=timedelta(seconds=timeout),
     )  # fmt: skip
+    end.send("ready")
     while True:
         try:
             function, args = end.recv()

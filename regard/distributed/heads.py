@@ -1,0 +1,148 @@
+"""Which heads of a layer each process has, and what it takes of patterns, biases and weights for them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import torch
+
+from regard.bias import ALiBi, Bias, series
+from regard.distributed.group import Group
+from regard.errors import ArgumentError
+from regard.patterns import Explicit, Pattern
+from regard.patterns.algebra import Many, Not
+from regard.patterns.per_head import PerHead
+
+
+@dataclass(frozen=True)
+class HeadShare:
+    """The heads of one process.
+
+    group: the processes among which the layer is divided.
+    heads: this process's query heads.
+    kv_heads: the key/value head of each key/value head that it computes. One may occur twice, where the query heads of
+        this process that share it are fewer than those of another one.
+    all_heads, all_kv_heads: of the whole layer.
+    """
+
+    group: Group
+    heads: range
+    kv_heads: tuple[int, ...]
+    all_heads: int
+    all_kv_heads: int
+
+    @classmethod
+    def of(cls, group: Group, heads: int, kv_heads: int) -> HeadShare:
+        """The share of this process of a layer.
+
+        Raises:
+            ArgumentError: a number of processes that does not divide the heads.
+        """
+        if heads % group.count:
+            fitting = ", ".join(str(one) for one in range(1, heads + 1) if not heads % one)
+            raise ArgumentError(
+                f"{heads} query heads cannot be divided among {group.count} processes, each with as many; "
+                f"numbers of processes that can: {fitting}"
+            )
+        each, sharing = heads // group.count, heads // kv_heads
+        together = gcd(each, sharing)  # query heads of this process that read one key/value head
+        first = group.rank * each
+        keys = tuple((first + head) // sharing for head in range(0, each, together))
+        return cls(group, range(first, first + each), keys, heads, kv_heads)
+
+    @property
+    def divides_keys(self) -> bool:
+        """Whether each process has key/value heads of its own."""
+        return not self.all_kv_heads % self.group.count
+
+    def axis_of(self, parameter: torch.Tensor) -> int | None:
+        """The axis along which a tensor (heads, kv_heads or 1, ...) of the whole layer is divided; None for whole."""
+        alone = len(parameter) == self.all_heads or (len(parameter) == self.all_kv_heads and self.divides_keys)
+        return 0 if alone else None
+
+    def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Of a tensor (kv_heads · size, ...) of the whole layer, the part of this process's key/value heads."""
+        return tensor.unflatten(0, (self.all_kv_heads, -1))[list(self.kv_heads)].flatten(0, 1)
+
+    def of_pattern(self, pattern: Pattern) -> Pattern:
+        """The pattern of this process's heads."""
+        if isinstance(pattern, PerHead):
+            pattern.check(1, self.all_heads, 1, 1)
+            return PerHead([pattern.parts[head] for head in self.heads])
+        if isinstance(pattern, Explicit):
+            every = pattern.mask
+            return pattern if every.dim() == 2 or every.shape[1] == 1 else Explicit(every[:, self.heads])
+        return pattern.mapped(self.of_pattern) if isinstance(pattern, Many | Not) and self._cuts(pattern) else pattern
+
+    def _cuts(self, pattern: Many | Not) -> bool:
+        return pattern.varies_by_head or not pattern.by_value
+
+    def of_bias(self, bias: torch.Tensor | Bias) -> torch.Tensor | Bias:
+        """The bias of this process's heads; gradients of the whole one are summed over processes."""
+        if isinstance(bias, torch.Tensor):
+            alike = bias.dim() < 3 or bias.shape[-3] != self.all_heads
+            return copied(bias, self.group) if alike else copied(bias, self.group)[..., self.heads, :, :]
+        if isinstance(bias, ALiBi):
+            bias.check(self.all_heads)
+            slopes = series(self.all_heads) if bias.slopes is None else bias.slopes
+            return ALiBi(slopes[self.heads.start : self.heads.stop])
+        return BiasOfHeads(bias, self)
+
+
+@dataclass(frozen=True)
+class BiasOfHeads(Bias):
+    """A bias of a whole layer, for the heads of one process."""
+
+    whole: Bias
+    share: HeadShare
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        every = self.whole.by_distance(distances, self.share.all_heads)
+        return every if len(every) == 1 else copied(every, self.share.group)[self.share.heads]
+
+    @property
+    def learns(self) -> bool:
+        return self.whole.learns
+
+    @property
+    def plan_key(self) -> Hashable | None:
+        key = self.whole.plan_key
+        return None if key is None else (type(self.whole), key, self.share.heads)
+
+    def check(self, heads: int) -> None:
+        self.whole.check(self.share.all_heads)
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _Summed.apply(grads[0], ctx.group), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return group.summed(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _Copied.apply(grads[0], ctx.group), None
+
+
+def copied(x: Any, group: Group) -> Any:
+    """A tensor that is alike on all processes, each of which computes with it: its gradients are summed over them."""
+    return _Copied.apply(x, group) if isinstance(x, torch.Tensor) and x.requires_grad else x
+
+
+def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """The sum over processes; the gradient of the sum, alike on all, is that of each part."""
+    return _Summed.apply(x, group)

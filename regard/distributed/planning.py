@@ -1,0 +1,289 @@
+"""The plan on paper of a call over many processes: bytes, memory, and how much of the exchange is hidden by compute.
+
+The schedule is the one that `exchange.py` runs, step by step, for any number of processes; nothing is run here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from regard.arguments import real, shown, whole
+from regard.core.tensors import DTYPES
+from regard.distributed.layout import Layout
+from regard.distributed.needs import NARROW, Needs
+from regard.errors import ArgumentError
+from regard.patterns import KeySpan, Pattern, as_pattern
+from regard.patterns.ranges import Ranges, common, size
+from regard.reprs import brief
+
+
+@brief
+@dataclass(frozen=True)
+class Machine:
+    """What a process computes and sends each second.
+
+    The defaults are round figures for one H100 with a link of its own: 400 teraflops of attention in bfloat16, 400
+    gigabits to the network. Measure your own.
+
+    Args:
+        flops: floating-point operations of attention per second.
+        bandwidth: bytes per second that it sends, and as many that it receives.
+        latency: seconds before the first byte of a message.
+    """
+
+    flops: float = 400e12
+    bandwidth: float = 50e9
+    latency: float = 10e-6
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bandwidth", "latency"):
+            if real(name, getattr(self, name)) < (0 if name == "latency" else 1):
+                raise ArgumentError(f"{name} is {getattr(self, name)}; flops and bandwidth are 1 or more, latency 0")
+
+
+class Message(NamedTuple):
+    """What one process sends another in one step; step 0 of a gather, steps 1 to processes - 1 of a ring."""
+
+    step: int
+    sender: int
+    receiver: int
+    keys: int
+
+
+@brief
+@dataclass(frozen=True)
+class Forecast:
+    """The forward pass of one call over many processes; tuples have one entry for each process.
+
+    form: "gather" or "ring". sent, received: bytes. memory: bytes of q, k, v, output, log-sum-exp and the keys of
+    others. compute: seconds of computing. seconds: until it is done. waiting: seconds of that without computing.
+    """
+
+    form: str
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    memory: tuple[int, ...]
+    compute: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def waiting(self) -> tuple[float, ...]:
+        """Seconds in which each process waits for keys."""
+        return tuple(all_of - own for all_of, own in zip(self.seconds, self.compute, strict=True))
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the time of all processes in which they compute, 0 to 1."""
+        longest = max(self.seconds)
+        return sum(self.compute) / (longest * len(self.seconds)) if longest else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.sent)} processes, {self.form}: at most {max(self.sent):,} bytes sent and "
+            f"{max(self.memory):,} bytes of memory in one; {max(self.seconds):.3g} s, of which at most "
+            f"{max(self.waiting):.3g} s are waiting; {self.efficiency:.0%} of all time is computing"
+        )
+
+
+def forecast(
+    lengths: Sequence[int],
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    head_dim: int,
+    v_dim: int | None = None,
+    batch: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
+    pattern: Pattern | str | None = None,
+    layout: str = "contiguous",
+    form: str = "auto",
+    machine: Machine | None = None,
+) -> Forecast:
+    """Plan the forward pass of `regard.distributed.attention` for any number of processes, without running it.
+
+    Bytes are exact. Seconds follow from the constants of the machine: pairs that the pattern keeps cost
+    2 · heads · (head_dim + v_dim) operations each, a message costs latency + bytes / bandwidth, and keys travel while
+    the pairs of the step before are computed.
+
+    Args:
+        lengths: positions that each process holds.
+        heads, kv_heads, head_dim, v_dim, batch, dtype: of the call; as many kv_heads as heads by default.
+        pattern, layout, form: as for `attention`.
+        machine: the constants; those of `Machine()` by default.
+
+    Returns:
+        The `Forecast`.
+
+    Raises:
+        ArgumentError: sizes or options outside the values that they may take.
+
+    >>> plan = forecast([1024] * 4, heads=8, kv_heads=2, head_dim=64, pattern="causal_window(128)")
+    >>> plan.form, plan.received
+    ('gather', (0, 65024, 65024, 65024))
+    """
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}")
+    machine = Machine() if machine is None else machine
+    if not isinstance(machine, Machine):
+        raise ArgumentError(f"machine is {shown(machine)}; give a Machine")
+    heads, head_dim = whole("heads", heads, 1), whole("head_dim", head_dim, 1)
+    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+    batch, v_dim = whole("batch", batch, 0), head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+    divided = Layout(layout, tuple(lengths))
+    schedule = Schedule(Needs(as_pattern(pattern).canonical(), divided, divided, 0))
+    asked = schedule.form(form)
+    a_key = batch * kv_heads * (head_dim + v_dim) * dtype.itemsize
+    a_pair = 2 * batch * heads * (head_dim + v_dim) / machine.flops
+    ranks = range(schedule.needs.processes)
+    sent, received = [0] * len(ranks), [0] * len(ranks)
+    for message in schedule.messages(asked):
+        sent[message.sender] += message.keys * a_key
+        received[message.receiver] += message.keys * a_key
+    a_query = batch * heads * ((head_dim + v_dim) * dtype.itemsize + 4)  # q, output, log-sum-exp in float32
+    held = [schedule.held(rank, asked) for rank in ranks]
+    memory = [divided.lengths[rank] * (a_query + a_key) + held[rank] * a_key for rank in ranks]
+    compute = [pairs * a_pair for pairs in map(schedule.pairs, ranks)]
+    run = schedule.ring_seconds if asked == "ring" else schedule.gather_seconds
+    seconds = run(a_key, a_pair, machine)
+    return Forecast(asked, tuple(sent), tuple(received), tuple(memory), tuple(compute), tuple(seconds))
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Who sends how many keys to whom in which step, and how many pairs are computed in each."""
+
+    needs: Needs
+
+    @cached_property
+    def _needed(self) -> list[dict[int, tuple[Ranges, ...]]]:
+        """For each process the keys that it needs, by the process that holds them and its chunks."""
+        chunks = sorted(
+            (chunk.start, chunk.stop, rank, at)
+            for rank, own in enumerate(self.needs.k.chunks)
+            for at, chunk in enumerate(own)
+            if chunk
+        )
+        starts = [start for start, *_ in chunks]
+        return [self._of(target, chunks, starts) for target in range(self.needs.processes)]
+
+    def _of(
+        self, target: int, chunks: list[tuple[int, int, int, int]], starts: list[int]
+    ) -> dict[int, tuple[Ranges, ...]]:
+        found: dict[int, list[list[range]]] = {}
+        for run in self.needs.of(target):
+            at = bisect_right(starts, run.start) - 1
+            while at < len(chunks) and chunks[at][0] < run.stop:
+                start, stop, source, place = chunks[at]
+                inside = range(max(start, run.start), min(stop, run.stop))
+                if inside:
+                    found.setdefault(source, [[] for _ in self.needs.k.chunks[source]])[place].append(inside)
+                at += 1
+        return {source: tuple(map(tuple, each)) for source, each in found.items()}
+
+    def keys(self, target: int, source: int) -> int:
+        """How many keys of a process another one needs."""
+        return sum(map(size, self._needed[target].get(source, ())))
+
+    def form(self, asked: str) -> str:
+        """The form of the exchange, as `Needs.form` chooses it."""
+        if asked != "auto":
+            return self.needs.form(asked)
+        lengths = self.needs.k.lengths
+        others = (sum(self.keys(one, by) for by in self._needed[one] if by != one) for one in range(len(lengths)))
+        return "gather" if all(count <= NARROW * own for count, own in zip(others, lengths, strict=True)) else "ring"
+
+    def parent(self, target: int, source: int) -> int:
+        """Who sends the keys of `source` to `target` in a ring, as `Needs.parent` chooses it."""
+        before = (target - 1) % self.needs.processes
+        if before in (source, target):
+            return source
+        mine, its = self._needed[target].get(source, ()), self._needed[before].get(source, ())
+        if mine == its:
+            return before
+        inside = len(mine) == len(its) and all(common(one, other) == one for one, other in zip(mine, its, strict=True))
+        return before if inside else source
+
+    def messages(self, form: str) -> Iterator[Message]:
+        """All messages of a forward pass, step by step."""
+        count = self.needs.processes
+        for step in range(1, count):
+            for receiver in range(count):
+                source = (receiver - step) % count
+                if keys := self.keys(receiver, source):
+                    sender = self.parent(receiver, source) if form == "ring" else source
+                    yield Message(step if form == "ring" else 0, sender, receiver, keys)
+
+    def held(self, rank: int, form: str) -> int:
+        """The most keys of others that a process has at once: all in a gather, those of two steps in a ring."""
+        count = self.needs.processes
+        steps = [self.keys(rank, (rank - step) % count) for step in range(1, count)]
+        if form != "ring":
+            return sum(steps)
+        return max((one + other for one, other in zip(steps, [*steps[1:], 0], strict=True)), default=0)
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[int, int], float]:
+        """Pairs by (rank, source); those with own keys are exact, others are divided by the keys that are needed."""
+        needs, length, found = self.needs, self.needs.k.length, {}
+        start = needs.q_start
+        assert isinstance(start, int)
+        for rank, rows in enumerate(needs.q.chunks):
+            spans = [needs.pattern & KeySpan(chunk.start, chunk.stop) for chunk in needs.k.chunks[rank] if chunk]
+            counted = [(needs.pattern, length), *((one.canonical(), length) for one in spans)]
+            every, *own = (
+                sum(one.count(len(part), keys, q_start=start + part.start) for part in rows if part)
+                for one, keys in counted
+            )
+            others = {source: self.keys(rank, source) for source in self._needed[rank] if source != rank}
+            left = (every - sum(own)) / max(1, sum(others.values()))
+            found |= {(rank, rank): sum(own), **{(rank, source): left * keys for source, keys in others.items()}}
+        return found
+
+    def pairs(self, rank: int) -> float:
+        """The pairs that a process computes."""
+        return sum(self._pairs.get((rank, source), 0) for source in {rank, *self._needed[rank]})
+
+    def gather_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:
+        """When each process is done, if all keys are fetched while its own pairs are computed."""
+        count = self.needs.processes
+        out, into = [0] * count, [0] * count
+        senders: list[list[int]] = [[] for _ in range(count)]
+        for _, sender, receiver, keys in self.messages("gather"):
+            out[sender] += keys * a_key
+            into[receiver] += keys * a_key
+            senders[receiver].append(sender)
+        done = []
+        for rank in range(count):
+            own = self._pairs[rank, rank] * a_pair
+            slowest = max([into[rank], *(out[one] for one in senders[rank])])
+            arrived = machine.latency + slowest / machine.bandwidth if senders[rank] else 0.0
+            done.append(max(own, arrived) + self.pairs(rank) * a_pair - own)
+        return done
+
+    def ring_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:
+        """When each process is done, if the keys of step t + 1 travel while those of step t are used."""
+        count = self.needs.processes
+        posted = [0.0] * count  # when each process began to send and to wait for the messages of the step
+        clock = [self._pairs[rank, rank] * a_pair for rank in range(count)]
+        for step in range(1, count):
+            senders = [(rank - step) % count for rank in range(count)]
+            keys = [self.keys(rank, source) for rank, source in enumerate(senders)]
+            senders = [self.parent(rank, source) if keys[rank] else -1 for rank, source in enumerate(senders)]
+            out = [0] * count
+            for rank, sender in enumerate(senders):
+                if sender >= 0:
+                    out[sender] += keys[rank] * a_key
+            for rank, sender in enumerate(senders):
+                if sender >= 0:
+                    began = max(posted[rank], posted[sender])
+                    clock[rank] = max(clock[rank], began + machine.latency + out[sender] / machine.bandwidth)
+            posted = list(clock)
+            for rank in range(count):
+                clock[rank] += self._pairs.get((rank, (rank - step) % count), 0) * a_pair
+        return clock

@@ -1,0 +1,156 @@
+"""Sums over keys that go from process to process: causal linear mechanisms, values and gradients as on one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import regard
+from regard import distributed
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.distributed import ContextParallel, Layout, joined, part
+from regard.layers import MultiHeadAttention
+
+LENGTHS = {2: (9, 6), 4: (5, 0, 70, 3)}
+MECHANISMS = {
+    "linear": m.LinearTransformer(),
+    "performer": m.Performer(features=8, seed=0),
+    "random feature": m.RandomFeature(6, seed=1),
+    "gated random feature": m.RandomFeature(6, gated=True, seed=1),
+}
+
+
+def tensors(count: int, name: str) -> dict[str, torch.Tensor]:
+    """Whole q, k, v, the gradient of the output, and for gates a number for each key."""
+    length, numbers = sum(LENGTHS[count]), torch.Generator().manual_seed(3)
+    sizes = {"q": (4, 5), "k": (2, 5), "v": (2, 3), "grad": (4, 3)}
+    drawn = {
+        one: torch.randn(2, heads, length, dim, generator=numbers, dtype=torch.float64)
+        for one, (heads, dim) in sizes.items()
+    }
+    if "gated" in name:
+        drawn["gate"] = torch.rand(1, 2, length, generator=numbers, dtype=torch.float64) * 0.5 + 0.4
+    return drawn
+
+
+def options(name: str, padded: bool) -> dict[str, Any]:
+    pattern = p.Causal() & p.KeySpan(torch.tensor([0, 11]), None) if padded else p.Causal()
+    return {"mechanism": MECHANISMS[name], "pattern": pattern}
+
+
+def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    leaves = {name: x.clone().requires_grad_() for name, x in given.items() if name != "grad"}
+    parameters = {"parameters": {"gate": leaves["gate"]}} if "gate" in leaves else {}
+    output = call(leaves["q"], leaves["k"], leaves["v"], **parameters)
+    (output * given["grad"]).sum().backward()
+    return {"output": output.detach(), **{name: x.grad for name, x in leaves.items()}}
+
+
+def passed(count: int, name: str, padded: bool) -> dict[str, Any]:
+    layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
+    own = {one: part(x, layout, rank) for one, x in tensors(count, name).items()}
+    chosen = options(name, padded)
+    found = computed(
+        lambda q, k, v, **more: distributed.attention(q, k, v, dist.group.WORLD, form="state", **chosen, **more), own
+    )
+    return {one: x.numpy() for one, x in found.items()}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_values_and_gradients_are_those_of_one_process(name, count, padded, pools):
+    chosen = options(name, padded)
+    expected = computed(lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name))
+    parts = pools(count).run(passed, count, name, padded)
+    layout = Layout("contiguous", LENGTHS[count])
+    for what, x in expected.items():
+        whole = joined([torch.from_numpy(one[what]) for one in parts], layout)
+        assert (whole - x).abs().max() < 1e-10, what
+
+
+def bytes_sent(count: int, name: str) -> int:
+    """Bytes that this process sends in a forward pass."""
+    sent = 0
+    original = distributed.group.Group.start
+
+    def counting(group: Any, sends: Any, receives: Any) -> Any:
+        nonlocal sent
+        sent += sum(x.nbytes for x in sends.values())
+        return original(group, sends, receives)
+
+    distributed.group.Group.start = counting  # ty: ignore
+    try:
+        with torch.no_grad():
+            passed_without_gradients(count, name)
+    finally:
+        distributed.group.Group.start = original
+    return sent
+
+
+def passed_without_gradients(count: int, name: str) -> None:
+    layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
+    own = [part(tensors(count, name)[one], layout, rank) for one in "qkv"]
+    distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
+
+
+def test_only_sums_of_a_fixed_size_are_sent(pools):
+    sums = 2 * 2 * 5 * (3 + 1) * 8  # batch · kv_heads · features · (v_dim + 1) numbers of 8 bytes
+    headers = 2 * 4 * 8  # four sizes for each key/value head
+    assert pools(4).run(bytes_sent, 4, "linear") == [sums + headers] * 3 + [0]
+
+
+def layers(count: int, several: bool) -> dict[str, Any]:
+    torch.manual_seed(4)
+    layer = MultiHeadAttention(
+        dim=16, heads=4, kv_heads=2, pattern="causal", mechanism="random_feature(6, seed=0, sigma=1, gated=true)"
+    ).double()
+    x = torch.randn(2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    if several:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        layer = parallelize_module(layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state"))
+        x = part(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
+    output = layer(x)
+    output.square().sum().backward()
+    return {"output": output.detach().numpy()} | {name: one.grad.numpy() for name, one in layer.named_parameters()}
+
+
+def test_a_layer_passes_its_state(pools):
+    expected, parts = layers(4, False), pools(4).run(layers, 4, True)
+    whole = joined([torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1)
+    assert abs(whole.numpy() - expected["output"]).max() < 1e-10
+    for name in expected.keys() - {"output"}:
+        assert abs(sum(one[name] for one in parts) - expected[name]).max() < 1e-10, name
+
+
+def wrong(**changed: Any) -> None:
+    q = torch.zeros(1, 2, 4, 3)
+    chosen = {"mechanism": m.LinearTransformer(), "pattern": "causal", "form": "state"} | changed
+    if want := chosen.pop("want", None):
+        distributed.attention_detail(q, q, q, dist.group.WORLD, want=want, **chosen)
+    distributed.attention(q, q, q, dist.group.WORLD, **chosen)
+
+
+def refusing(changed: dict[str, Any]) -> None:
+    wrong(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"mechanism": m.Softmax()}, "is for mechanisms of features"),
+        ({"pattern": "full"}, "computes causal or causal & key_span, not full"),
+        ({"layout": "zigzag"}, "needs layout='contiguous'"),
+        ({"q_start": 1}, "no q_start but 0"),
+        ({"want": "entropy"}, "gives no statistics"),
+        ({"dropout": 0.5}, "dropout"),
+    ],
+)
+def test_what_sums_cannot_compute_is_refused(changed, words, pools):
+    assert all(words in message for message in pools(2).refusals(refusing, changed))
