@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from behaviour.text import texts
 
+from regard.arguments import count_of
 from regard.conversion import load_converted
 from regard.models import LanguageConfig, LanguageModel
 from regard.studies.bench.results import environment
@@ -190,7 +191,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
         f"({', '.join(f'{count:,} with {heads}' for heads, count in counted.items())})",
         f"{word[worst <= 1e-6]}: with its heads repeated, each converted model agrees within 1e-6 ({worst:.0e})",
         f"{word[least.recovered > MOST]}: further training recovers most of what was lost: at least "
-        f"{least.recovered:.0%} ({least.kv_heads} heads, {least.method})",
+        f"{least.recovered:.0%} ({count_of(least.kv_heads, 'heads')}, {least.method})",
         f"not promised: the mean is better than the first head in {wins[0]} of {len(duels)} conversions before "
         f"further training, in {wins[1]} after it",
     ]

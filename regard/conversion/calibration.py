@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.arguments import count_of
 from regard.conversion.model_folders import ModelFolder
 from regard.conversion.own_alignment import Calibration, second_moment
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
@@ -40,7 +41,7 @@ def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
         raise NotFoundError(f"{folder} has no tokeniser that transformers can read: {_first_line(error)}") from error
     ids = torch.tensor(tokeniser(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
     if len(ids) < 2:
-        raise ArgumentError(f"the text has {len(ids)} ids of this model's tokeniser; it needs at least 2")
+        raise ArgumentError(f"the text has {count_of(len(ids), 'ids')} of this model's tokeniser; it needs at least 2")
     length = min(ROW, len(ids))
     return ids[: len(ids) // length * length].reshape(-1, length)[:rows]
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.arguments import count_of
 from regard.conversion.alignment import align, largest_change, likeness
 from regard.conversion.calibration import moments_of_folder
 from regard.conversion.crossings import CROSSINGS, Crossing, folded
@@ -78,8 +79,8 @@ def check_convertible(source: ModelFolder, kv_heads: int, method: str) -> None:
     check_heads(sizes.kv_heads, kv_heads, method)
     if sizes.heads % kv_heads or kv_heads == sizes.kv_heads:
         raise ArgumentError(
-            f"{folder} has {sizes.heads} heads and {sizes.kv_heads} key/value heads; {kv_heads} is no "
-            f"conversion; give another number that divides {sizes.heads}"
+            f"{folder} has {count_of(sizes.heads, 'heads')} and {count_of(sizes.kv_heads, 'key/value heads')}; "
+            f"{kv_heads} is no conversion; give another number that divides {sizes.heads}"
         )
     crossing = CROSSINGS.get(source.family)
     reason = None if crossing is None else crossing.refusal(source.config, kv_heads)

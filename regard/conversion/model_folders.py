@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.conversion.layouts import LAYOUTS, Layout, Sizes
 from regard.conversion.tensor_files import TensorFile
 from regard.errors import CheckpointError, UnsupportedError
@@ -85,7 +86,9 @@ class ModelFolder:
         sizes = self.sizes
         layers = self.layer_names()
         if len(layers) != sizes.layers or set(layers) != set(map(str, range(sizes.layers))):
-            raise CheckpointError(f"{self.folder} holds {len(layers)} layers; {CONFIG_FILE} says {sizes.layers}")
+            raise CheckpointError(
+                f"{self.folder} holds {count_of(len(layers), 'layers')}; {CONFIG_FILE} says {sizes.layers}"
+            )
         for layer in layers.values():
             for name, wanted in self._wanted(layer).items():
                 self._check_shape(name, wanted)
@@ -160,7 +163,10 @@ def _sizes(config: dict[str, Any], layout: Layout, path: Path) -> Sizes:
             f"{path}: positions rotate {rotary} of {sizes.head_dim} numbers; it must be an even number"
         )
     if sizes.heads % sizes.kv_heads:
-        raise CheckpointError(f"{path}: {heads} heads are not a multiple of {kv_heads} key/value heads")
+        raise CheckpointError(
+            f"{path}: {count_of(sizes.heads, 'heads')}, which is no multiple of "
+            f"{count_of(sizes.kv_heads, 'key/value heads')}"
+        )
     return sizes
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.conversion.heads import Conversion, Likeness
 from regard.conversion.measures import Agreement, Speed
 from regard.inspection.canvas import checked_path, new_figure, save
@@ -111,9 +112,10 @@ class ConversionReport:
         ]
         lines = ["| | before | after |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
         more = "" if self.uptrained is None else (
-            f" After {self.uptrained[1]:,} steps of further training the loss is {self.uptrained[0]:.4f}."
+            f" After {count_of(self.uptrained[1], 'steps', ',')} of further training the loss is "
+            f"{self.uptrained[0]:.4f}."
         )  # fmt: skip
-        said = f"On {self.agreement.ids:,} held-out ids, before further training.{more}"
+        said = f"On {count_of(self.agreement.ids, 'held-out ids', ',')}, before further training.{more}"
         return ["## Predictions", "", said, "", *lines, "", *([] if self.uptrained else [NEEDS_TRAINING, ""])]
 
     def _of_decoding(self) -> list[str]:

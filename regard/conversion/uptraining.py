@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.conversion.calibration import row_ids
 from regard.conversion.distillation import Distillation
 from regard.conversion.folder_conversion import check_convertible
@@ -73,7 +74,7 @@ class Losses:
             back = "" if share is None else f": {share:.0%} of what was lost is back"
             if share is not None and share > 1:
                 back = ": lower than before, since these steps also trained what the first training left"
-            remark = f"{self.uptrained:.4f} after {self.steps:,} steps{back}"
+            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
         return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
 
 

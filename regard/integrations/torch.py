@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.layers.from_pytorch import check_inputs, check_masks
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
+from regard.reprs import brief
 
 __all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention"]
 
@@ -45,6 +46,7 @@ class ReplacedCall:
 Chosen = Pattern | str | None | Callable[[ReplacedCall], Pattern | str | None]
 
 
+@brief
 @dataclass
 class ReplacedAttention:
     """What happened in a block of `replaced_attention`.
@@ -56,8 +58,8 @@ class ReplacedAttention:
     """
 
     calls: int = 0
-    details: list[AttentionDetail] = field(default_factory=list, repr=False)
-    left: list[str] = field(default_factory=list, repr=False)
+    details: list[AttentionDetail] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 @contextmanager

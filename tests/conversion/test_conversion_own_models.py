@@ -191,3 +191,22 @@ def test_what_cannot_be_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="its queries are its keys"):
         convert_kv_heads(tmp_path / "hashed", tmp_path / "x", 2)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("factor", [1.0, 50.0])
+def test_a_difference_is_relative_to_outputs_larger_than_1(factor):
+    model = new_model("language")
+    with torch.no_grad():
+        model.embedding.weight.mul_(factor)
+    other = deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1e-3)
+    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]
+    with torch.no_grad():
+        output, expected = model(ids), other(ids)
+    largest = expected.abs().max()
+    assert largest > 1.5
+    found = own_models.difference(model, other)
+    assert found == pytest.approx(float((output - expected).abs().max() / largest), rel=1e-9)
+    assert own_models.difference(model, deepcopy(model)) == 0

@@ -2,12 +2,13 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tensors, write_folder
 
 import regard.conversion.folder_conversion as conversion
@@ -163,7 +164,7 @@ K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
         ({K_WEIGHT: None}, {}, CheckpointError, f"lacks the tensor '{K_WEIGHT}'"),
         ({K_WEIGHT: (23, DIM)}, {}, CheckpointError, f"'{K_WEIGHT}' is F32 .23, 12.; the sizes"),
         ({}, {"num_key_value_heads": 4}, CheckpointError, "the sizes in config.json"),
-        ({}, {"num_key_value_heads": 3}, CheckpointError, "not a multiple of 3"),
+        ({}, {"num_key_value_heads": 3}, CheckpointError, "no multiple of 3"),
         ({}, {"num_attention_heads": "8"}, CheckpointError, "num_attention_heads is '8'"),
         ({}, {"num_hidden_layers": 4}, CheckpointError, "holds 3 layers"),
         ({}, {"model_type": "bloom"}, UnsupportedError, "'bloom'.*llama, mistral, qwen2, qwen3"),
@@ -285,6 +286,54 @@ def test_a_folder_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(conversion.TensorWriter, "write", damaging)
     with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
         convert_kv_heads(write_folder(tmp_path / "in", llama_tensors()), tmp_path / "out", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def cut_short(paths):
+    paths[-1].write_bytes(paths[-1].read_bytes()[:-1])
+
+
+def swapped(paths):
+    first, last = paths[0].read_bytes(), paths[-1].read_bytes()
+    paths[0].write_bytes(last)
+    paths[-1].write_bytes(first)
+
+
+def not_finite(paths):
+    path = [path for path in paths if any(name.endswith("k_proj.weight") for name in load_file(path))][-1]
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("k_proj.weight"))
+    save_file(tensors | {name: tensors[name].clone().fill_(torch.nan)}, path)
+
+
+@pytest.mark.parametrize("method", ["mean", "align"])
+@pytest.mark.parametrize("damage", [cut_short, swapped, not_finite])
+def test_damage_in_the_last_of_three_files_leaves_nothing_written(tmp_path, damage, method):
+    folder = write_folder(tmp_path / "in", llama_tensors(), shards=3)
+    paths = sorted(folder.glob("*.safetensors"))
+    damage(paths)
+    named = {
+        cut_short: paths[-1].name,
+        swapped: "model.safetensors.index.json",
+        not_finite: "not finite; nothing was written",
+    }[damage]
+    with pytest.raises(RegardError, match=re.escape(named)):
+        convert_kv_heads(folder, tmp_path / "out", 2, method=method)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_disk_that_is_full_leaves_nothing_written(tmp_path, monkeypatch):
+    honest, written = conversion.TensorWriter.write, []
+
+    def filling(writer, name, tensor):
+        written.append(name)
+        if len(written) == 12:
+            raise OSError(28, "No space left on device")
+        honest(writer, name, tensor)
+
+    monkeypatch.setattr(conversion.TensorWriter, "write", filling)
+    with pytest.raises((OSError, RegardError), match="No space left"):
+        convert_kv_heads(write_folder(tmp_path / "in", llama_tensors(), shards=3), tmp_path / "out", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

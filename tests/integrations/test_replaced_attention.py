@@ -178,3 +178,12 @@ def test_other_threads_are_answered_by_pytorch():
 def test_an_unknown_pattern_is_refused_before_the_block():
     with pytest.raises(rg.ArgumentError, match="causl"), replaced_attention("causl"):
         pass
+
+
+def test_the_repr_says_that_there_are_details_and_what_was_left():
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.ones(1, 5, 8)
+    with replaced_attention(want="entropy") as seen:
+        layer(x, x, x)
+    assert repr(seen).startswith("ReplacedAttention(calls=1, details=")
+    assert "left" not in repr(seen)

@@ -130,3 +130,27 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     torch._dynamo.reset()
     assert checks._relative(gradients(torch.compile(model, backend="aot_eager")), expected) <= checks.GRADIENTS
     assert explain(model, given).silent == ()
+
+
+@pytest.mark.parametrize("name", ["ViT", "T5", "Marian", "Whisper"])
+def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
+    """Without masks, with a bias by distance, and with masks of two sequences: one graph each, forward."""
+    family = BY_NAME[name]
+    model = family.model()
+    inputs, live = checks.inputs_of(family, "right" if "right" in checks.paddings_of(family) else "none")
+    given = inputs | ({} if name == "ViT" else {"use_cache": False})
+    checks.use(family, model, "eager")
+    graphs = []
+
+    def counting(graph, _):
+        graphs.append(sum("regard.attention" in str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    with torch.no_grad():
+        expected = checks.output_of(model, given)
+        checks.use(family, model, "regard")
+        layers = len(explain(model, given).calls)
+        torch._dynamo.reset()
+        found = checks.output_of(torch.compile(model, backend=counting, fullgraph=True), given)
+    assert graphs == [layers]
+    assert checks.farthest(found, expected, live) <= checks.TOLERANCE

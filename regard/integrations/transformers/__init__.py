@@ -15,6 +15,8 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 from regard.integrations.transformers.attaching import NAME, attach, detach
 from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
+from regard.integrations.transformers.exploring import explore_observed, explore_pretrained
+from regard.integrations.transformers.folders import load_folder
 from regard.integrations.transformers.masks import PatternMask, regard_mask
 from regard.integrations.transformers.surgery import Replacement, replace_attention
 from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe
@@ -26,6 +28,9 @@ __all__ = [
     "observe",
     "replace_attention",
     "compare_attention",
+    "explore_observed",
+    "explore_pretrained",
+    "load_folder",
     "AttentionComparison",
     "Explained",
     "ExplainedCall",

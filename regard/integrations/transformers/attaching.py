@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from regard.arguments import kind_of
 from regard.errors import ArgumentError, UnsupportedError
@@ -71,7 +71,7 @@ def attach(model: ModelT, *, replace: bool = False) -> ModelT:
     for part in parts:
         if id(part) not in by_modules and (reason := refusal(part)) is not None:
             raise UnsupportedError(reason)
-    before = {id(part.config): part.config._attn_implementation for part in parts}
+    before = {id(config): config._attn_implementation for config in configs_inside(model)}
     if NAME not in before.values():
         model.__dict__["_regard_before"] = Attached(before)
     if by_modules:
@@ -81,20 +81,27 @@ def attach(model: ModelT, *, replace: bool = False) -> ModelT:
                 part.config._attn_implementation = _mask_of_replaced(part)
     else:
         model.set_attn_implementation(NAME)
-    missed = sorted(
-        {
-            type(part).__name__
-            for part in parts
-            if id(part) not in by_modules and part.config._attn_implementation != NAME
-        }
-    )
+        for config in copies_inside(model):
+            config._attn_implementation = NAME
+    missed = _missed([part for part in parts if id(part) not in by_modules])
     if missed:
         detach(model)
         raise UnsupportedError(
-            f"transformers did not set attn_implementation='{NAME}' on {', '.join(missed)} inside of "
+            f"attn_implementation='{NAME}' cannot be set on {', '.join(missed)} inside of "
             f"{type(model).__name__}, so regard would compute a part of it only; nothing was changed"
         )
     return model
+
+
+def _missed(parts: list[PreTrainedModel]) -> list[str]:
+    """Classes of models and of attention modules that would read another implementation from their configs."""
+    modules = {id(module): module for part in parts for module in (part, *attention_modules(part).values())}
+    found = set()
+    for module in modules.values():
+        named = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
+        if named != NAME:
+            found.add(type(module).__name__)
+    return sorted(found)
 
 
 def detach(model: ModelT) -> ModelT:
@@ -112,9 +119,9 @@ def detach(model: ModelT) -> ModelT:
     before = {} if attached is None else attached.before
     if any(replaceable(part) for part in models_inside(model)):
         _replaced().restore_modules(model)
-    for part in models_inside(model):
-        if part.config._attn_implementation == NAME or id(part.config) in before:
-            part.config._attn_implementation = before.get(id(part.config), "sdpa")
+    for config in configs_inside(model):
+        if config._attn_implementation == NAME or id(config) in before:
+            config._attn_implementation = before.get(id(config), "sdpa")
     return model
 
 
@@ -123,6 +130,25 @@ def models_inside(model: nn.Module) -> list[PreTrainedModel]:
     if not isinstance(model, PreTrainedModel):
         raise ArgumentError(f"attach takes a model of transformers, not {kind_of(model)}")
     return [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+
+
+def configs_inside(model: nn.Module) -> list[PreTrainedConfig]:
+    """The configs that attention inside a model may read: those of its models, and the copies."""
+    own = {id(part.config): part.config for part in models_inside(model)}
+    return [*own.values(), *copies_inside(model)]
+
+
+def copies_inside(model: nn.Module) -> list[PreTrainedConfig]:
+    """Configs of modules that are no models, such as the decoders of ViTMAE, VideoMAE, CLIPSeg and X-CLIP.
+
+    These are copies with other sizes. transformers sets the name of an implementation on the configs of models alone.
+    """
+    known = {id(part.config) for part in models_inside(model)}
+    held = [
+        module.config for module in model.modules() if isinstance(getattr(module, "config", None), PreTrainedConfig)
+    ]
+    copies = {id(one): one for one in held if isinstance(one, PreTrainedConfig) and id(one) not in known}
+    return [*copies.values()]
 
 
 def replaceable(part: PreTrainedModel) -> bool:

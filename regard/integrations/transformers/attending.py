@@ -36,6 +36,7 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
+UNCOMPUTED = {*REFUSED, "output_attentions"}
 
 
 class Asked(NamedTuple):
@@ -85,6 +86,9 @@ class Watcher(Protocol):
 
 class Change(Protocol):
     """What `replace_attention` sets on a module, under the name CHANGE."""
+
+    def mask_of(self, key: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask of the keys that a cache of the replacement kept; the given one for other caches."""
 
     def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
         """The call that is computed instead; `given` is the mask that transformers gave."""
@@ -141,6 +145,26 @@ def regard_attention(
     Raises:
         UnsupportedError: a keyword that would change the result and is not known here, or output_attentions=True.
     """
+    if not UNCOMPUTED.isdisjoint(others):
+        _refuse_uncomputed(module, others)
+    if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
+        query = query.expand(key.shape[0], *query.shape[1:])
+    sink = None if s_aux is None else s_aux.flatten()
+    options = softcap, scaling, dropout, sink
+    output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
+    if output is None:
+        change: Change | None = module.__dict__.get(CHANGE)
+        if change is not None:
+            attention_mask = change.mask_of(key, attention_mask)
+        asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
+        asked = asked._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
+        if change is not None:
+            asked = change.of(module, asked, attention_mask, query.shape[2], key.shape[2])
+        output = attended(module, query, key, value, asked)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _refuse_uncomputed(module: nn.Module, others: Mapping[str, Any]) -> None:
     for name in REFUSED:
         if others.get(name) is not None:
             raise UnsupportedError(
@@ -152,16 +176,45 @@ def regard_attention(
             f"{type(module).__name__} was asked for output_attentions=True, and regard's attention stores no weights; "
             f"leave it out and collect them with: with observe(model, 'weights') as observed: ..."
         )
-    if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
-        query = query.expand(key.shape[0], *query.shape[1:])
-    asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
-    asked = asked._replace(
-        softcap=softcap, scale=scaling, dropout=dropout, sink=None if s_aux is None else s_aux.flatten()
-    )
-    change: Change | None = module.__dict__.get(CHANGE)
-    if change is not None:
-        asked = change.of(module, asked, attention_mask, query.shape[2], key.shape[2])
-    return attended(module, query, key, value, asked).transpose(1, 2).contiguous(), None
+
+
+def _computed_again(
+    module: nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    position_bias: torch.Tensor | None,
+    options: tuple[float | None, float | None, float, torch.Tensor | None],
+) -> torch.Tensor | None:
+    """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
+    if torch.compiler.is_compiling() or type(mask) is not PatternMask or position_bias is not None:
+        return None
+    if CHANGE in module.__dict__ or watchers.get() or not (known := mask.plans):
+        return None
+    softcap, scale, dropout, sink = options
+    compute = known.get(_look(q, k, v, None, sink, softcap, scale, dropout))
+    if compute is None or compiler_beside() is not None or is_transformed():
+        return None
+    return compute(Call(q, k, v, None, None, None, sink, mask.pattern, None, softcap, scale, dropout, mask.q_start))
+
+
+def _look(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    *numbers: float | None,
+) -> tuple[Any, ...]:
+    """What decides beside a pattern how a call is computed."""
+    look = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
+    if bias is not None or sink is not None:
+        look += tuple(None if one is None else (one.shape, one.dtype) for one in (bias, sink))
+    if torch.is_grad_enabled():
+        learns = bias is not None and bias.requires_grad, sink is not None and sink.requires_grad
+        look += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)
+    return look
 
 
 def _asked(
@@ -253,13 +306,10 @@ def _watched(
 
 def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
     """The output of a call with a mask; layers that share the mask look up once what computes their calls."""
-    plans, bias, sink = asked.plans, asked.bias, asked.sink
-    if plans is None or torch.is_grad_enabled() or compiler_beside() is not None or is_transformed():
+    plans = asked.plans
+    if plans is None or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **asked.options())
-    look = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, asked.softcap, asked.scale,
-        asked.dropout, None if bias is None else (bias.shape, bias.dtype), None if sink is None else sink.dtype,
-    )  # fmt: skip
+    look = _look(q, k, v, asked.bias, asked.sink, asked.softcap, asked.scale, asked.dropout)
     compute = plans.get(look)
     output = compute(asked.call(q, k, v)) if compute is not None else None
     if output is None:

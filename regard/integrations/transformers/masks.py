@@ -38,6 +38,7 @@ class PatternMask(torch.Tensor):
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
     padding: tuple[torch.Tensor | None, int]  # live keys, (batch, length), and the position of the call's first key
+    dropped: range  # the keys that a cache left out, see `without`
     plans: dict[Any, Any]  # what computes calls with this mask, which is looked up once instead of for each layer
 
     @staticmethod
@@ -63,7 +64,7 @@ class PatternMask(torch.Tensor):
     ) -> None:
         self.pattern, self.q_start, self.reason, self.plans = pattern, q_start, reason, {}
         self.sizes, self._dense, self._pairs = shape, dense, None
-        self.begin, self.padding = q_start, (None, 0)
+        self.begin, self.padding, self.dropped = q_start, (None, 0), range(0)
 
     @property
     def written(self) -> bool:
@@ -95,6 +96,18 @@ class PatternMask(torch.Tensor):
         if isinstance(self.pattern, Explicit):
             cut.pattern = Explicit(self.pattern.mask[..., :keys])
         return cut
+
+    def without(self, dropped: range) -> PatternMask:
+        """The mask of the other keys, which are counted among themselves; pairs of the pattern stay as they are."""
+
+        def dense() -> torch.Tensor:
+            pairs = self.pairs()
+            return torch.cat((pairs[..., : dropped.start], pairs[..., dropped.stop :]), -1)
+
+        shape = (*self.sizes[:-1], self.sizes[-1] - len(dropped))
+        kept = PatternMask(self.pattern, self.q_start - len(dropped), shape, self.device, dense, self.reason)
+        kept.begin, kept.padding, kept.dropped = self.begin - len(dropped), self.padding, dropped
+        return kept
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
@@ -28,6 +28,7 @@ from regard.integrations.transformers.origins import Origin, counted_from
 from regard.integrations.transformers.tables import Tables, tables_of
 from regard.integrations.transformers.tracing import TracedMask
 from regard.integrations.transformers.watching import layer_names
+from regard.integrations.transformers.window_cache import check_kept, mask_of_kept, window_cache
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Both, Causal, Explicit, Full, Pattern, PerHead, SameDocument, as_pattern
@@ -51,6 +52,10 @@ class Change:
         self.pattern, self.mechanism = pattern, mechanism
         self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
         self.causal = (Causal() & pattern).canonical()  # made here, since torch.compile does not trace canonical
+
+    def mask_of(self, key: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask of the keys that a `WindowLayer` kept; the given one for other caches."""
+        return mask_of_kept(key, given)
 
     def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
         """The call that is computed instead: pairs that both its own pattern and this one allow.
@@ -83,7 +88,11 @@ class Change:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
         made: tuple[Pattern, dict[Any, Any]] | None = mask.plans.get(self)
         if made is None:
-            made = mask.plans[self] = self._joined(module, mask.pattern, self._origins(mask)), {}
+            joined = self._joined(module, mask.pattern, self._origins(mask))
+            if mask.dropped:
+                first, (q_len, k_len) = mask.dropped.start, mask.sizes[2:]
+                check_kept(joined, first, k_len - q_len - first + 1)
+            made = mask.plans[self] = joined, {}
         return made
 
     def _origins(self, mask: PatternMask) -> Origin:
@@ -200,6 +209,19 @@ class Replacement:
         elif self._attached:
             active[0]._attached = True
         return self.model
+
+    def new_cache(self, attention_mask: torch.Tensor | None = None) -> DynamicCache:
+        """An empty cache that keeps, in replaced layers, only the keys that the pattern may still look at.
+
+        Give it to the model, or to `generate`, as past_key_values. Other layers get the model's own kind.
+
+        Args:
+            attention_mask: the mask of the prompt, (batch, length), where rows are padded on the left.
+
+        Raises:
+            UnsupportedError: the pattern may look at all keys, the model has several caches, or no layer can drop keys.
+        """
+        return window_cache(self.model, self._modules(), self.pattern, attention_mask)
 
     @contextmanager
     def paused(self) -> Generator[None]:

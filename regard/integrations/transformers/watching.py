@@ -148,7 +148,7 @@ def _options(asked: Asked, plan: Plan) -> tuple[str, ...]:
     if asked.dropout:
         said.append(f"dropout {asked.dropout:g}")
     if problem.kv_heads != problem.heads:
-        said.append(f"{problem.heads} heads over {problem.kv_heads}")
+        said.append(f"{count_of(problem.heads, 'heads')} over {problem.kv_heads}")
     if problem.v_dim != problem.head_dim:
         said.append(f"head_dim {problem.head_dim}, v_dim {problem.v_dim}")
     return tuple(said)

@@ -1,0 +1,231 @@
+"""A cache of transformers that keeps what a window with sinks may look at: the first keys and the last ones.
+
+Rotary positions are in the keys, so dropped keys move nothing. Attention counts the keys that are left, and a pattern
+of a window and first keys allows the same ones: no window reaches back over the place where keys were dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from regard.errors import UnsupportedError
+from regard.integrations.transformers.masks import PatternMask
+from regard.patterns import Both, Either, KeySpan, Pattern, PerHead
+from regard.patterns.compound import Compound
+
+__all__ = ["WindowLayer", "check_kept", "kept_by", "mask_of_kept", "window_cache"]
+
+DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
+
+
+def kept_by(pattern: Pattern) -> tuple[int, int] | None:
+    """How many first keys, and how many last ones with the query's own, a causal query may look at; None for all.
+
+    >>> from regard.patterns import Causal, CausalWindow, Prefix
+    >>> kept_by(CausalWindow(64) | Prefix(4)), kept_by(Causal())
+    ((4, 64), None)
+    """
+    if isinstance(pattern, Either | PerHead | Both):
+        parts = [kept_by(part) for part in pattern.made_of()]
+        bounded = [part for part in parts if part is not None]
+        if isinstance(pattern, Both):
+            return min(bounded, key=sum, default=None)
+        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+        return (max(firsts), max(lasts)) if len(bounded) == len(parts) else None
+    if isinstance(pattern, KeySpan) and isinstance(pattern.stop, torch.Tensor):
+        return int(pattern.stop.max()), 1
+    if pattern.varies_by_row:
+        return None
+    band = pattern.band()
+    if band is None or (band.left is None and band.stop is None):
+        return None
+    return (0, max(0, band.left) + 1) if band.left is not None else (max(0, band.stop or 0), 1)
+
+
+def check_kept(pattern: Pattern, first: int, last: int) -> None:
+    """Raise unless a pattern allows the same pairs after keys were dropped behind the `first` keys and before the
+    `last` ones, of which one is the first query's own."""
+    kept = kept_by(pattern)
+    if kept is None or kept[0] > first or kept[1] > last:
+        needs = "all keys" if kept is None else f"the first {kept[0]} keys and the last {kept[1]}"
+        raise UnsupportedError(
+            f"this call computes {pattern}, which may look at {needs}, and the cache kept the first {first} and the "
+            f"last {last}; make the cache with new_cache(attention_mask=...) of the replacement, and give it the mask "
+            f"of the prompt if rows are padded on the left"
+        )
+    for part in _parts(pattern):
+        if not _stays(part, first, last):
+            raise UnsupportedError(
+                f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
+                f"and left padding are. Use the model's own cache for it"
+            )
+
+
+def _parts(pattern: Pattern) -> Iterator[Pattern]:
+    if not isinstance(pattern, Compound) or not isinstance(pattern, Either | PerHead | Both):
+        yield pattern
+        return
+    for part in pattern.made_of():
+        yield from _parts(part)
+
+
+def _stays(part: Pattern, first: int, last: int) -> bool:
+    """Whether a part allows the same of the kept keys, counted among themselves."""
+    if isinstance(part, KeySpan):
+        ends = [x.tolist() if isinstance(x, torch.Tensor) else [x] for x in (part.start, part.stop)]
+        return all(x is None or x <= first for x in (*ends[0], *ends[1]))
+    band = part.band()
+    if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
+        return False
+    return band.left is None or band.left < last
+
+
+def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask of the keys that a `WindowLayer` kept; the given one for keys of any other cache."""
+    dropped: range | None = getattr(key, DROPPED, None)
+    if dropped is None or not isinstance(mask, PatternMask) or mask.sizes[3] != key.shape[2] + len(dropped):
+        return mask
+    kept = mask.plans.get(dropped)
+    if kept is None:
+        kept = mask.plans[dropped] = mask.without(dropped)
+    return kept
+
+
+def window_cache(
+    model: PreTrainedModel, modules: Iterable[nn.Module], pattern: Pattern, attention_mask: torch.Tensor | None
+) -> DynamicCache:
+    """A cache for a model in which these modules compute this pattern, counted from the first live key of each row."""
+    if model.config.is_encoder_decoder:
+        raise UnsupportedError(f"{type(model).__name__} has a cache for each of its two sequences; use its own cache")
+    kept = kept_by(pattern)
+    if kept is None:
+        raise UnsupportedError(
+            f"{pattern} may look at keys of any distance, so a cache may drop none; use the model's own cache, or a "
+            f"window with sinks such as 'causal_window(1024) | prefix(4)'"
+        )
+    first, window = kept
+    if attention_mask is not None:
+        first += int((attention_mask.cumsum(-1) == 0).sum(-1).max())  # so that each row keeps its own first keys
+    cache = DynamicCache(config=model.config)
+    changed = {getattr(module, "layer_idx", None) for module in modules}
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    layers = cache.layers or [DynamicLayer() for _ in range(count)]
+    cache.layers = [
+        WindowLayer(first, window) if at in changed and type(layer) is DynamicLayer else layer
+        for at, layer in enumerate(layers)
+    ]
+    if not any(isinstance(layer, WindowLayer) for layer in cache.layers):
+        raise UnsupportedError(
+            f"no replaced layer of {type(model).__name__} keeps all keys in its own cache, so there is none to drop; "
+            f"use the model's own cache"
+        )
+    return cache
+
+
+class WindowLayer(DynamicLayer):
+    """A layer of a cache that keeps the first keys and the last ones.
+
+    Kept entries are neighbours in memory. A step of decoding copies the first keys one place on, over the key that
+    leaves the window; all entries move only when the room, a quarter larger than the window, is used up.
+
+    Args:
+        first: how many of the first keys are kept.
+        window: how many keys a query may look at in its window, its own included.
+    """
+
+    is_croppable = False
+
+    def __init__(self, first: int, window: int) -> None:
+        super().__init__()
+        self.first, self.window, self.cumulative_length = first, window, 0
+        self._rooms: list[torch.Tensor] = []
+        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
+        self._begin = 0
+
+    def __repr__(self) -> str:
+        return f"WindowLayer(first={self.first}, window={self.window}, length={self.cumulative_length})"
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Hold no entries, of the shapes of these."""
+        super().lazy_initialization(key_states, value_states)
+        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Append entries, and return the kept ones with the new ones; the keys say which are left out."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        added, most = key_states.shape[2], self.first + self.window - 1
+        kept = min(self.keys.shape[2], most)
+        gap = self.cumulative_length - kept
+        self.cumulative_length += added
+        if added == 1 and kept == most and not key_states.requires_grad:
+            keys, values = self._slid(key_states, value_states)
+        else:
+            pairs = ((self.keys, key_states), (self.values, value_states))
+            keys, values = (torch.cat((self._trimmed(old), new), 2) for old, new in pairs)
+            self.keys, self.values = self._trimmed(keys), self._trimmed(values)
+        if gap:
+            setattr(keys, DROPPED, range(self.first, self.first + gap))
+        return keys, values
+
+    def _trimmed(self, entries: Any) -> torch.Tensor:
+        """The entries to keep; the same tensor where all are."""
+        last = self.window - 1
+        if entries.shape[2] <= self.first + last:
+            return entries
+        return torch.cat((entries[:, :, : self.first], entries[:, :, entries.shape[2] - last :]), 2)
+
+    def _slid(self, *added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The kept entries with one more, in place."""
+        assert self.keys is not None
+        most = self.first + self.window - 1
+        excess = self.keys.shape[2] - most  # 1 after the first step: the key that leaves the window
+        moved = self._shown[0] is not self.keys or self._shown[1] is not self.values
+        if moved or (self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()):
+            self._rooms, self._begin = [self._roomy(self._trimmed(x)) for x in (self.keys, self.values)], 0
+        elif excess:
+            for room in self._rooms:
+                first = room[:, :, self._begin : self._begin + self.first].clone()
+                room[:, :, self._begin + excess : self._begin + excess + self.first] = first
+            self._begin += excess
+        if self._begin + most == self._rooms[0].shape[2]:
+            for room in self._rooms:
+                room[:, :, :most] = room[:, :, self._begin :].clone()
+            self._begin = 0
+        end = self._begin + most
+        for room, new in zip(self._rooms, added, strict=True):
+            room[:, :, end : end + 1] = new
+        keys, values = (room[:, :, self._begin : end + 1] for room in self._rooms)
+        self.keys, self.values = self._shown = keys, values
+        return keys, values
+
+    def _roomy(self, entries: torch.Tensor) -> torch.Tensor:
+        batch, heads, held, dim = entries.shape
+        room = entries.new_empty(batch, heads, held + max(16, self.window // 4), dim)
+        room[:, :, :held] = entries
+        return room
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The length of the whole text, and 0: masks are made for it, and cut to the kept keys."""
+        return self.cumulative_length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """The length of the whole text."""
+        return self.cumulative_length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last entries, where none was dropped yet."""
+        if self.keys is not None and self.keys.shape[2] < self.cumulative_length:
+            raise UnsupportedError(
+                f"this cache kept {self.keys.shape[2]} of {self.cumulative_length} entries, and cannot go back to keys "
+                f"that it dropped; use the model's own cache for assisted decoding"
+            )
+        super().crop(tokens_to_remove)
+        self.cumulative_length = 0 if self.keys is None else self.keys.shape[2]

@@ -1,0 +1,142 @@
+"""A cache that keeps a window and the sinks gives the numbers of a cache that keeps all keys, and is as small."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import torch
+import transformers as tf
+from hugging_face_families import BY_NAME
+
+import regard as rg
+from regard import patterns as p
+from regard.integrations.transformers import attach, replace_attention
+from regard.integrations.transformers.window_cache import WindowLayer, kept_by
+
+IDS = torch.randint(3, 99, (3, 60), generator=torch.Generator().manual_seed(8))
+SINKS = p.CausalWindow(6) | p.Prefix(2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    tf.logging.set_verbosity_error()
+
+
+def live(padding, length):
+    mask = torch.ones(3, length, dtype=torch.long)
+    for row, count in enumerate(padding):
+        mask[row, :count] = 0
+    return mask
+
+
+@torch.no_grad()
+def logits(model, cache, padding, parts):
+    found, at = [], 0
+    for size in parts:
+        mask = live(padding, at + size) if any(padding) else None
+        found.append(model(IDS[:, at : at + size], attention_mask=mask, past_key_values=cache).logits)
+        at += size
+    return torch.cat(found, 1)
+
+
+def entries(cache):
+    return [layer.keys.shape[2] for layer in cache.layers]
+
+
+@pytest.mark.parametrize("pattern", [SINKS, p.CausalWindow(6), p.CausalWindow(7) | p.Prefix(5)], ids=str)
+@pytest.mark.parametrize("padding", [(0, 0, 0), (4, 0, 1)])
+@pytest.mark.parametrize("parts", [(10, *[1] * 40), (5, *[1] * 30), (12, 5, 1, 1, 9, *[1] * 12, 2, 1)])
+def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, padding, parts):
+    model = BY_NAME["Llama"].model()
+    with replace_attention(model, pattern=pattern) as replacement:
+        whole, small = tf.DynamicCache(), replacement.new_cache(live(padding, parts[0]))
+        expected = logits(model, whole, padding, parts)
+        found = logits(model, small, padding, parts)
+        at_once = logits(model, None, padding, (sum(parts),))
+    kept = live(padding, sum(parts)).bool()
+    assert float((found - expected)[kept].abs().max()) <= 1e-5
+    assert float((found - at_once)[kept].abs().max()) <= 1e-5
+    first, window = kept_by(pattern)
+    assert max(entries(small)) <= first + max(padding) + window
+    assert entries(whole) == [sum(parts)] * 3
+    assert small.get_seq_length() == sum(parts)
+
+
+def test_the_room_is_that_of_the_window():
+    model = BY_NAME["Llama"].model()
+    with replace_attention(model, pattern=SINKS) as replacement:
+        cache = replacement.new_cache()
+        logits(model, cache, (0, 0, 0), (10, *[1] * 50))
+    rooms = {layer.keys.untyped_storage().nbytes() // layer.keys[:, :, :1].nbytes for layer in cache.layers}
+    assert rooms == {2 + 5 + 16}  # sinks, the window without the query's own, and the least spare room
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
+def test_generate_writes_the_same_tokens(options):
+    model = BY_NAME["Llama"].model()
+    given = {"attention_mask": live((3, 0, 1), 12), "max_new_tokens": 20, "do_sample": False, **options}
+    with replace_attention(model, pattern=SINKS) as replacement:
+        torch.manual_seed(0)
+        expected = model.generate(IDS[:, :12], **given)
+        torch.manual_seed(0)
+        cache = replacement.new_cache(given["attention_mask"])
+        assert torch.equal(model.generate(IDS[:, :12], past_key_values=cache, **given), expected)
+    assert max(entries(cache)) <= 3 + 2 + 6
+
+
+def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind():
+    model = BY_NAME["Gemma 3"].model()
+    with replace_attention(model, layers=[1], pattern=SINKS) as replacement:
+        cache = replacement.new_cache()
+        assert [type(layer).__name__ for layer in cache.layers] == [
+            "DynamicSlidingWindowLayer", "WindowLayer", "DynamicSlidingWindowLayer",
+        ]  # fmt: skip
+        expected = logits(model, tf.DynamicCache(config=model.config), (0, 0, 0), (9, *[1] * 30))
+        assert float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
+
+
+def test_a_cache_of_an_inference_block_is_used_outside_of_it():
+    model = BY_NAME["Llama"].model()
+    with replace_attention(model, pattern=SINKS) as replacement:
+        cache = replacement.new_cache()
+        with torch.inference_mode():
+            logits(model, cache, (0, 0, 0), (9, *[1] * 9))
+        with torch.no_grad():
+            found = model(IDS[:, 18:19], past_key_values=cache).logits
+            expected = model(IDS[:, :19]).logits[:, -1:]
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
+def test_what_a_cache_cannot_keep_is_refused():
+    model = BY_NAME["Llama"].model()
+    with replace_attention(model, pattern="strided(4)") as replacement, pytest.raises(rg.UnsupportedError, match="any"):
+        replacement.new_cache()
+    other = replace_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
+    with pytest.raises(rg.UnsupportedError, match="none to drop"):
+        other.new_cache()
+    other = replace_attention(BY_NAME["T5"].model(), layers=[0], pattern=p.CausalWindow(4))
+    with pytest.raises(rg.UnsupportedError, match="two sequences"):
+        other.new_cache()
+    with replace_attention(model, pattern=SINKS) as replacement:
+        cache = replacement.new_cache()  # without the padding of the rows
+        with pytest.raises(rg.UnsupportedError, match=r"new_cache\(attention_mask"):
+            logits(model, cache, (4, 0, 1), (10, 1))
+        cache = replacement.new_cache()
+        logits(model, cache, (0, 0, 0), (10, 1))
+        with pytest.raises(rg.UnsupportedError, match="cannot go back"):
+            cache.layers[0].crop(-1)
+        holes = torch.ones(3, 12, dtype=torch.long).index_fill(1, torch.tensor([9]), 0)
+        with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="positions are not known"):
+            model(IDS[:, :1], attention_mask=holes, past_key_values=cache)
+    attach(model)
+    with pytest.raises(rg.ShapeError, match="another layer or cache"):  # the pattern is gone, the cache is not
+        logits(model, cache, (0, 0, 0), (1,))
+
+
+def test_crop_removes_entries_while_all_are_there():
+    layer = WindowLayer(2, 8)
+    layer.update(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    layer.crop(-2)
+    assert (layer.get_seq_length(), layer.keys.shape[2]) == (3, 3)
