@@ -4,7 +4,7 @@ The inspected model is left unchanged. All functions merge sub-words in the same
 to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
 """
 
-from regard.inspection.explorer import Page, show
+from regard.inspection.explorer import Page, draw_attention, show
 from regard.inspection.head_grid import draw_heads
 from regard.inspection.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard.inspection.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
@@ -35,6 +35,7 @@ __all__ = [
     "KINDS",
     "merge",
     # pictures and text
+    "draw_attention",
     "draw_maps",
     "draw_heads",
     "draw_pattern",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
 COLOURS = "cividis"
 INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
+KINDS_OF_PICTURE = (".png", ".svg")
 DOTS_PER_INCH = 150
 LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
 POINT = 1 / 72  # inches
@@ -61,27 +62,36 @@ def new_figure() -> Generator[Figure]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture as a PNG atomically; the same picture always gives the same bytes.
+    """Write the picture atomically, as PNG or SVG by its name; the same picture always gives the same bytes.
+
+    An SVG contains its letters as outlines, so that it looks the same without the font.
 
     Raises:
         CheckpointError: the file could not be written.
     """
+    import matplotlib
+
     width, height = figure.get_size_inches()
     dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
+    kind = path.suffix.lower().removeprefix(".")
+    unsaid = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
     picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=dots, metadata={"Software": None})
+    with matplotlib.rc_context({"svg.hashsalt": "regard"}):
+        figure.savefig(picture, format=kind, dpi=dots, metadata=unsaid)
     replace_file(path, picture.getvalue())
 
 
 def checked_path(path: str | Path) -> Path:
-    """The absolute path of a PNG to be written.
+    """The absolute path of a PNG or SVG to be written.
 
     Raises:
-        ArgumentError: the name does not end in ".png", or the folder does not exist.
+        ArgumentError: the name ends in neither ".png" nor ".svg", or the folder does not exist.
     """
     path = Path(os.path.abspath(a_path("path", path)))
-    if path.suffix.lower() != ".png":
-        raise ArgumentError(f"the picture is {path.name}; pictures are PNGs, so its name must end in .png")
+    if path.suffix.lower() not in KINDS_OF_PICTURE:
+        raise ArgumentError(
+            f"the picture is {path.name}; pictures are PNG or SVG, so its name must end in .png or .svg"
+        )
     if not path.parent.is_dir():
         raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
     return path

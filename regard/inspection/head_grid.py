@@ -42,11 +42,11 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
 
     Args:
         maps: the weights; sub-words are merged if they are not yet.
-        path: a PNG; an existing file is replaced atomically.
+        path: a PNG or SVG; an existing file is replaced atomically.
         kind: "encoder", "decoder" or "cross".
 
     Raises:
-        ArgumentError: another kind, a path that does not end in .png, or a folder that does not exist.
+        ArgumentError: another kind, a path that ends in neither .png nor .svg, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 

@@ -339,12 +339,16 @@ def _ranked(
     )
 
 
+def _numbered(kind: Kind, rows: int) -> str:
+    return f"the {kind} rows are words 0 to {rows - 1}" if rows > 1 else f"the only {kind} row is word 0"
+
+
 def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     rows = maps.labels(kind)[0]
     if not isinstance(word, str):
         word = whole("word", word)
         if not 0 <= word < len(rows):
-            raise ArgumentError(f"word {word} does not exist; the {kind} rows are words 0 to {len(rows) - 1}")
+            raise ArgumentError(f"word {word} does not exist; {_numbered(kind, len(rows))}")
         return word
     places = [place for place, label in enumerate(rows) if label.lower() == word.lower()]
     if not places:

@@ -20,7 +20,7 @@ HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
 def draw_pattern(
     pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None, layers: int = 1
 ) -> None:
-    """Draw the allowed pairs of a pattern (dark) into a PNG, those of the first batch row if they differ.
+    """Draw the allowed pairs of a pattern (dark) into a PNG or SVG, those of the first batch row if they differ.
 
     Heads that differ are drawn side by side. For a stack of several layers, positions that a query depends on only
     through other positions are drawn lighter.
@@ -28,13 +28,13 @@ def draw_pattern(
     Args:
         pattern: the pattern to draw.
         q_len, k_len: numbers of queries and keys.
-        path: a PNG; an existing file is replaced atomically.
+        path: a PNG or SVG; an existing file is replaced atomically.
         q_start: position of the first query; by default the last query is aligned with the last key.
         layers: number of layers of the stack.
 
     Raises:
-        ArgumentError: sizes below 1 or above 4096, more than 32 heads that differ, a path that does not end in .png, or
-            a folder that does not exist.
+        ArgumentError: sizes below 1 or above 4096, more than 32 heads that differ, a path that ends in
+            neither .png nor .svg, or a folder that does not exist.
         MissingPackageError: matplotlib is not installed.
 
     >>> import tempfile

@@ -57,7 +57,7 @@ LEAST_NUMBER = 0.1  # smaller weights have no number
 class Panel:
     """A map of (rows, columns) square cells; `cell` and all lengths are in inches."""
 
-    kind: Kind
+    wording: tuple[str, str, str]
     subtitle: str
     weights: torch.Tensor
     rows: list[str]
@@ -75,7 +75,7 @@ class Panel:
         which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
         subtitle = f"{stack} layer {layer % depth}{last}, {which}"
         weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
-        return cls(kind, subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
+        return cls(WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
 
     def sized(self, cell: float) -> Panel:
         """The same panel with cells of another size."""
@@ -109,16 +109,16 @@ class Panel:
             (place + 0.6) * self.cell + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
             for place, label in enumerate(self.columns)
         )
-        title = text_width(WORDING[self.kind][0], PANEL_TITLE_SIZE, "bold")
+        title = text_width(self.wording[0], PANEL_TITLE_SIZE, "bold")
         return max(self.map_width, *labels, title, text_width(self.subtitle, SMALL_SIZE))
 
     @property
     def height(self) -> float:
-        return self.above + max(self.map_height, text_width(f"← {WORDING[self.kind][2]}", SMALL_SIZE))
+        return self.above + max(self.map_height, text_width(f"← {self.wording[2]}", SMALL_SIZE))
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
         """Draw the panel, given the left edge of its map and the top of its title."""
-        title, columns, rows = WORDING[self.kind]
+        title, columns, rows = self.wording
         write_text(figure, title, left, top, PANEL_TITLE_SIZE, weight="bold")
         write_text(figure, self.subtitle, left, top + 0.22, SMALL_SIZE, color=FAINT)
         write_text(figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, color=FAINT, style="italic")
@@ -168,14 +168,14 @@ def draw_maps(
 
     Args:
         maps: the weights; sub-words are merged if they are not yet.
-        path: a PNG; an existing file is replaced atomically.
+        path: a PNG or SVG; an existing file is replaced atomically.
         title: at most three lines above the panels.
         layer: of each stack, counted from 0; -1 is the last.
         head: counted from 0; None for the mean over the layer's heads.
 
     Raises:
-        ArgumentError: more than 120 words on a side, a layer or head that does not exist, a path that does not end in
-            .png, or a folder that does not exist.
+        ArgumentError: more than 120 words on a side, a layer or head that does not exist, a path that ends in
+            neither .png nor .svg, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 
@@ -213,10 +213,11 @@ class Page:
     """Two columns of panels, the first with the cross-attention; all lengths are in inches."""
 
     columns: tuple[tuple[Panel, ...], tuple[Panel, ...]]
+    note: str = NOTE
 
     @property
     def width(self) -> float:
-        inside = sum(_left(column) + _right(column) + GAP for column in self.columns)
+        inside = sum(_left(column) + _right(column) + GAP for column in self.columns if column)
         return max(EDGE + inside + SCALE_WIDTH, NARROWEST)
 
     @property
@@ -236,7 +237,7 @@ class Page:
         figure.set_size_inches(self.width, top + self.height + 0.3 + 0.45 + EDGE)
         write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
         left = EDGE
-        for column in self.columns:
+        for column in filter(None, self.columns):
             left += _left(column)
             place = top
             for panel in column:
@@ -245,7 +246,7 @@ class Page:
             left += _right(column) + GAP
         first = (self.columns[1] or self.columns[0])[0]
         draw_scale(figure, Box(left, top + first.above, 0.14, 2.0))
-        write_text(figure, NOTE, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
+        write_text(figure, self.note, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
 
 
 def _arranged(cross: Panel, under: tuple[Panel, ...], beside: tuple[Panel, ...]) -> Page:

@@ -1,20 +1,26 @@
 """Explorations of small random models, made once, and weights of any size."""
 
+from dataclasses import replace
 from functools import cache
 
 import torch
 
-from regard.inspection.explorer import explore_translation
+from regard.inspection.explorer import compared, explore_translation
 from regard.models import LanguageModel, TranslationTransformer
+from regard.studies.walkthrough import shown_walk, walk_whole
 from regard.text import Tokeniser
 
 SOURCE = "The animal didn't cross the street because it was too tired."
 TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."
+OTHER = "The animal didn't cross the road because it was wide."
 TOKENISER = Tokeniser.train([SOURCE, TARGET, "er sie es"] * 3, 400)
 
 
-def translator(**settings):
-    torch.manual_seed(0)
+VIEWS = ("Reader", "Heads", "Heat map", "Links", "Translation", "What if", "Pattern", "Walk-through", "Compare")
+
+
+def translator(*, seed=0, **settings):
+    torch.manual_seed(seed)
     chosen = {"dim": 16, "heads": 2, "encoder_layers": 3, "decoder_layers": 1, "dropout": 0.0, **settings}
     return TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)).eval()
 
@@ -27,11 +33,19 @@ def language_model():
 
 @cache
 def translation():
-    """An encoder of three layers and a decoder of one, and the question of the pronoun."""
-    return explore_translation(
+    """An encoder of three layers and a decoder of one, the question of the pronoun, a walkthrough and another model."""
+    plain = explore_translation(
         translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), title=f"{SOURCE} → {TARGET}", of="es",
         instead_of=("er", "sie"),
     )  # fmt: skip
+    other = explore_translation(translator(seed=1), TOKENISER, OTHER, TOKENISER.encode(TARGET), title="the other")
+    return replace(compared(plain, other, "another model"), walk=shown_walk(walked()))
+
+
+@cache
+def walked():
+    """Every step of a small encoder-decoder whose weights are drawn."""
+    return walk_whole("Das Tier schlief", context="The animal slept", layers=1)
 
 
 def weights(layers, heads, rows, columns=None, *, causal=False, seed=0, sharpness=2.0):

@@ -5,9 +5,7 @@ import pytest
 from regard.inspection.explorer import to_page
 
 from .browsing import AXE, Opened
-from .making import translation
-
-VIEWS = ("Reader", "Heads", "Heat map", "Links", "Compare")
+from .making import VIEWS, translation
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +16,7 @@ def translated(tmp_path_factory):
 
 
 def focused(page):
-    return page.evaluate("document.activeElement.innerText || document.activeElement.getAttribute('aria-label') || ''")
+    return page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || ''")
 
 
 def tab_to(page, wanted, most=60):
@@ -58,6 +56,31 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         assert "looks at" in page.locator("[role=status]").inner_text()
         place = page.evaluate("new URLSearchParams(location.hash.slice(1))+''")
         assert "head=1" in place
+        assert not opened.complaints
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "key", "says"),
+    [
+        ("Translation", "Steps; up and down", "ArrowDown", "Step "),
+        ("What if", "street", "Enter", "Without “street”"),
+        ("Pattern", "Pairs; arrow keys move", "ArrowDown", "Query 1 “animal” may look"),
+        ("Walk-through", "Left and right arrows change the step", "ArrowRight", "Step 2 of"),
+        ("Compare", "Differences; arrow keys move", "ArrowRight", "looks at"),
+    ],
+)
+def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, view, name, key, says):
+    with Opened(browser, translated) as opened:
+        page = opened.page
+        tab_to(page, view)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        tab_to(page, name)
+        page.wait_for_timeout(100)
+        page.keyboard.press(key)
+        page.wait_for_function("(says) => document.querySelector('.said').innerText.includes(says)", arg=says)
+        assert focused(page).startswith(name.split(";")[0])
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1200
         assert not opened.complaints
 
 

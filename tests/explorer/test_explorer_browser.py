@@ -8,9 +8,9 @@ from regard.inspection import show
 from regard.inspection.explorer import to_page
 
 from .browsing import Opened
-from .making import translation, weights
+from .making import VIEWS, translation, weights
 
-VIEWS = ("Reader", "Heads", "Heat map", "Links", "Compare")
+OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light(browser, large)
     with Opened(browser, f"{large.as_uri()}#view=heads") as opened:
         assert opened.cpu_seconds() <= 2
         assert opened.nodes() <= 2000
-        for view in VIEWS:
+        for view in OF_WEIGHTS:
             opened.view(view)
             opened.page.wait_for_timeout(300)
             assert opened.nodes() <= 2000, view

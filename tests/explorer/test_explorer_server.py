@@ -170,6 +170,32 @@ def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
     assert time.perf_counter() - start < 10
 
 
+def test_what_a_page_may_ask_besides_is_refused_and_explained_like_a_sentence():
+    def change(body):
+        if not isinstance(body.get("place"), int):
+            raise ArgumentError("place must be a number")
+        return {"word": body["text"]}
+
+    with ExplorerServer(translation(), asks={"change": change}) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        path = f"/{running.token}/change"
+        status, _, body = post(running, {"text": "a", "place": 1}, path=path)
+        assert (status, json.loads(body)) == (200, {"word": "a"})
+        for place in (None, "1", [], {}, "../../etc"):
+            status, _, body = post(running, {"text": "a", "place": place}, path=path)
+            assert (status, json.loads(body)["error"]) == (422, "place must be a number")
+        assert post(running, {"place": 1}, path=path)[0] == 400
+        assert post(running, [{"text": "a"}], path=path)[0] == 400
+        assert post(running, {"text": "a", "place": 1}, path=path, host="evil.example")[0] == 421
+        assert post(running, {"text": "a", "place": 1}, path=path, headers={"Origin": "http://evil.example"})[0] == 403
+        assert ask(running, path=path)[0] == 404  # GET
+        for other in (f"/{running.token}/walk", f"/{running.token}/read", f"/{running.token}/change/", "/change"):
+            assert post(running, {"text": "a", "place": 1}, path=other)[0] == 404
+        running.shutdown()
+        thread.join()
+
+
 def test_unknown_methods_are_refused(server):
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"):
         assert ask(server, method)[0] == 405

@@ -121,7 +121,7 @@ def test_arrays_of_every_shape_are_shown(given, shape):
     [
         (torch.ones(3), None, ShapeError, r"weights are \(3,\)"),
         (torch.ones(0, 3), None, ShapeError, "nothing to show"),
-        (torch.ones(2, 2) / 2, ["a"], ShapeError, "tokens has 1 words, and the weights have 2"),
+        (torch.ones(2, 2) / 2, ["a"], ShapeError, "tokens has 1 word, and the weights have 2"),
         (torch.ones(2, 2) * 3, None, ArgumentError, "from 3 to 3; they must be from 0 to 1"),
         (torch.full((2, 2), torch.nan), None, ArgumentError, "must be from 0 to 1"),
         (torch.ones(2, 2, dtype=torch.int64), None, ArgumentError, "floating-point"),

@@ -99,7 +99,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(monkeypatch):
     [
         ({"q": torch.ones(3)}, ShapeError, r"q is \(3,\)"),
         ({"k": torch.ones(4, 2)}, ShapeError, "both must be"),
-        ({"words": ["a"]}, ShapeError, "words has 1 words, and q has 3"),
+        ({"words": ["a"]}, ShapeError, "words has 1 word, and q has 3"),
         ({"links": 0}, ArgumentError, "links is 0"),
         ({"rows": 0}, ArgumentError, "rows is 0"),
         ({"pattern": "causal"}, ArgumentError, "a Pattern"),

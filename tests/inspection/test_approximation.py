@@ -236,3 +236,15 @@ def test_a_candidate_may_carry_its_own_name():
     q, k, v = tensors()
     report = approximation(q, k, v, mechanisms=[Candidate("mine", "ours", "7", SlidingWindow(7))], **FAST)
     assert (report.rows[0].name, report.rows[0].family) == ("mine", "ours")
+
+
+def test_times_on_the_cpu_are_those_of_one_thread_and_threads_are_as_before():
+    seen = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        median_seconds([lambda: seen.append(torch.get_num_threads())], rounds=2, device=torch.device("cpu"))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

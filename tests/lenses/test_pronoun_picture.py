@@ -3,6 +3,7 @@
 import pytest
 from grammar_translator import SENTENCES, TOKENISER, grammar_translator
 
+from regard.arguments import count_of
 from regard.decoding import Translator
 from regard.inspection.canvas import new_figure
 from regard.inspection.lenses import relevance
@@ -49,7 +50,9 @@ def test_words_and_routes_are_drawn_without_overlap(translator, tmp_path):
     for name, share in routes.last.items():
         assert SWAPS[name] in texts
         assert f"{share:.2f}" in texts
+    assert "one chosen head of cross-attention" in "".join(texts)
     assert "layer 0, head 0" in "".join(texts)
+    assert f"mean over {count_of(routes.counts[0], 'test sentences')}" in "".join(texts)
     for at, box in enumerate(boxes):
         assert box.x0 >= 0
         assert box.y0 >= 0

@@ -10,46 +10,60 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.errors import ArgumentError
-from regard.inspection.explorer.page import Page, to_long_page, to_page
+from regard.inspection.explorer.comparing import compared
+from regard.inspection.explorer.figures import draw_attention, to_exploration
+from regard.inspection.explorer.page import Page, page_of, to_answer, to_long_answer, to_long_page, to_page
 from regard.inspection.explorer.sources import (
     Attention,
     Exploration,
     explore_maps,
+    explore_pattern,
     explore_text,
     explore_translation,
     explore_weights,
 )
 from regard.inspection.explorer.streaming import LongHead, stream_head
-from regard.inspection.maps import AttentionMaps
-from regard.inspection.texts import TextMaps
+from regard.patterns import Pattern
 
 __all__ = [
     "show",
+    "draw_attention",
     "Page",
     "to_page",
     "to_long_page",
+    "to_answer",
+    "to_long_answer",
+    "page_of",
     "Exploration",
     "Attention",
     "explore_translation",
     "explore_text",
     "explore_maps",
     "explore_weights",
+    "explore_pattern",
+    "compared",
     "stream_head",
     "LongHead",
 ]
 
 
 def show(
-    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+    weights: Any,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    length: int | None = None,
+    title: str = "",
 ) -> Page:
-    """Make a page in which attention weights can be explored; a notebook displays it, `save` writes it.
+    """Make a page in which attention weights, or a pattern, can be explored; a notebook displays it, `save` writes it.
 
     Args:
         weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
             (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,
-            each (heads, queries, keys) or (1, heads, queries, keys).
+            each (heads, queries, keys) or (1, heads, queries, keys). Or a Pattern, whose pairs are shown and counted.
         tokens: the words of the queries; their positions by default.
         keys: the words of the keys; those of the queries by default, if there are as many.
+        length: of a pattern without words, its number of queries and keys; 64 by default.
         title: a line above the page.
 
     Returns:
@@ -57,17 +71,19 @@ def show(
 
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
-        ArgumentError: weights outside 0 to 1, or words for maps that have their own.
+        ArgumentError: weights outside 0 to 1, words for maps that have their own, or a length for weights.
 
     >>> import torch
     >>> page = show(torch.eye(2), ["the", "</script>"])
     >>> page.html.count("</script>"), page.html.count("<script")
     (3, 3)
     """
-    if isinstance(weights, AttentionMaps | TextMaps | Exploration | LongHead):
+    if isinstance(weights, Pattern):
+        return to_page(explore_pattern(weights, tokens, keys, length=length, title=title))
+    if length is not None:
+        raise ArgumentError(f"length is for a Pattern, and weights is a {type(weights).__name__}; leave it out")
+    if isinstance(weights, LongHead):
         if tokens is not None or keys is not None:
-            raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")
-        if isinstance(weights, LongHead):
-            return to_long_page(weights, title=title)
-        return to_page(weights if isinstance(weights, Exploration) else explore_maps(weights, title=title))
-    return to_page(explore_weights(weights, tokens, keys, title=title))
+            raise ArgumentError("LongHead has its own words; leave out tokens and keys")
+        return to_long_page(weights, title=title)
+    return to_page(to_exploration(weights, tokens, keys, title=title))

@@ -21,15 +21,15 @@ import torch
 import torch.nn.functional as F
 
 from regard import __version__
-from regard.inspection.explorer.sources import Attention, Exploration
+from regard.inspection.explorer.records import ShownWalk, changes_to_json
+from regard.inspection.explorer.records import shown_text as _shown
+from regard.inspection.explorer.sources import Attention, Exploration, Second
 from regard.inspection.explorer.streaming import LongHead
 from regard.inspection.lenses.record import Relevance
-from regard.inspection.terminal import visible
 from regard.storage.files import replace_file
 
 EXACT = 400_000  # weights of a page that are stored as float32 too
 THUMBNAIL = 48  # rows and columns of a thumbnail
-LONGEST = 120  # characters of a word
 HEIGHT = 760  # pixels of the frame in a notebook
 
 
@@ -110,8 +110,19 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
     return _page(exploration.title, to_answer(exploration, live=live), is_live=live is not None)
 
 
+def page_of(answer: Mapping[str, Any]) -> Page:
+    """Write stored data, as `to_answer` and `to_long_answer` return it, as a page that stands alone."""
+    header: dict[str, Any] = {**answer["header"], "version": __version__, "live": None}
+    return _page(header["title"], {"header": header, "arrays": answer["arrays"]}, is_live=False)
+
+
 def to_long_page(head: LongHead, *, title: str = "") -> Page:
     """Write one head of a long text as a page: statistics of rows, the largest links, and a coarse map."""
+    return page_of(to_long_answer(head, title=title))
+
+
+def to_long_answer(head: LongHead, *, title: str = "") -> dict[str, Any]:
+    """The data of a page of one head as JSON values: its header, and its arrays as one text."""
     packed = Packed()
     arrays = {
         "rows": head.rows.int(), "entropy": head.entropy, "distance": head.distance, "largest": head.largest,
@@ -127,7 +138,7 @@ def to_long_page(head: LongHead, *, title: str = "") -> Page:
             "arrays": {name: packed.add(array) for name, array in arrays.items()},
         },
     }  # fmt: skip
-    return _page(title, {"header": header, "arrays": str(packed)}, is_live=False)
+    return {"header": header, "arrays": str(packed)}
 
 
 def _planes(numbers: torch.Tensor) -> torch.Tensor:
@@ -161,30 +172,51 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
     )
 
 
-def to_answer(exploration: Exploration, *, live: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def to_answer(
+    exploration: Exploration, *, live: Mapping[str, Any] | None = None, exact: bool | None = None
+) -> dict[str, Any]:
     """The data of a page as JSON values: its header, and its arrays as one text.
 
     Args:
         exploration, live: as for `to_page`.
+        exact: whether weights are stored as float32 too; by default, if there are at most 400,000.
     """
     packed = Packed()
-    header = header_of(exploration, packed) | {"live": None if live is None else dict(live)}
+    header = header_of(exploration, packed, exact=exact) | {"live": None if live is None else dict(live)}
     return {"header": header, "arrays": str(packed)}
 
 
-def header_of(exploration: Exploration, packed: Packed) -> dict[str, Any]:
+def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
+    """A walkthrough as JSON values, and its arrays as one text."""
+    packed = Packed()
+    record = walk.to_json(packed.add)
+    return {"walk": record, "arrays": str(packed)}
+
+
+def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = None) -> dict[str, Any]:
     """Everything except the arrays as JSON values; the arrays are added to `packed`."""
-    total = sum(one.weights.numel() for one in exploration.attentions)
+    if exact is None:
+        exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
     return {
         "version": __version__,
         "title": _shown(exploration.title, 400),
         "texts": {name: [_shown(word) for word in words] for name, words in exploration.texts.items()},
-        "attentions": [_attention(one, packed, exact=total <= EXACT) for one in exploration.attentions],
+        "attentions": [_attention(one, packed, exact=exact) for one in exploration.attentions],
         "explained": {place: [_relevance(one) for one in lenses] for place, lenses in exploration.explained.items()},
         "written": exploration.written,
         "chosen": exploration.chosen,
         "notes": [_shown(note, 400) for note in exploration.notes],
+        "patterns": [one.to_json(packed.add) for one in exploration.patterns],
+        "walk": None if exploration.walk is None else exploration.walk.to_json(packed.add),
+        "changes": None if exploration.changes is None else changes_to_json(exploration.changes),
+        "second": None if exploration.second is None else _second(exploration.second, packed),
     }
+
+
+def _second(second: Second, packed: Packed) -> dict[str, Any]:
+    """What an exploration is compared with: its own header, and which words are the same."""
+    matched = {name: [list(one) for one in pairs] for name, pairs in second.matched.items()}
+    return {"said": _shown(second.said, 400), "matched": matched, "header": header_of(second.exploration, packed)}
 
 
 def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]:
@@ -192,8 +224,9 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
     small = F.adaptive_max_pool2d(one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL)))[0]
     return {
         "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
-        "column_title": one.column_title, "unwritten": one.unwritten, "shape": [layers, heads, rows, columns],
-        "statistics": {name: _rounded(values) for name, values in head_statistics(one).items()},
+        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
+        "says": one.says and _shown(one.says, 400), "shape": [layers, heads, rows, columns],
+        "statistics": {name: _rounded(values) for name, values in {**head_statistics(one), **one.measured}.items()},
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},
         "bytes": [[packed.add(to_bytes(head)) for head in layer] for layer in one.weights],
         "exact": [[packed.add(head.float()) for head in layer] for layer in one.weights] if exact else None,
@@ -219,7 +252,10 @@ def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
         "first": weights[..., 0].mean(-1),
         "received": weights.mean(-2).amax(-1),
     }
-    if one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
+    if one.sampled:
+        apart = (torch.tensor(one.sampled)[:, None] - torch.arange(columns)).abs().float()
+        statistics["distance"] = (weights * apart).sum(-1).mean(-1)
+    elif one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
         apart = (torch.arange(rows)[:, None] - torch.arange(columns)).abs().float()
         statistics["distance"] = (weights * apart).sum(-1).mean(-1)
     return statistics
@@ -233,13 +269,6 @@ def _relevance(one: Relevance) -> dict[str, Any]:
         **{name: record[name] for name in ("lens", "place", "log_odds", "probability", "source", "written", "note")},
         "word": _shown(one.word), "others": [_shown(other) for other in one.others], "cost": one.cost,
     }  # fmt: skip
-
-
-def _shown(word: str, longest: int = LONGEST) -> str:
-    """A word as printable text; only the beginning of a long one, with its length."""
-    if len(word) <= longest:
-        return visible(word)
-    return f"{visible(word[:longest])}… ({len(word):,} characters)"
 
 
 def _rounded(values: torch.Tensor) -> list[Any]:

@@ -11,7 +11,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,6 +27,9 @@ IDLE = 10.0  # seconds that a connection may wait for its next byte
 DEADLINE = 30.0  # seconds in which a request must have arrived
 MOST_CONNECTIONS = 400
 Read = Callable[[str], Exploration]
+Ask = Callable[
+    [Mapping[str, Any]], dict[str, Any]
+]  # what the body of a request asks for, and its answer as JSON values
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -37,6 +40,7 @@ class ExplorerServer(ThreadingHTTPServer):
         read: reads another sentence, for the form of the page; None for a page without a form.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.
+        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns the answer.
 
     Raises:
         ArgumentError: the port is taken, or may not be used.
@@ -46,12 +50,22 @@ class ExplorerServer(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(
-        self, exploration: Exploration, read: Read | None = None, *, text: str = "", label: str = "", port: int = 0
+        self,
+        exploration: Exploration,
+        read: Read | None = None,
+        *,
+        text: str = "",
+        label: str = "",
+        port: int = 0,
+        asks: Mapping[str, Ask] | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(24)
+        self.asks = dict(asks or {})
         live = {"read": read is not None, "text": text[:MOST_CHARACTERS], "label": label}
+        live |= dict.fromkeys(self.asks, True)
+        if read is not None:
+            self.asks["read"] = lambda body: to_answer(read(body["text"]), live={**live, "text": body["text"]})
         self.page = to_page(exploration, live=live).html.encode()
-        self.live, self.read = live, read
         self.reading = threading.Lock()
         self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         try:
@@ -119,14 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.encode("latin-1", "replace")
         if self.command in ("GET", "HEAD") and hmac.compare_digest(path, own.encode()):
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.explorer.page)
-        elif self.command == "POST" and self.explorer.read and hmac.compare_digest(path, f"{own}read".encode()):
-            self._read_sentence()
+        elif self.command == "POST" and (ask := self._asked(path, own)) is not None:
+            self._answer(ask)
         elif self.command not in ("GET", "HEAD", "POST"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the method must be GET, HEAD or POST")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
 
-    def _read_sentence(self) -> None:
+    def _asked(self, path: bytes, own: str) -> Ask | None:
+        """What the page asks for by a path, if it may; every path is compared, so that times say nothing."""
+        found = [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
+        return found[0] if found else None
+
+    def _answer(self, ask: Ask) -> None:
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.explorer.hosts}:
             self._refuse(HTTPStatus.FORBIDDEN, "another page asked; only the page of regard view may")
@@ -143,18 +162,16 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has {length[:20]} bytes; at most {LARGEST_BODY}"
             )
             return
-        text = _sentence(self._body(int(length)))
-        if text is None:
+        body = _question(self._body(int(length)))
+        if body is None:
             self._refuse(
                 HTTPStatus.BAD_REQUEST,
                 f'the body must be {{"text": "a sentence"}}, of 1 to {MOST_CHARACTERS} characters, in UTF-8',
             )
             return
-        read = self.explorer.read
-        assert read is not None
         try:
             with self.explorer.reading:
-                answer = to_answer(read(text), live={**self.explorer.live, "text": text})
+                answer = ask(body)
         except RegardError as error:
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
             return
@@ -201,11 +218,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: their paths contain the token."""
 
 
-def _sentence(body: bytes) -> str | None:
-    """The text of {"text": ...}, or None if it has none that can be read."""
+def _question(body: bytes) -> dict[str, Any] | None:
+    """The object of a body that has a text, or None if it has none that can be read."""
     try:
-        text = json.loads(body)["text"]
+        question = json.loads(body)
+        text = question["text"]
         text.encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return text if 0 < len(text) <= MOST_CHARACTERS and text.strip() else None
+    if not isinstance(question, dict) or not isinstance(text, str):
+        return None
+    return question if 0 < len(text) <= MOST_CHARACTERS and text.strip() else None

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from regard.arguments import a_list, a_string, of_kind, shown
+from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
+from regard.inspection.english import relations_in
+from regard.inspection.explorer.patterns import map_pattern, patterns_used
+from regard.inspection.explorer.records import PatternMap, ShownWalk
 from regard.inspection.lenses.alternatives import against_alternatives, alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
+from regard.inspection.lenses.erasing import Changed, without_each
 from regard.inspection.lenses.explain import LENSES, explain
 from regard.inspection.lenses.passes import Explained
 from regard.inspection.lenses.record import Relevance
 from regard.inspection.maps import KINDS, AttentionMaps, look
 from regard.inspection.picture import WORDING
-from regard.inspection.texts import TextMaps, TextModel, look_text
+from regard.inspection.relations import looks_of
+from regard.inspection.texts import SampledMaps, TextMaps, TextModel, look_rows, look_text
 from regard.models import LanguageModel, RecurrentTranslator
 from regard.models.kinds import TranslationModel
+from regard.patterns import Pattern
 from regard.reprs import brief
-from regard.text import Tokeniser
+from regard.text import BEGIN, END, Tokeniser
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
+MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page; of a longer text some rows of each head are computed
 MOST_EXPLAINED = 40  # words of a text that are explained when the page is made
+PATTERN_LENGTH, LONGEST_PATTERN = 64, 100_000  # positions of a pattern that is shown without words
 
 
 @brief
@@ -38,6 +46,11 @@ class Attention:
         weights: (layers, heads, queries, keys).
         row_title, column_title: what the words of the rows and of the columns do, such as "word written".
         unwritten: whether keys after the query's own place did not exist yet.
+        measured: measures of heads besides those that every page has, each (layers, heads), by their name.
+        links: for each relation between words that is measured: how many links the text has, and the weight on the
+            right words of a head that looks at all words alike.
+        says: how the weights are computed, where that is worth a sentence.
+        sampled: of a long text, the indices of the words whose rows were computed; empty if all were.
     """
 
     name: str
@@ -47,6 +60,10 @@ class Attention:
     row_title: str = "query"
     column_title: str = "key"
     unwritten: bool = False
+    measured: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    links: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    says: str = ""
+    sampled: tuple[int, ...] = ()
 
 
 @brief
@@ -62,6 +79,11 @@ class Exploration:
         written: the name of the text whose words are explained.
         chosen: index of the word that is shown first.
         notes: sentences below the page, such as the settings of the model.
+        patterns: which query may look at which key, for the layers of the model.
+        walk: every step of the computation.
+        changes: what is written from the source as it is (None), and without each of its words.
+        second: another exploration that this one is compared with.
+        written_text: the translation as text.
     """
 
     title: str
@@ -71,6 +93,11 @@ class Exploration:
     written: str = ""
     chosen: int = 0
     notes: tuple[str, ...] = ()
+    patterns: tuple[PatternMap, ...] = ()
+    walk: ShownWalk | None = None
+    changes: Mapping[int | None, Changed] | None = None
+    second: Second | None = None
+    written_text: str = ""
 
     def __post_init__(self) -> None:
         for one in self.attentions:
@@ -80,6 +107,22 @@ class Exploration:
                     f"weights of {one.name} are {tuple(one.weights.shape)}; their words need (layers, heads, {rows}, "
                     f"{columns})"
                 )
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Second:
+    """What an exploration is compared with: another run, another sentence, or both.
+
+    Args:
+        said: what it is, in a few words.
+        exploration: the other exploration.
+        matched: for each text that both have: the indices of the words that they share, in both, in order.
+    """
+
+    said: str
+    exploration: Exploration
+    matched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def explore_translation(
@@ -122,8 +165,34 @@ def explore_translation(
         )
         contrasts[asked.place], chosen = asked, asked.place
     found = explore_maps(maps, title=title)
+    if isinstance(model, RecurrentTranslator):
+        found = replace(found, attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions))
     lenses = explained(model, tokeniser, contrasts, chosen)
-    return replace(found, explained=lenses, written="target", chosen=chosen)
+    read, written = [*tokeniser.encode(source), END], [BEGIN, *target_ids]
+    patterns = patterns_used(model, tokeniser.pieces(read), tokeniser.pieces(written))
+    changes = without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED)
+    return replace(found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes)
+
+
+ALIGNMENTS = {
+    "bahdanau": "Bahdanau et al. 2015: e = v · tanh(W s + U h)",
+    "luong-dot": "Luong et al. 2015, dot: e = s · h",
+    "luong-general": "Luong et al. 2015, general: e = s · W h",
+    "luong-concat": "Luong et al. 2015, concat: e = v · tanh(W [s ; h])",
+}
+STATES = "where s is the state of the decoder before the word is written, and h that of the encoder at a source word"
+
+
+def _alignment(model: RecurrentTranslator) -> str:
+    """How a recurrent translator computes its weights."""
+    reach = {
+        "global": "over the whole source",
+        "local-m": f"among at most {model.config.window} words on each side of the step's own position",
+        "local-p": f"around a position that the model predicts, {model.config.window} words on each side",
+    }
+    return (
+        f"{ALIGNMENTS[model.config.attention]}, {STATES}. The weights are the softmax of e {reach[model.config.reach]}."
+    )
 
 
 def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = "") -> Exploration:
@@ -138,8 +207,14 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     Raises:
         ArgumentError: as `look_text`.
     """
-    maps = look_text(model, tokeniser, text)
-    found = explore_maps(maps, title=title)
+    length = len(tokeniser.encode(a_string("text", text))) + 2
+    heads = model.config.layers * model.config.heads
+    if heads * length**2 > MOST_WEIGHTS:
+        maps: TextMaps | SampledMaps = look_rows(model, tokeniser, text, max(8, MOST_WEIGHTS // (heads * length)))
+    else:
+        maps = look_text(model, tokeniser, text)
+    ids = [BEGIN, *tokeniser.encode(text), *([] if maps.causal else [END])]
+    found = replace(explore_maps(maps, title=title), patterns=patterns_used(model, tokeniser.pieces(ids)))
     if not isinstance(model, LanguageModel):
         return found
     contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
@@ -148,11 +223,17 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     return replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
 
 
-def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
+def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
+    if isinstance(maps, SampledMaps):
+        texts = {"text": maps.words, "sampled": tuple(maps.words[row] for row in maps.rows)}
+        titles = "word reading (of some)", "words read"
+        one = Attention("Self-attention", "sampled", "text", maps.weights, *titles, maps.causal, sampled=maps.rows)
+        return Exploration(title or "Self-attention", texts, (one,), {})
     if isinstance(maps, TextMaps):
         name = "Self-attention"
         one = Attention(name, "text", "text", maps.weights, "word reading", "words read", unwritten=maps.causal)
+        one = with_relations(one, maps.words)
         return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
     of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
     maps = maps.merged()
@@ -162,8 +243,56 @@ def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Explorat
     attentions = []
     for kind in kinds:
         name, columns, rows = WORDING[kind]
-        attentions.append(Attention(name, *ends[kind], getattr(maps, kind), rows, columns, kind == "decoder"))
+        one = Attention(name, *ends[kind], getattr(maps, kind), rows, columns, kind == "decoder")
+        attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
     return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
+
+
+def explore_pattern(
+    pattern: Pattern,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    length: int | None = None,
+    title: str = "",
+) -> Exploration:
+    """A pattern as the explorer shows it: which query may look at which key, and how the number of pairs grows.
+
+    Args:
+        pattern: the pattern.
+        tokens: the words of the queries, or `length` in their place: the number of queries and keys.
+        keys: the words of the keys; those of the queries by default.
+        length: 64 by default, and at most 100,000.
+        title: a line above the page.
+
+    Raises:
+        ArgumentError: both words and a length, or a length out of range.
+    """
+    if length is not None and (tokens is not None or keys is not None):
+        raise ArgumentError("give tokens or length, not both: the words say how many queries and keys there are")
+    if tokens is None and keys is not None:
+        raise ArgumentError("keys are the words of the keys; give the words of the queries too, as tokens")
+    count = PATTERN_LENGTH if length is None else whole("length", length, 1)
+    if count > LONGEST_PATTERN:
+        raise ArgumentError(f"length is {count:,}; a page shows patterns of at most {LONGEST_PATTERN:,} positions")
+    found = map_pattern(pattern, count if tokens is None else tokens, keys)
+    return Exploration(title or f"Pattern {pattern}", {}, (), {}, patterns=(found,))
+
+
+def with_relations(one: Attention, words: Sequence[str]) -> Attention:
+    """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
+
+    Relations are labelled by rules for English text (`regard.inspection.english`). A few words of one text say little
+    about a head in general: the lesson on relations measures heads on many texts.
+    """
+    measured, links = dict(one.measured), dict(one.links)
+    for name, found in relations_in(words).items():
+        found = [(query, keys) for query, keys in found if not one.unwritten or max(keys) < query]
+        if found:
+            looks = looks_of(one.weights, found, causal=one.unwritten)
+            measured[name] = looks.mass.mean(0).float()
+            links[name] = len(looks), float(looks.chance.mean())
+    return replace(one, measured=measured, links=links)
 
 
 def explore_weights(
@@ -260,5 +389,5 @@ def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...
         return tuple(map(str, range(count)))
     listed = a_list(name, words, str, "a list of words")
     if len(listed) != count:
-        raise ShapeError(f"{name} has {len(listed)} words, and the weights have {count} there")
+        raise ShapeError(f"{name} has {count_of(len(listed), 'words')}, and the weights have {count} there")
     return tuple(a_string(name, word) for word in listed)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import a_list, of_kind, real, whole
+from regard.arguments import a_list, count_of, of_kind, real, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Full, Pattern
@@ -164,7 +164,7 @@ def _checked(
         raise ShapeError(f"q is {tuple(q.shape)} and k is {tuple(k.shape)}; both must be (n, head_dim) of one text")
     listed = tuple(a_list("words", words, str, "a list of words"))
     if listed and len(listed) != len(q):
-        raise ShapeError(f"words has {len(listed)} words, and q has {len(q)} positions")
+        raise ShapeError(f"words has {count_of(len(listed), 'words')}, and q has {count_of(len(q), 'positions')}")
     pattern = Full() if pattern is None else of_kind("pattern", pattern, Pattern, "a Pattern")
     if pattern.varies_by_head or pattern.varies_by_row:
         raise ArgumentError(f"{pattern} differs by head or batch row; give that of this head, pattern.for_head(0)")

@@ -48,7 +48,7 @@ def alternatives(
         others = tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
         read_ids = written[:before]
         contrasts[place] = Contrast(
-            word=word, others=tuple(_word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
+            word=word, others=tuple(word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
             instead_of=others, source=tuple(source_ids), written=tuple(read_ids),
             source_words=tuple(tokeniser.words(source_ids)), written_words=tuple(tokeniser.words(read_ids)),
             place=place,
@@ -68,7 +68,7 @@ def against_alternatives(
     return alternatives(model, tokeniser, source, target_ids, (place,))[place]
 
 
-def _word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
+def word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
     """The sub-word as it would continue the text: with "…" before it if it would continue a word."""
     piece = tokeniser.pieces([other])[0]
     text = tokeniser.decode([*read, other])[len(tokeniser.decode(list(read))) :]

@@ -1,15 +1,40 @@
-"""Erasure: the fall of the log odds when one word at a time is replaced by the baseline."""
+"""Erasure: the fall of the log odds when one word at a time is replaced by the baseline.
+
+And what is written then: the probability of each word that was written before, and the translation of what is left, or
+of the source with another word.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
+from regard.arguments import a_string, shown, whole
+from regard.errors import ArgumentError
+from regard.inspection.lenses.alternatives import word_with
 from regard.inspection.lenses.contrast import Contrast
-from regard.inspection.lenses.passes import SIDES, Batch, Explained, in_batches, is_word, run, run_erased
+from regard.inspection.lenses.passes import (
+    SIDES,
+    Batch,
+    Explained,
+    baseline,
+    in_batches,
+    in_eval_mode,
+    is_word,
+    run,
+    run_erased,
+    tables,
+)
 from regard.inspection.lenses.record import WordScores
+from regard.models.kinds import TranslationModel
+from regard.reprs import brief
+from regard.text import BEGIN, END, PAD, Tokeniser, normalise
+
+LIKELIEST = 3  # sub-words that are named beside a written word
+NUMBERS_AT_ONCE = 2**24  # logits of one pass
 
 
 class Erased(NamedTuple):
@@ -69,3 +94,137 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
         masks[side] = mask.to(ids.device) & is_word(ids)[[one.row for one in wanted]]
     index = torch.tensor([one.row for one in wanted], device=batch.written.device)
     return run_erased(model, batch, index, masks.get("source"), masks["written"])
+
+
+@brief
+@dataclass(frozen=True)
+class Changed:
+    """What a translation model does with a source of which a word was erased or replaced.
+
+    Args:
+        word: what was put there; empty for an erased word.
+        probabilities: of each word that was written before, and of "<end>": at its place, after what was written
+            before it; the product over its sub-words.
+        likeliest: at each of these places the most probable sub-words, as words, with their probabilities.
+        translation: the words of the translation of the changed source, by greedy search.
+    """
+
+    word: str
+    probabilities: tuple[float, ...]
+    likeliest: tuple[tuple[tuple[str, float], ...], ...]
+    translation: tuple[str, ...]
+
+
+def without_each(
+    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
+) -> dict[int | None, Changed]:
+    """The translation of a source as it is (None), and without each of its first words, by their index.
+
+    Args:
+        model, tokeniser: a translation model and its tokeniser.
+        source: the text.
+        target_ids: what was written, without BEGIN and END.
+        most: how many words are erased at most.
+    """
+    ids = [*tokeniser.encode(source), END]
+    places = [at for at, (_, span) in enumerate(tokeniser.words(ids)) if span.start < len(ids) - 1][:most]
+    found = _after(model, tokeniser, ids, [None, *places], target_ids)
+    return dict(zip([None, *places], found, strict=True))
+
+
+def with_word(
+    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], place: int, word: str = ""
+) -> Changed:
+    """The translation of a source in which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokeniser, source, target_ids: as for `without_each`.
+        place: index of the word, as `Tokeniser.words` counts them.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place that does not exist, or more than one word.
+
+    >>> from regard.models import TranslationTransformer
+    >>> tokeniser = Tokeniser.train(["The cat slept. Die Katze schlief."] * 2, 300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> changed = with_word(model, tokeniser, "The cat slept.", tokeniser.encode("Die Katze schlief."), 1, "slept")
+    >>> len(changed.probabilities) == len("Die Katze schlief . <end>".split())
+    True
+    """
+    ids = [*tokeniser.encode(a_string("source", source)), END]
+    words = tokeniser.words(ids)
+    if not 0 <= whole("place", place) < len(words) - 1:
+        raise ArgumentError(f"word {place} does not exist; the source has the words 0 to {len(words) - 2}")
+    if not a_string("word", word):
+        return _after(model, tokeniser, ids, [place], target_ids)[0]
+    if len(normalise(word).split()) != 1:
+        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {words[place][0]!r}")
+    span = words[place][1]
+    before, through, text = (tokeniser.decode(ids[:stop]) for stop in (span.start, span.stop, len(ids) - 1))
+    gap = " " if through[len(before) :].startswith(" ") else ""
+    changed = f"{before}{gap}{normalise(word)}{text[len(through) :]}"
+    found = _after(model, tokeniser, [*tokeniser.encode(changed), END], [None], target_ids)[0]
+    return Changed(word, found.probabilities, found.likeliest, found.translation)
+
+
+@torch.no_grad()
+def _after(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    ids: list[int],
+    places: Sequence[int | None],
+    target_ids: Sequence[int],
+) -> list[Changed]:
+    """What the model does with one source without each of some words; None for the source as it is."""
+    device, spans = model.embedding.weight.device, tokeniser.words(ids)
+    source = torch.tensor([ids], device=device)
+    erased = torch.zeros(len(places), len(ids), dtype=torch.bool, device=device)
+    for row, place in enumerate(places):
+        if place is not None:
+            erased[row, list(spans[place][1])] = True
+    table = tables(model)[0]
+    vectors = torch.where(erased[..., None], baseline(source, table), table[source])
+    found: list[Changed] = []
+    with in_eval_mode(model):
+        length = len(target_ids) + 1
+        for part in vectors.split(max(1, NUMBERS_AT_ONCE // (length * len(table)))):
+            sources = source.expand(len(part), -1)
+            read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
+            logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()
+            written = _written(model, sources, part)
+            found += [_changed(tokeniser, *one, target_ids) for one in zip(logits, written, strict=True)]
+    return found
+
+
+def _changed(tokeniser: Tokeniser, logits: torch.Tensor, written: list[int], target_ids: Sequence[int]) -> Changed:
+    ids = [*target_ids, END]
+    chosen = logits.gather(1, torch.tensor(ids)[:, None])[:, 0].double()
+    probabilities, likeliest = [], []
+    for _, span in tokeniser.words(ids):
+        probabilities.append(float(chosen[list(span)].sum().exp()))
+        top = logits[span.start].topk(min(LIKELIEST, logits.shape[1]))
+        named = [word_with(tokeniser, ids[: span.start], one) for one in top.indices.tolist()]
+        likeliest.append(tuple(zip(named, top.values.exp().tolist(), strict=True)))
+    translation = tuple(word for word, _ in tokeniser.words(written))
+    return Changed("", tuple(probabilities), tuple(likeliest), translation)
+
+
+def _written(model: Any, source: torch.Tensor, vectors: torch.Tensor) -> list[list[int]]:
+    """The translation of each row by greedy search, with other vectors for the source; at most twice its ids and 16."""
+    state = model.start(source, vectors=vectors)
+    ids = torch.full((len(source),), BEGIN, device=source.device)
+    written: list[list[int]] = [[] for _ in source]
+    open_rows = set(range(len(source)))
+    for _ in range(2 * source.shape[1] + 16):
+        scores = model.step(ids, state)
+        scores[:, [PAD, BEGIN]] = -torch.inf
+        ids = scores.argmax(-1)
+        for row, one in enumerate(ids.tolist()):
+            if one == END:
+                open_rows.discard(row)
+            elif row in open_rows:
+                written[row].append(one)
+        if not open_rows:
+            break
+    return written

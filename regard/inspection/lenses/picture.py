@@ -71,11 +71,12 @@ def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -
 
     Args:
         relevance: what `relevance` returns.
-        path: a PNG; an existing file is replaced atomically.
+        path: a PNG or SVG; an existing file is replaced atomically.
         title: a line above the words; by default the written word and the others.
 
     Raises:
-        ArgumentError: more than 120 words on a side, a path that does not end in .png, or a folder that does not exist.
+        ArgumentError: more than 120 words on a side, a path that ends in neither .png nor .svg, or a
+            folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 

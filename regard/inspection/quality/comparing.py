@@ -23,8 +23,18 @@ SHORTEST = 0.002  # seconds; a shorter call is repeated within its turn
 def median_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
     """The median time of each call over `rounds` rounds, in each of which every call is measured once.
 
-    On the CPU it is CPU time summed over all threads, on other devices elapsed time.
+    On the CPU it is CPU time on one thread: that of several depends on how busy the machine is. On other devices it is
+    elapsed time.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _medians(calls, rounds, device)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _medians(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
     repeats = [max(1, round(SHORTEST / max(_seconds(call, 1, device), 1e-7))) for call in calls]  # also warms up
     samples: list[list[float]] = [[] for _ in calls]
     for number in range(rounds):
@@ -69,7 +79,7 @@ def approximation(
 
     Every candidate is compared with exact softmax attention of the same call, which is streamed in memory linear in
     the length. Random candidates are computed with every seed; the report contains the mean and the standard deviation
-    of the error. Times are CPU times measured in turns; memory is the peak according to the plan.
+    of the error. Times are CPU times on one thread, measured in turns; memory is the peak according to the plan.
 
     A mechanism that by design computes something else is compared with the exact form of its own definition, named in
     the column "against": RandomFeature with the call and with the softmax of unit-norm q and k; LSH with attention

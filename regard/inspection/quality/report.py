@@ -32,7 +32,7 @@ def draw_errors(report: Approximation, path: str | Path) -> None:
     Families that are compared with something other than the call have dashed lines and hollow markers.
 
     Raises:
-        ArgumentError: nothing was compared, the path does not end in .png, or its folder does not exist.
+        ArgumentError: nothing was compared, the path ends in neither .png nor .svg, or its folder does not exist.
     """
     path = checked_path(path)
     lines = _lines(report)
@@ -104,6 +104,7 @@ LONGEST = 56  # the most characters of a name in the table
 LEGEND = (
     "error: |output - exact| / |exact|. worst row: the largest error of a query, over the mean size of an output.",
     "mass: the share of the exact weights that lies on the kept pairs. time, memory: 1 is that of exact attention.",
+    "time is CPU time on 1 thread (elapsed time on a GPU), in turns with exact attention.",
 )
 COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "against")
 
@@ -176,10 +177,10 @@ class Approximation:
         return json.dumps(_finite(record), ensure_ascii=False, indent=1)
 
     def plot(self, path: str | Path) -> None:
-        """Draw error against time, a line for each family, into a PNG.
+        """Draw error against time, a line for each family, into a PNG or SVG.
 
         Raises:
-            ArgumentError: nothing was compared, the path does not end in .png, or its folder does not exist.
+            ArgumentError: nothing was compared, the path ends in neither .png nor .svg, or its folder does not exist.
             MissingPackageError: matplotlib is not installed.
         """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.arguments import count_of
 from regard.decoding import Translation, Translator
 from regard.inspection import Relevance
 from regard.inspection.canvas import FAINT, INK, checked_path, new_figure, save, text_width, wrapped, write_text
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 
 BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
 NOTE = (
-    "Lens: each word was erased in turn; the number below it is by how much that lowers the log odds. Blue words "
-    "speak for the pronoun, red ones for the other two. A word can be needed without saying which noun is meant, "
-    "as “weil” often is, which has no gender; the bars show which words decide. Attention has no sign: it says where "
-    "the decoder looks, not what it uses. Bars: mean over test sentences; only a swap of the right noun or of the "
-    "adjective should lower them."
+    "Lens: each word in turn was replaced by the mean of the words' embeddings; the number below it is by how much "
+    "that "
+    "lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed without "
+    "saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. Attention "
+    "has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. The bars "
+    "are "
+    "not of this sentence: they are means over test sentences. Only another referent in the English source, or another "
+    "adjective, should lower them."
 )
 
 
@@ -93,10 +97,10 @@ def view_pronoun(
 
 
 def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = None) -> None:
-    """Draw lens, attention and routes into a PNG.
+    """Draw lens, attention and routes into a PNG or SVG.
 
     Raises:
-        ArgumentError: a path that does not end in .png, or a folder that does not exist.
+        ArgumentError: a path that ends in neither .png nor .svg, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
     """
@@ -130,10 +134,10 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
         top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.02, largest, lens.word)
     most = max(attention.source_scores, default=0.0)
-    name = f"where the decoder looks while it writes “{lens.word}”: weights of cross-attention, {_head_of(attention)}"
+    name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {_head_of(attention)}"
     top = draw_row(figure, name, looked, top + 0.4, most, "{:.2f}")
     if shares:
-        draw_bars(figure, shares, top)
+        draw_bars(figure, shares, 0 if routes is None else routes.counts[0], top)
     write_text(figure, note, EDGE, top + bars + 0.1, NOTE_SIZE, color=FAINT)
 
 
@@ -142,14 +146,14 @@ def _head_of(attention: Relevance) -> str:
     return attention.note.partition("written, ")[2].partition(":")[0].replace(", from 0", " (counted from 0)")
 
 
-def draw_bars(figure: Figure, shares: Mapping[str, float], top: float) -> None:
-    """Draw the probability of the pronoun after each swap as horizontal bars."""
+def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: float) -> None:
+    """Draw the mean probability of the pronoun over `count` sentences after each swap as horizontal bars."""
     from matplotlib.patches import Rectangle
 
     width, height = figure.get_size_inches()
     write_text(
         figure,
-        "probability of the pronoun among es, er, sie if a word is swapped (test sentences)",
+        f"probability of the right pronoun if a word is swapped: mean over {count_of(count, 'test sentences')}",
         EDGE,
         top + 0.08,
         LABEL_SIZE,

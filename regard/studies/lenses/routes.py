@@ -19,11 +19,11 @@ from regard.text.pronouns import PronounSentence, swap_adjective, swap_other, sw
 
 SWAPS = {
     "nothing": "no word swapped",
-    "source": "the referent in the source, the German so far unchanged",
-    "written": "the referent in the German so far, the source unchanged",
+    "source": "the referent in the English, the German so far unchanged",
+    "written": "the referent in the German so far, the English unchanged",
     "both": "the referent in both",
-    "other": "the other noun in the source",
-    "adjective": "the adjective in the source, for one of the other noun",
+    "other": "the other noun in the English",
+    "adjective": "the adjective in the English, for one of the other noun",
 }
 
 

@@ -13,13 +13,13 @@ export function choice(label, choices, chosen, change) {
 }
 
 /** The choices of attention, layer and head, for every view of one head. */
-export function headChoice(app, {mean = true} = {}) {
+export function headChoice(app, {mean = true, kinds = true} = {}) {
   const {state, source} = app;
   const [layers, heads] = app.attention.shape;
   const numbers = (count) => Array.from({length: count}, (_, at) => [at, String(at)]);
   const all = mean && heads > 1 ? [["mean", `mean of ${heads}`]] : [];
   return html`
-    ${source.header.attentions.length > 1
+    ${kinds && source.header.attentions.length > 1
       ? choice("Attention", source.header.attentions.map((one, at) => [at, one.name]), state.kind, (kind) =>
           app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}))
       : nothing}
@@ -39,6 +39,12 @@ export function colourChoice(app) {
 
 /** Whether the numbers of a head are exact. */
 export function badge(weights) {
+  if (weights.sampled.length) return html`<span class="badge" data-sampled title="The rows of some words, drawn at random; what is summed over rows is an estimate.">sampled:
+    ${weights.rows.toLocaleString("en")} of ${weights.columns.toLocaleString("en")} rows</span>${stored(weights)}`;
+  return stored(weights);
+}
+
+function stored(weights) {
   return weights.exact
     ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers.">exact</span>`
     : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale.">rounded to

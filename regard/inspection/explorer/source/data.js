@@ -46,12 +46,12 @@ export class Source {
     const [, , rows, columns] = attention.shape;
     if (attention.exact) {
       const bytes = await this.bytes(attention.exact[layer][head]);
-      return new Weights(new Float32Array(bytes.buffer), rows, columns, true);
+      return new Weights(new Float32Array(bytes.buffer), rows, columns, true, attention.sampled);
     }
     const bytes = await this.bytes(attention.bytes[layer][head]);
     const weights = new Float32Array(bytes.length);
     for (let at = 0; at < bytes.length; at += 1) weights[at] = DECODED[bytes[at]];
-    return new Weights(weights, rows, columns, false);
+    return new Weights(weights, rows, columns, false, attention.sampled);
   }
 
   async #mean(kind, layer) {
@@ -60,7 +60,7 @@ export class Source {
     for (let head = 0; head < heads; head += 1) all.push(await this.#one(kind, layer, head));
     const sum = new Float32Array(all[0].values.length);
     for (const one of all) for (let at = 0; at < sum.length; at += 1) sum[at] += one.values[at] / heads;
-    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact);
+    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact, all[0].sampled);
   }
 
   /** The thumbnails of all heads, one byte for each cell on a square-root scale. */
@@ -74,8 +74,13 @@ const DECODED = Float32Array.from({length: 256}, (_, byte) => (byte / 255) ** 2)
 
 /** The weights of a head, by rows. */
 export class Weights {
-  constructor(values, rows, columns, exact) {
-    Object.assign(this, {values, rows, columns, exact});
+  constructor(values, rows, columns, exact, sampled = []) {
+    Object.assign(this, {values, rows, columns, exact, sampled});
+  }
+
+  /** The place of a row's word in its text: rows of a long text are those of some words. */
+  place(row) {
+    return this.sampled.length ? this.sampled[row] : row;
   }
 
   row(at) {

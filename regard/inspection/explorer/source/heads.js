@@ -11,15 +11,25 @@ const SORTS = {
   distance: {title: "distance", says: "the mean distance between a word and what it looks at", unit: "words"},
   first: {title: "weight of the first word", says: "a head that looks there does little (an attention sink)"},
   received: {title: "most received", says: "the largest share of all weight that one word receives"},
+  apart: {title: "distance from the other", says: "the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common"},
 };
+const FALLING = new Set(["apart"]); // measures whose largest values come first; so do those of relations
+
+/** What a measure is called, and what it says; a relation is measured on the links that the text has. */
+function sortOf(attention, name) {
+  if (SORTS[name]) return SORTS[name];
+  const [links, chance] = attention.links[name];
+  return {title: `relation: ${name}`, says: `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; one text says little about a head in general`};
+}
 const GAP = 14;
 const LABEL = 15; // pixels above a map
 const LISTED = 100; // rows of the table
 
 export function headsView(app) {
   const {state, attention} = {state: app.state, attention: app.attention};
-  const measures = Object.keys(SORTS).filter((name) => name === "layer" || attention.statistics[name]);
+  const measures = ["layer", ...Object.keys(SORTS).filter((name) => attention.statistics[name]), ...Object.keys(attention.links)];
   if (!measures.includes(state.sort)) state.sort = "layer";
+  const sort = sortOf(attention, state.sort);
   const order = sorted(attention, state.sort);
   const kinds = app.source.header.attentions;
   const chosen = Math.max(order.findIndex(([layer, head]) => layer === state.layer && head === state.head), 0);
@@ -28,11 +38,13 @@ export function headsView(app) {
     <div class="bar">
       ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
         app.set({kind})) : ""}
-      ${choice("Sort by", measures.map((name) => [name, SORTS[name].title]), state.sort, (sort) => app.set({sort}))}
+      ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), state.sort, (sort) => app.set({sort}))}
       ${colourChoice(app)}
     </div>
+    ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
+      ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
     <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
-      ${SORTS[state.sort].says ? `Sorted by ${SORTS[state.sort].title} (${SORTS[state.sort].says}), the lowest first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.</p>
+      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.</p>
     <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
       data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen))}
@@ -47,13 +59,18 @@ function sorted(attention, name) {
   const order = [];
   for (let layer = 0; layer < layers; layer += 1) for (let head = 0; head < heads; head += 1) order.push([layer, head]);
   const values = attention.statistics[name];
-  return values ? order.sort((a, b) => values[a[0]][a[1]] - values[b[0]][b[1]]) : order;
+  const way = falls(attention, name) ? -1 : 1;
+  return values ? order.sort((a, b) => way * (values[a[0]][a[1]] - values[b[0]][b[1]])) : order;
+}
+
+function falls(attention, name) {
+  return FALLING.has(name) || Object.hasOwn(attention.links, name);
 }
 
 function telling(attention, order, at) {
   const [layer, head] = order[at];
   const measures = Object.entries(attention.statistics).map(([name, values]) =>
-    `${SORTS[name].title} ${values[layer][head].toFixed(2)}`);
+    `${sortOf(attention, name).title} ${values[layer][head].toFixed(2)}`);
   return `Layer ${layer}, head ${head}: ${measures.join(", ")}.`;
 }
 
@@ -137,7 +154,7 @@ function table(app, attention, order, measures) {
   const names = measures.filter((name) => name !== "layer");
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table"><table>
     <thead><tr><th scope="col">Layer</th><th scope="col">Head</th>
-      ${names.map((name) => html`<th scope="col">${SORTS[name].title}</th>`)}</tr></thead>
+      ${names.map((name) => html`<th scope="col">${sortOf(attention, name).title}</th>`)}</tr></thead>
     <tbody>${order.slice(0, LISTED).map(([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
       <button class="link" aria-label="Open layer ${layer}, head ${head}"
         @click=${() => app.set({layer, head, view: "map"})}>${head}</button></th>

@@ -38,11 +38,11 @@ export function heatmapView(app, weights) {
 
 function telling(app, weights, row, column) {
   const {rows, columns} = app.words;
-  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
+  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${weights.place(row)}) could not look at ${columns[column]} (${column}).`;
   const weight = weights.at(row, column);
   let rank = 1;
   for (const other of weights.row(row)) if (other > weight) rank += 1;
-  return `${rows[row]} (${row}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
+  return `${rows[row]} (${weights.place(row)}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
 }
 
 /** Enough decimals to tell small weights apart. */
@@ -51,11 +51,11 @@ function shown(weight) {
 }
 
 function isUnwritten(app, weights, row, column) {
-  return app.attention.unwritten && column > row && weights.at(row, column) === 0;
+  return app.attention.unwritten && column > weights.place(row) && weights.at(row, column) === 0;
 }
 
 /** Where the map is on its canvas, and how large a cell is. */
-function geometry(canvas, weights) {
+export function geometry(canvas, weights) {
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const tight = room < 520;
   const named = (cell) => cell >= NAMED_CELL;
@@ -103,7 +103,7 @@ function draw(app, canvas, weights) {
   moveCursor(canvas, app.state.row, app.state.column);
 }
 
-function labels(pen, {rows, columns}, {cell, left, top}, theme) {
+export function labels(pen, {rows, columns}, {cell, left, top}, theme) {
   font(pen, Math.min(Math.max(cell * 0.62, 8), 13));
   pen.fillStyle = theme.ink;
   pen.textAlign = "right";
@@ -119,14 +119,14 @@ function labels(pen, {rows, columns}, {cell, left, top}, theme) {
 }
 
 /** Numbers of words where there is no room for words. */
-function axes(pen, weights, {cell, left, top}, theme) {
+export function axes(pen, weights, {cell, left, top}, theme, unit = 1) {
   font(pen, 10);
   pen.fillStyle = theme.faint;
   const step = [10, 20, 50, 100, 200, 500, 1000].find((one) => one * cell >= 40) ?? 5000;
   pen.textAlign = "center";
-  for (let at = 0; at < weights.columns; at += step) pen.fillText(String(at), left + (at + 0.5) * cell, top - 8);
+  for (let at = 0; at < weights.columns; at += step) pen.fillText(String(at * unit), left + (at + 0.5) * cell, top - 8);
   pen.textAlign = "right";
-  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(at), left - 3, top + (at + 0.5) * cell);
+  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(weights.place ? weights.place(at) : at * unit), left - 3, top + (at + 0.5) * cell);
 }
 
 function moveCursor(canvas, row, column) {

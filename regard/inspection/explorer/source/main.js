@@ -7,19 +7,28 @@ import {choice} from "./controls.js";
 import {embedded} from "./data.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
-import {linksView} from "./links.js";
-import {liveForm} from "./live.js";
+import {linksView, stepsView} from "./links.js";
+import {changeView, liveForm} from "./live.js";
 import {LongApp} from "./long.js";
+import {patternView} from "./pattern.js";
 import {readerView} from "./reader.js";
+import {walkView} from "./walk.js";
 
+/** The attention from what is written to the source. */
+const crossing = ({attentions}) => attentions.findIndex(({rows, columns}) => rows === "target" && columns === "source");
+const weighs = (header) => header.attentions.length > 0;
 const VIEWS = {
-  reader: {title: "Reader", draw: readerView},
-  heads: {title: "Heads", draw: headsView},
-  map: {title: "Heat map", draw: heatmapView},
-  links: {title: "Links", draw: linksView},
-  compare: {title: "Compare", draw: compareView},
+  reader: {title: "Reader", draw: readerView, fits: weighs},
+  heads: {title: "Heads", draw: headsView, fits: weighs},
+  map: {title: "Heat map", draw: heatmapView, fits: weighs},
+  links: {title: "Links", draw: linksView, fits: weighs},
+  steps: {title: "Translation", draw: stepsView, fits: (header) => crossing(header) >= 0, kind: crossing},
+  change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
+  pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
+  walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
+  compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "palette", "scale", "theme", "share", "sort"]; // in the address
+const KEPT = ["view", "kind", "layer", "head", "row", "palette", "scale", "theme", "share", "sort", "pattern", "panel", "step"]; // in the address
 
 export class App {
   constructor(element, source) {
@@ -27,10 +36,9 @@ export class App {
     this.source = source;
     this.state = {
       view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0, palette: "cividis",
-      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "",
+      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0, step: 0,
     };
-    const {attentions} = source.header;
-    this.state.layer = attentions[0].shape[0] - 1;
+    this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
     Object.assign(this.state, fromAddress(location.hash));
     this.#repair();
   }
@@ -60,7 +68,7 @@ export class App {
   async draw() {
     const {kind, layer, head} = this.state;
     const turn = (this.turn = (this.turn ?? 0) + 1);
-    const weights = await this.source.head(kind, layer, head);
+    const weights = this.attention ? await this.source.head(kind, layer, head) : null;
     if (turn !== this.turn) return; // a newer change is being drawn
     document.documentElement.dataset.theme = this.state.theme;
     render(page(this, weights), this.element);
@@ -70,16 +78,20 @@ export class App {
   /** Indices that do not exist become the nearest ones that do. */
   #repair() {
     const {state} = this;
-    const {attentions} = this.source.header;
-    const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), count - 1);
-    state.kind = within(state.kind, attentions.length);
-    const [layers, heads, rows, columns] = this.attention.shape;
+    const {header} = this.source;
+    const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), Math.max(count - 1, 0));
+    if (!Object.hasOwn(VIEWS, state.view) || !VIEWS[state.view].fits(header))
+      state.view = Object.keys(VIEWS).find((name) => VIEWS[name].fits(header));
+    state.kind = within(VIEWS[state.view].kind?.(header) ?? state.kind, header.attentions.length);
+    const [layers, heads, rows, columns] = this.attention?.shape ?? [1, 1, 1, 1];
     state.layer = within(state.layer, layers);
     state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);
     state.row = within(state.row, rows);
     state.column = within(state.column, columns);
     state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
-    if (!Object.hasOwn(VIEWS, state.view)) state.view = "reader";
+    state.pattern = within(state.pattern, header.patterns.length);
+    state.step = Math.max(Math.trunc(Number(state.step)) || 0, 0);
+    state.panel = within(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
     if (!Object.hasOwn(PALETTES, state.palette)) state.palette = "cividis";
     if (!Object.hasOwn(SCALES, state.scale)) state.scale = "linear";
     if (!["system", "light", "dark"].includes(state.theme)) state.theme = "system";
@@ -107,7 +119,7 @@ function page(app, weights) {
       <h1><bdi>${source.header.title}</bdi></h1>
       ${source.header.live ? liveForm(app) : nothing}
       <nav aria-label="Views">
-        ${Object.entries(VIEWS).map(
+        ${Object.entries(VIEWS).filter(([, view]) => view.fits(source.header)).map(
           ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
             @click=${() => app.set({view: name})}>${view.title}</button>`,
         )}

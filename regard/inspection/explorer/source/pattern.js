@@ -1,0 +1,195 @@
+// "Who may look at whom?": the pairs that a pattern allows, their number, and how it grows with the length.
+
+import {html, nothing} from "lit-html";
+import {choice} from "./controls.js";
+import {axes, geometry, labels} from "./heatmap.js";
+import {context, drawn, moved, pointAt, themeColours} from "./surface.js";
+
+const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
+const LISTED = 100; // queries of the table
+
+export function patternView(app) {
+  const {patterns} = app.source.header;
+  const at = Math.min(app.state.pattern, patterns.length - 1);
+  const one = patterns[at];
+  const panelAt = Math.min(app.state.panel, one.panels.length - 1);
+  const key = [app.source.header.title, at, panelAt].join("/");
+  const shown = app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null;
+  if (!shown) load(app, one, panelAt, key);
+  const panel = one.panels[panelAt];
+  return html`
+    <h2>Who may look at whom?</h2>
+    <div class="bar">
+      ${patterns.length > 1 ? choice("Used in", patterns.map(({name}, number) => [number, name]), at, (pattern) =>
+        app.set({pattern: Number(pattern), panel: 0})) : nothing}
+      ${one.panels.length > 1 ? choice("Heads", one.panels.map(({heads}, number) => [number, heads.join(", ")]), panelAt,
+        (number) => app.set({panel: Number(number)})) : nothing}
+      <span class="badge">counted exactly</span></div>
+    <p class="summary"><code><bdi>${panel.text}</bdi></code>: ${grouped(panel.pairs)} of ${grouped(one.q_len * one.k_len)} pairs
+      (${percent(panel.pairs, one.q_len * one.k_len)}).</p>
+    <p class="hint">Rows: queries. Columns: keys. ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${one.q_start
+      ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. ` : ""}${one.tile > 1
+      ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}</p>
+    ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`}
+    ${legend(one.tile > 1)}
+    ${growth(one)}
+    ${shown ? html`<details class="twin"><summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>${table(shown)}</details>` : nothing}
+  `;
+}
+
+async function load(app, one, panelAt, key) {
+  const panel = one.panels[panelAt];
+  const [rows, columns] = panel.shape;
+  const states = await app.source.bytes(panel.place);
+  app.pairs = {key, source: app.source, one, panel, rows, columns, states};
+  app.draw();
+}
+
+function pairsMap(app, shown) {
+  const place = cell(app, shown);
+  const said = telling(shown, ...place);
+  return html`<div class="map" tabindex="-1">
+      <canvas class="pattern" tabindex="0" role="application" aria-roledescription="map of pairs"
+        aria-label="Pairs; arrow keys move. ${said}" ${drawn((canvas) => draw(app, canvas, shown))}
+        @pointermove=${(event) => point(app, event, shown)} @click=${(event) => point(app, event, shown)}
+        @keydown=${(event) => {
+          const next = moved(event, place, [shown.rows, shown.columns]);
+          if (next) app.set({pair: next, said: telling(shown, ...next)});
+        }}></canvas>
+      <div class="cursor" aria-hidden="true"></div>
+    </div>
+    <p class="readout" data-readout>${said}</p>`;
+}
+
+function cell(app, {rows, columns}) {
+  const [row, column] = app.state.pair ?? [0, 0];
+  return [Math.min(row, rows - 1), Math.min(column, columns - 1)];
+}
+
+/** The keys that a query may look at as spans, such as "3 to 7, 9", and how many they are. */
+function spans({states, columns, one}, row) {
+  const runs = [];
+  let count = 0;
+  for (let column = 0; column < columns; column += 1) {
+    if (!states[row * columns + column]) continue;
+    count += 1;
+    if (runs.length && runs[runs.length - 1][1] === column - 1) runs[runs.length - 1][1] = column;
+    else runs.push([column, column]);
+  }
+  const named = runs.slice(0, 6).map(([from, to]) => {
+    const [first, last] = [from * one.tile, Math.min((to + 1) * one.tile, one.k_len) - 1];
+    return first === last ? `${first}` : `${first} to ${last}`;
+  }).join(", ");
+  return {count, named: named + (runs.length > 6 ? ` and ${runs.length - 6} more spans` : "")};
+}
+
+function telling(shown, row, column) {
+  const {one, states, columns, rows} = shown;
+  const state = states[row * columns + column];
+  if (one.tile > 1) {
+    const range = (at, count) => `${at * one.tile} to ${Math.min((at + 1) * one.tile, count) - 1}`;
+    return `Queries ${range(row, one.q_len)}, keys ${range(column, one.k_len)}: ${STATES[state]}.`;
+  }
+  const named = (words, at) => (words.length ? `${at} “${words[at]}”` : `${at}`);
+  const {count, named: keys} = spans(shown, row);
+  let seen = 0;
+  for (let at = 0; at < rows; at += 1) seen += states[at * columns + column] ? 1 : 0;
+  return `Query ${named(one.rows, row)} ${state ? "may" : "may not"} look at key ${named(one.columns, column)}. It may look at ${count} of ${columns} keys${count ? `: ${keys}` : ""}; ${seen} of ${rows} queries may look at this key.`;
+}
+
+function draw(app, canvas, shown) {
+  const {one, rows, columns, states} = shown;
+  const place = geometry(canvas, {rows, columns});
+  if (!one.rows.length) Object.assign(place, {named: false, left: 40, top: 24});
+  const {cell: side, left, top} = place;
+  const theme = themeColours(canvas);
+  canvas.place = place;
+  const pen = context(canvas, left + columns * side + (place.named ? 46 : 4), top + rows * side + 2);
+  const gap = side >= 8 ? 1 : 0; // cells are painted apart if they are large enough to be counted
+  const image = new OffscreenCanvas(columns, rows);
+  const dots = image.getContext("2d");
+  pen.fillStyle = theme.unseen;
+  pen.fillRect(left, top, columns * side, rows * side);
+  for (let row = 0; row < rows; row += 1)
+    for (let column = 0; column < columns; column += 1) {
+      const state = states[row * columns + column];
+      if (!state) continue;
+      const [to, x, y, size] = gap ? [pen, left + column * side, top + row * side, side - gap] : [dots, column, row, 1];
+      to.globalAlpha = state === 1 ? 0.45 : 1;
+      to.fillStyle = theme.accent;
+      to.fillRect(x, y, size, size);
+    }
+  pen.globalAlpha = 1;
+  pen.imageSmoothingEnabled = side < 1;
+  if (!gap) pen.drawImage(image, left, top, columns * side, rows * side);
+  if (place.named) labels(pen, one, place, theme);
+  else axes(pen, {rows, columns}, place, theme, one.tile);
+  moveCursor(canvas, ...cell(app, shown));
+}
+
+function moveCursor(canvas, row, column) {
+  const {cell: side, left, top} = canvas.place;
+  const {style} = canvas.parentElement.querySelector(".cursor");
+  const size = Math.max(side, 6);
+  style.transform = `translate(${left + (column + 0.5) * side - size / 2}px, ${top + (row + 0.5) * side - size / 2}px)`;
+  style.width = style.height = `${size}px`;
+}
+
+function point(app, event, shown) {
+  const canvas = event.currentTarget;
+  const {cell: side, left, top} = canvas.place;
+  const [x, y] = pointAt(event);
+  const [row, column] = [Math.floor((y - top) / side), Math.floor((x - left) / side)];
+  if (row < 0 || column < 0 || row >= shown.rows || column >= shown.columns) return;
+  moveCursor(canvas, row, column);
+  const said = telling(shown, row, column);
+  if (event.type === "click") app.set({pair: [row, column], said});
+  else canvas.parentElement.nextElementSibling.textContent = said;
+}
+
+function legend(tiled) {
+  return html`<p class="legend"><i class="allowed"></i><span>${tiled ? "all allowed" : "may look"}</span>
+    ${tiled ? html`<i class="allowed some"></i><span>some allowed</span>` : nothing}
+    <i class="masked"></i><span>${tiled ? "none allowed" : "may not look"}</span></p>`;
+}
+
+/** How many pairs there are at other lengths, and what a backend computes. */
+function growth(one) {
+  return html`<h3>How it grows with the length</h3>
+    <div class="scroll" tabindex="0" role="region" aria-label="Pairs by length"><table data-growth>
+    <thead><tr><th scope="col">Length</th><th scope="col">Allowed pairs</th><th scope="col">Share of all</th>
+      <th scope="col">Computed here</th><th scope="col">Backend</th><th scope="col">A query may look at</th></tr></thead>
+    <tbody>${one.growth.map(({length, pairs, of, computed, backend}, at) => html`<tr>
+      <th scope="row">${at ? grouped(length) : `${grouped(length)} (shown)`}</th><td>${grouped(pairs)}</td><td>${percent(pairs, of)}</td>
+      <td>${computed === null ? "—" : percent(computed, 1)}</td><td>${backend}</td>
+      <td>${mean(pairs / (of / (at ? length : one.k_len)))} keys</td></tr>`)}</tbody></table></div>
+    <p class="hint">Computed here: the share of all pairs that the backend computes which regard chooses on this machine's CPU for
+      heads of 64 numbers; short rows are computed in whole blocks. Where allowed pairs grow as fast as the length, attention
+      takes linear time.</p>`;
+}
+
+function table(shown) {
+  const {one, rows} = shown;
+  const listed = Array.from({length: Math.min(rows, LISTED)}, (_, row) => row);
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Queries as a table"><table>
+    <thead><tr><th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
+      <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th><th scope="col">Which</th></tr></thead>
+    <tbody>${listed.map((row) => {
+      const {count, named} = spans(shown, row);
+      return html`<tr><td>${row * one.tile}</td>${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
+        <td>${count}</td><td>${named || "none"}</td></tr>`;
+    })}</tbody></table></div>${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
+}
+
+function grouped(number) {
+  return number.toLocaleString("en");
+}
+
+function mean(number) {
+  return number.toLocaleString("en", {maximumFractionDigits: 1});
+}
+
+function percent(part, whole) {
+  const share = (100 * part) / whole;
+  return `${share >= 0.1 || share === 0 ? share.toFixed(1) : share.toPrecision(2)} %`;
+}
