@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# The long tier's: other examples for each `--hypothesis-seed`.
+settings.register_profile("long", settings.get_profile("regard"), derandomize=False, print_blob=True)
 settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -21,7 +21,9 @@ class TopLevel(Commands):
             "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p.",
         ),
         "classify": Source("classify", "classify", "Label texts, one line of output for each line of input."),
-        "evaluate": Source("evaluate", "evaluate", "Evaluate a translator: BLEU, chrF, exact match, perplexity."),
+        "evaluate": Source(
+            "evaluate", "evaluate", "Evaluate a translator (BLEU, chrF, exact match) or a language model (perplexity)."
+        ),
         "average": Source(
             "train", "average", "Average the last checkpoints of a training run, which often improves the model."
         ),

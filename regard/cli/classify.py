@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.console import out_data, out_json, say
+from regard.cli.hints import say_if_unfinished
 from regard.cli.options import Json, Run
 from regard.text import read_lines, tidy
 from regard.text.seen_words import UnknownWords
@@ -29,6 +30,7 @@ def classify(
 ) -> None:
     """Print the label of each text and its probability, in the order of the lines; an empty line has none."""
     classifier = Classifier.load(run)
+    say_if_unfinished(run)
     by_hand = not texts and sys.stdin.isatty()
     if by_hand:
         say("one text per line; end with Ctrl-D")

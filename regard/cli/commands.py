@@ -62,6 +62,7 @@ class Checked(TyperCommand):
             if (sentence := in_a_sentence(ctx.command_path, error, typed)) is None:
                 raise
             raise ArgumentError(sentence) from error
+        ctx.params = {name: as_typed(value, typed) for name, value in ctx.params.items()}
         for name, value in ctx.params.items():
             option = "--" + name.replace("_", "-")
             for one in value if isinstance(value, list | tuple) else (value,):
@@ -71,6 +72,19 @@ class Checked(TyperCommand):
                     bits = one.bit_length()
                     raise typer.BadParameter(f"{option} is a number of {bits} bits; numbers have at most 63", ctx=ctx)
         return left
+
+
+def as_typed(value: Any, typed: Sequence[str]) -> Any:
+    """A whole number, if one was typed for an option that takes fractions too: an error quotes it as it was typed.
+
+    >>> as_typed(-1.0, ["--minutes", "-1"]), as_typed(2.0, ["--dropout=2"]), as_typed(2.0, ["--dropout", "2.0"])
+    (-1, 2, 2.0)
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        whole = str(int(value))
+        if any(whole in (word, word.partition("=")[2]) for word in typed):
+            return int(value)
+    return value
 
 
 def in_quotes(text: str) -> str:

@@ -181,10 +181,12 @@ def counting(what: str, total: int) -> Generator[Any]:
         yield lambda done: progress.advance(task, done)
 
 
-def check_picture_name(path: Path) -> None:
+def check_picture_name(path: Path, ending: str = ".png") -> None:
     """Raise before any work if a picture cannot be written there."""
-    if path.suffix.lower() != ".png":
-        raise ArgumentError(f"the picture {path} is drawn as PNG; give it a name that ends in .png")
+    if path.suffix.lower() != ending:
+        raise ArgumentError(
+            f"the picture {path} is drawn as {ending[1:].upper()}; give it a name that ends in {ending}"
+        )
     if path.is_dir() or not path.parent.is_dir():
         raise ArgumentError(f"the picture {path} cannot be written: its folder does not exist, or it is a folder")
 

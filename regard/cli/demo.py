@@ -75,7 +75,7 @@ def demo(
         raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
     tell(
         f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
-        f"({trained.cpu_seconds:.0f} CPU seconds)"
+        f"({count_of(round(trained.cpu_seconds), 'CPU seconds', ',')})"
     )
     tell("")
     say(f"   translating {len(data.test)} test sentences, which can take a minute ...")

@@ -1,37 +1,71 @@
-"""`regard evaluate`: the quality of a translator."""
+"""`regard evaluate`: the quality of a translator or of a language model."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from regard.cli.console import counting, out, out_json, say
+from regard.cli.hints import say_if_unfinished
 from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
 from regard.decoding import Translator
-from regard.training.recipes.evaluation import evaluate_run
+from regard.distributed import sharing
+from regard.errors import ArgumentError
+from regard.models import LanguageModel
+from regard.models.storage import kind_of_model
+from regard.training.recipes.evaluation import RunScores, evaluate_run, uncounted
+from regard.training.recipes.recipe import silent
+from regard.training.recipes.text_evaluation import TextScores, evaluate_text
 
 
 def evaluate(
     run: Run,
     test: Annotated[
-        list[str] | None, typer.Argument(metavar="TEST.tsv", help="Files of pairs. [default: the run's own test split]")
+        list[str] | None,
+        typer.Argument(
+            metavar="TEST",
+            help="Files of pairs [default: the run's own test split]; for a language model, files of text.",
+        ),
     ] = None,
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
     alpha: Alpha = default(Translator.translate, "alpha"),
     as_json: Json = False,
 ) -> None:
-    """Evaluate on the named pairs, or on the run's test split; a run of the embedded corpus also on its pronouns."""
+    """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
+
+    torchrun divides the sentences of a translator among its processes, of which the first one prints.
+    """
     check_search(normalisation)
-    scores = evaluate_run(
-        run, test or [], tell=say, counting=partial(counting, "translating"), beam=beam, normalisation=normalisation,
-        alpha=alpha,
-    )  # fmt: skip
+    search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
+    with sharing() as share:
+        first = share is None or share.rank == 0
+        tell = say if first else silent
+        if first:
+            say_if_unfinished(run)
+        scores: RunScores | TextScores
+        if kind_of_model(run) == LanguageModel.KIND:
+            _check_language_model(run, search, alone=share is None)
+            scores = evaluate_text(run, test or [], tell=tell)
+        else:
+            counts = partial(counting, "translating") if first else uncounted
+            scores = evaluate_run(run, test or [], tell=tell, counting=counts, share=share, **search)
+    if not first:
+        return
     if as_json:
         out_json(json.dumps(scores.to_dict()))
     else:
         for line in scores.lines():
             out(line)
+
+
+def _check_language_model(run: Path, search: dict[str, Any], alone: bool) -> None:
+    """Refuse what is for translators."""
+    if given := [f"--{name}" for name, value in search.items() if value != default(Translator.translate, name)]:
+        raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is a language model; leave it out")
+    if not alone:
+        raise ArgumentError(f"{run} is a language model, which one process evaluates; start it without torchrun")

@@ -13,8 +13,20 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.console import out, out_json, say
+from regard.cli.hints import say_if_unfinished
 from regard.cli.lines import INPUT, OUT, wants_file, write_lines
-from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
+from regard.cli.options import (
+    Alpha,
+    Beam,
+    Cache,
+    CacheDtype,
+    Json,
+    Normalisation,
+    Run,
+    check_search,
+    default,
+    default_note,
+)
 from regard.decoding import Generation, Generator, Sampling
 from regard.decoding.generator import OnText
 from regard.errors import ArgumentError
@@ -51,6 +63,8 @@ def generate(
     beam: Beam = default(Generator.generate, "beam"),
     normalisation: Normalisation = default(Generator.generate, "normalisation"),
     alpha: Alpha = default(Generator.generate, "alpha"),
+    cache_kind: Cache = default(Generator.generate, "cache"),
+    cache_dtype: CacheDtype = default(Generator.generate, "cache_dtype"),
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
@@ -65,11 +79,13 @@ def generate(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
     options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
+    options |= {"cache": cache_kind, "cache_dtype": cache_dtype}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
     if wants_file(source, result, prompts or []):
         _file(run, source, result, options, as_json)
         return
     generator = Generator.load(run)
+    say_if_unfinished(run)
     unknown = UnknownWords(generator.words, "continuation")
     by_hand = not prompts and sys.stdin.isatty()
     if by_hand:

@@ -1,4 +1,4 @@
-"""Remarks for somebody who does not see why a translation is poor or slow: what was typed, or the state of the run."""
+"""Remarks for somebody who does not see why a result is poor or slow: what was typed, or the state of the run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from regard.arguments import count_of
 from regard.cli.commands import in_quotes
+from regard.cli.console import say
 from regard.errors import RegardError
 from regard.models.storage import read_checkpoints
 
@@ -50,9 +51,15 @@ def remark_on_training(run: Path) -> str | None:
         return None
     of = f" of {planned:,}" if planned is not None else ""
     return (
-        f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its translations may "
+        f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its results may "
         f"make no sense"
     )
+
+
+def say_if_unfinished(run: Path) -> None:
+    """Say it to somebody who uses the model of a training that has not ended."""
+    if (remark := remark_on_training(run)) is not None:
+        say(remark)
 
 
 class Lengths:

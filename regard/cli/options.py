@@ -26,6 +26,20 @@ Normalisation = Annotated[
     str, typer.Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
 ]
 Alpha = Annotated[float, typer.Option(help="The exponent of gnmt normalisation.")]
+Cache = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        metavar="KIND",
+        help="Kind of cache: dynamic, static, ring, paged or state. [default: the model's own choice]",
+    ),
+]
+CacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"
+    ),
+]
 
 
 def default(function: Callable[..., Any], name: str) -> Any:

@@ -117,7 +117,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     best = f", {verdict} at step {result.best_step}" if verdict else ""
     sentence = (
         f"{reasons[result.stopped]}: {count_of(result.steps, 'steps', ',')}{best}, {duration(result.wall_seconds)} "
-        f"({result.cpu_seconds:,.0f} CPU seconds); the run is in {out}"
+        f"({count_of(round(result.cpu_seconds), 'CPU seconds', ',')}); the run is in {out}"
     )
     if result.stopped == "interrupted":
         raise StoppedError(sentence, go_on=shlex.join(["regard", "train", command, "--out", str(out), "--resume"]))

@@ -18,7 +18,18 @@ from regard.arguments import suggest
 from regard.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
 from regard.cli.hints import Lengths, remarks_at_start
 from regard.cli.lines import INPUT, OUT, wants_file, write_lines
-from regard.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, default_note
+from regard.cli.options import (
+    Alpha,
+    Beam,
+    Cache,
+    CacheDtype,
+    Json,
+    Normalisation,
+    Run,
+    check_search,
+    default,
+    default_note,
+)
 from regard.cli.why import INSTEAD, asked_why, draw_why, show_why
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
@@ -44,6 +55,8 @@ def translate(
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
     alpha: Alpha = default(Translator.translate, "alpha"),
+    cache_kind: Cache = default(Translator.translate, "cache"),
+    cache_dtype: CacheDtype = default(Translator.translate, "cache_dtype"),
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
     ] = None,
@@ -77,6 +90,7 @@ def translate(
     check_search(normalisation)
     sentences = sentences or []
     search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
+    search |= {"cache": cache_kind, "cache_dtype": cache_dtype}
     if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
         _file(run, source, result, search, as_json)
         return

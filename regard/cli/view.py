@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard.arguments import count_of
 from regard.cli.console import check_picture_name, out, say
+from regard.cli.hints import say_if_unfinished
 from regard.cli.options import Run, listed
 from regard.cli.why import INSTEAD
-from regard.decoding import Translator
+from regard.conversion.folders import is_hugging_face
+from regard.decoding import Translation, Translator
 from regard.decoding.loading import load_with_tokeniser
-from regard.errors import ArgumentError
-from regard.inspection import draw_maps, look
-from regard.inspection.explorer import Exploration, explore_text, explore_translation, to_page
-from regard.inspection.explorer.server import ExplorerServer
+from regard.errors import ArgumentError, RegardError
+from regard.inspection import draw_attention, draw_maps, look
+from regard.inspection.explorer import Exploration, compared, explore_text, explore_translation, to_page
+from regard.inspection.explorer.page import walk_to_answer
+from regard.inspection.explorer.records import ShownWalk, changed_to_json
+from regard.inspection.explorer.server import Ask, ExplorerServer
+from regard.inspection.lenses.erasing import Changed, with_word
 from regard.inspection.maps import check_attends
 from regard.models import LanguageModel, TextEncoder
+from regard.studies.walkthrough import shown_walk, walk_whole_run
 from regard.text import Tokeniser, tidy
+from regard.text.packages import needed
 from regard.text.pronouns import PRONOUNS, pronoun_of
+from regard.text.seen_words import SeenWords
 
-Reading = Callable[[str], Exploration]
+LONGEST_WORD = 60  # characters of a word that is put in the place of another
+Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 
 
 def view(
@@ -35,65 +48,186 @@ def view(
     ] = None,
     png: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the attention of a translation, instead of serving it."),
+        typer.Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page."),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page."),
     ] = None,
     why: Annotated[str | None, typer.Option(metavar="WORD", help="The written word that is shown first.")] = None,
     instead: Annotated[str | None, typer.Option(metavar="WORDS", help=INSTEAD)] = None,
+    with_run: Annotated[
+        Path | None,
+        typer.Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion."),
+    ] = None,
+    second: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on."""
-    _check(text, export, png, why, instead)
-    saved, tokeniser = load_with_tokeniser(run)
-    if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
-        if given := [name for name, value in (("--why", why), ("--png", png)) if value is not None]:
-            raise ArgumentError(
-                f"{' and '.join(given)} is for translations, and {run} holds a {saved.kind}; leave it out"
-            )
-        kind = LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder
-        read, label = _reading_text(kind.from_saved(saved, str(run)), tokeniser), "Text"
-    else:
-        translator = Translator.load(run)
-        check_attends(translator.model)  # before any work
-        read, label = _translating(translator, why, listed(instead)), "Sentence"
-        if png is not None:
-            _draw(translator, text, png)
-    exploration = read(text) if export is not None or png is None else None
+    pictures = {".png": png, ".svg": svg}
+    _check(text, second, export, pictures, why, instead)
+    opened = open_run(run, why, listed(instead))
+    other = opened if with_run is None else open_run(with_run, None, [])
+    if other.label != opened.label:
+        raise ArgumentError(f"{run} and {with_run} cannot be compared: one translates, and the other does not")
+
+    def read(text: str, first: OpenedRun = opened) -> Exploration:
+        exploration = first.read(text, None)
+        if with_run is None and second is None:
+            return exploration
+        said = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
+        return compared(exploration, other.read(second or text, None if second else exploration), said)
+
+    drawn = [path for path in pictures.values() if path is not None]
+    for path in drawn:
+        _draw(opened, text, path)
+    exploration = read(text) if export is not None or not drawn else None
     if export is not None and exploration is not None:
-        to_page(exploration).save(export)
+        to_page(replace(exploration, walk=opened.walk(text))).save(export)
         say(f"the page is {export}; it needs no network")
     elif exploration is not None:
-        general = _translating(translator, None, []) if why is not None else read
-        _serve(ExplorerServer(exploration, general, text=text, label=label, port=port), browser)
+        general = opened if why is None else open_run(run, None, [])
+        server = ExplorerServer(
+            exploration, partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+        )
+        _serve(server, browser)
 
 
-def _check(text: str, export: Path | None, png: Path | None, why: str | None, instead: str | None) -> None:
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that reads texts, and what a page may ask about them."""
+
+    run: Path
+    label: str
+    read: Reading
+    translator: Translator | None
+
+    def walk(self, text: str) -> ShownWalk:
+        """Every step of the computation, or the reason why it cannot be shown."""
+        try:
+            if is_hugging_face(self.run):
+                return ShownWalk((), note="There is no walk-through of models of Hugging Face.")
+            if self.translator is None:
+                return shown_walk(walk_whole_run(self.run, text))
+            (translation,) = self.translator.translate([text])
+            tokeniser, note = self.translator.tokeniser, ""
+            place = _reading_place(translation, tokeniser)
+            if tokeniser.encode(translation.text) != list(translation.ids):
+                place, note = (
+                    None,
+                    "The text of the translation has other sub-words than were written; these are its own. ",
+                )
+            walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
+            return replace(walk, note=note + walk.note)
+        except RegardError as error:
+            return ShownWalk((), note=f"There is no walk-through here: {error}.")
+
+    def asks(self) -> dict[str, Ask]:
+        """What the local page may ask for, by its name."""
+        asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
+        if self.translator is not None:
+            asks["change"] = lambda body: changed_to_json(self._change(body))
+        return asks
+
+    def _change(self, body: Mapping[str, Any]) -> Changed:
+        """The translation with another word in the place of one; a word that the training never had is refused."""
+        translator, text, word = self.translator, body["text"], body.get("word", "")
+        assert translator is not None
+        if isinstance(word, str):
+            _check_word(word, translator.words)
+        (translation,) = translator.translate([text])
+        return with_word(translator.model, translator.tokeniser, text, translation.ids, body.get("place", -1), word)
+
+
+def _check_word(word: str, seen: SeenWords | None) -> None:
+    """Refuse a word that is too long, or that the training never had."""
+    if len(word) > LONGEST_WORD:
+        raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
+    if seen is None or not (unknown := seen.unknown(word)):
+        return
+    near = get_close_matches(unknown[0].lower(), sorted(seen.words), n=3)
+    known = f"like it are {', '.join(near)}" if near else f"it knows {count_of(len(seen.words), 'words', ',')}"
+    raise ArgumentError(
+        f"the model does not know the word {unknown[0]!r}: the sources of its training never had it; {known}"
+    )
+
+
+def open_run(run: Path, why: str | None, others: list[str]) -> OpenedRun:
+    """A training run, a saved model or a Hugging Face folder, ready to read texts."""
+    if is_hugging_face(run):
+        _check_no_why(why, run, "model of Hugging Face")
+        return OpenedRun(run, "Text", _reading_pretrained(run), None)
+    saved, tokeniser = load_with_tokeniser(run)
+    say_if_unfinished(run)
+    if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
+        _check_no_why(why, run, saved.kind)
+        kind = LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder
+        return OpenedRun(run, "Text", _reading_text(kind.from_saved(saved, str(run)), tokeniser), None)
+    translator = Translator.load(run)
+    check_attends(translator.model)  # before any work
+    return OpenedRun(run, "Sentence", _translating(translator, why, others), translator)
+
+
+def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
+    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
+    if not (asked := _pronoun(translation.text)):
+        return None
+    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
+    return starts[0] + 1 if starts else None
+
+
+def _check_no_why(why: str | None, run: Path, kind: str) -> None:
+    if why is not None:
+        raise ArgumentError(f"--why is for translations, and {run} holds a {kind}; leave it out")
+
+
+def _check(
+    text: str,
+    second: str | None,
+    export: Path | None,
+    pictures: Mapping[str, Path | None],
+    why: str | None,
+    instead: str | None,
+) -> None:
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
     if why is None and instead is not None:
         raise ArgumentError("--instead belongs to --why; say which written word to explain")
+    if second is not None and not second.strip():
+        raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise ArgumentError(f"the page {export} is HTML; give it a name that ends in .html")
     if export is not None and (export.is_dir() or not export.parent.is_dir()):
         raise ArgumentError(f"the page {export} cannot be written: its folder does not exist, or it is a folder")
-    if png is not None:
-        check_picture_name(png)
+    for ending, path in pictures.items():
+        if path is not None:
+            check_picture_name(path, ending)
 
 
 def _translating(translator: Translator, why: str | None, others: list[str]) -> Reading:
-    """Translates a sentence and explains each word; the word that is shown first is `why`, or a German pronoun."""
+    """Translates a sentence and explains each word; the word that is shown first is `why`, or a German pronoun.
 
-    def read(text: str) -> Exploration:
+    With an exploration of another run, its translation is read instead: then both runs have the same words before them.
+    """
+
+    def read(text: str, like: Exploration | None) -> Exploration:
         (translation,) = translator.translate([text])
         if not translation.ids:
             raise ArgumentError(
                 f"the translation of {tidy(text)!r} is empty, so there is nothing to show; give another"
             )
-        asked: dict[str, Any] = {"of": why, "instead_of": others} if why is not None else _pronoun(translation.text)
-        return explore_translation(
-            translator.model, translator.tokeniser, text, translation.ids,
-            title=f"{tidy(text)} → {tidy(translation.text)}", **asked,
-        )  # fmt: skip
+        written, ids, notes = translation.text, translation.ids, ()
+        if like is not None and like.written_text and like.written_text != written:
+            notes = (f"This run would write: {tidy(written)}",)
+            written, ids = like.written_text, tuple(translator.tokeniser.encode(like.written_text))
+        asked: dict[str, Any] = {"of": why, "instead_of": others} if why is not None else _pronoun(written)
+        found = explore_translation(
+            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy(written)}", **asked
+        )
+        return replace(found, notes=(*found.notes, *notes), written_text=written)
 
     return read
 
@@ -108,14 +242,25 @@ def _pronoun(text: str) -> dict[str, Any]:
 
 
 def _reading_text(model: LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Reading:
-    return lambda text: explore_text(model, tokeniser, text, title=tidy(text))
+    return lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))
 
 
-def _draw(translator: Translator, text: str, png: Path) -> None:
-    (translation,) = translator.translate([text])
-    maps = look(translator.model, translator.tokeniser, text, translation.ids)
-    draw_maps(maps, png, title=f"{tidy(text)} → {tidy(translation.text)}")
-    say(f"the attention is drawn in {png}")
+def _reading_pretrained(folder: Path) -> Reading:
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers import explore_pretrained, load_folder
+    model, tokenizer = load_folder(folder)
+    return lambda text, like: explore_pretrained(model, tokenizer, text, title=tidy(text))
+
+
+def _draw(opened: OpenedRun, text: str, path: Path) -> None:
+    translator = opened.translator
+    if translator is None:
+        draw_attention(opened.read(text, None), path, title=tidy(text))
+    else:
+        (translation,) = translator.translate([text])
+        maps = look(translator.model, translator.tokeniser, text, translation.ids)
+        draw_maps(maps, path, title=f"{tidy(text)} → {tidy(translation.text)}")
+    say(f"the attention is drawn in {path}")
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:

@@ -11,6 +11,7 @@ from regard.arguments import whole
 from regard.decoding.search import (
     OURS,
     Hypothesis,
+    Keeping,
     Over,
     SpecialIds,
     admitted,
@@ -104,6 +105,8 @@ def beam_search(
     max_length: int | None = None,
     over: Over | None = None,
     special: SpecialIds = OURS,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search: the best hypotheses for each batch row, of `beam` kept at every step.
 
@@ -119,6 +122,7 @@ def beam_search(
         max_length: the most new ids; by default twice the ids of the batch row plus 16.
         over: function of (batch row, ids) that returns True to end a text.
         special: ids with a special meaning.
+        cache, cache_dtype: how keys and values are stored, as for `generate`; in a "paged" cache beams share pages.
 
     Returns:
         For each batch row its best `count` hypotheses, the best first.
@@ -139,7 +143,7 @@ def beam_search(
     rows = [_Row(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
     if not rows:
         return []
-    state, scores = open_texts(model, source, special)
+    state, scores = open_texts(model, source, special, Keeping(cache, cache_dtype), max(limits))
     searched, width = rows, 1  # each text has `width` neighbouring places in the batch
     while True:
         candidates = _candidates(*admitted(scores, special), [row.going for row in searched], width, beam)

@@ -10,7 +10,18 @@ import torch
 from regard.arguments import a_list, count_of, of_kind, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.sampling import Sampling
-from regard.decoding.search import OURS, Hypothesis, Over, SpecialIds, admitted, check_search, length_limits, open_texts
+from regard.decoding.search import (
+    OURS,
+    OWN,
+    Hypothesis,
+    Keeping,
+    Over,
+    SpecialIds,
+    admitted,
+    check_search,
+    length_limits,
+    open_texts,
+)
 from regard.errors import ArgumentError
 from regard.models.state import Writer
 
@@ -18,7 +29,13 @@ GREEDY = Sampling(temperature=0)
 
 
 def greedy_search(
-    model: Writer[Any], texts: torch.Tensor, max_length: int | None = None, special: SpecialIds = OURS
+    model: Writer[Any],
+    texts: torch.Tensor,
+    max_length: int | None = None,
+    special: SpecialIds = OURS,
+    *,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
 ) -> list[Hypothesis]:
     """Greedy search: one hypothesis for each batch row, always with the most likely next id.
 
@@ -27,12 +44,14 @@ def greedy_search(
         texts: ids (batch, length), padded with PAD: sources to translate, or prompts to continue.
         max_length: the most new ids; by default twice the ids of the batch row plus 16.
         special: ids with a special meaning.
+        cache, cache_dtype: as for `generate`.
 
     Returns:
         One hypothesis for each batch row; its score is its log-probability.
     """
     check_search(special, None)
-    return write(model, texts, length_limits(texts, max_length), GREEDY, special=special)
+    keeping = Keeping(cache, cache_dtype)
+    return write(model, texts, length_limits(texts, max_length), GREEDY, special=special, keeping=keeping)
 
 
 @torch.inference_mode()
@@ -46,6 +65,7 @@ def write(
     rows: Sequence[int] | None = None,
     over: Over | None = None,
     special: SpecialIds = OURS,
+    keeping: Keeping = OWN,
 ) -> list[Hypothesis]:
     """Write `count` texts for each batch row, id by id; finished texts leave the batch.
 
@@ -56,6 +76,7 @@ def write(
         count: texts for each batch row.
         rows: the number of each batch row in its draws; 0, 1, ... by default.
         over: function of (row · count + number of the text, ids) that returns True to end a text.
+        keeping: how keys and values are stored.
 
     Returns:
         Hypotheses, those of one batch row together. Log-probability and score are those of the model, before
@@ -63,7 +84,7 @@ def write(
     """
     if not len(texts):
         return []
-    state, scores = open_texts(model, texts, special)
+    state, scores = open_texts(model, texts, special, keeping, max(limits))
     if count > 1:
         each = torch.arange(len(texts), device=texts.device).repeat_interleave(count)
         state.reorder(each)
@@ -114,6 +135,8 @@ def generate(
     rows: Sequence[int] | None = None,
     over: Over | None = None,
     special: SpecialIds = OURS,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
 ) -> list[list[Hypothesis]]:
     """Continue prompts, or translate sources, by greedy search, sampling or beam search.
 
@@ -130,12 +153,16 @@ def generate(
         over: function of a text's number and all its new ids that returns True to end it. The number is the batch row
             of a beam, else batch row · count + number of the sample.
         special: ids with a special meaning.
+        cache: kind of cache, as `new_cache` of a layer has it: "dynamic", "static", "ring", "paged" or "state"; by
+            default the model's own choice. The room of a static cache is that of the prompt and the new ids.
+        cache_dtype: storage dtype of keys and values, such as "int8" or torch.bfloat16; that of the weights by default.
 
     Returns:
         For each prompt `count` hypotheses: the best of a beam first, else in the order of sampling.
 
     Raises:
         ArgumentError: invalid settings, or settings that exclude each other.
+        UnsupportedError: a model without such a cache, or a cache that cannot continue its patterns.
 
     >>> from regard.models import LanguageConfig, LanguageModel
     >>> model = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=2)).eval()
@@ -162,10 +189,13 @@ def generate(
             )
         return beam_search(
             model, prompts, beam, count=count, normalisation=normalisation, alpha=alpha, max_length=max_tokens,
-            over=over, special=special,
+            over=over, special=special, cache=cache, cache_dtype=cache_dtype,
         )  # fmt: skip
     if count < 1 or (count > 1 and sampling.is_greedy):
         raise ArgumentError(f"count={count}: the most likely ids give 1 text; give sampling= or a larger beam")
     limits = length_limits(prompts, max_tokens)
-    written = write(model, prompts, limits, sampling, count=count, rows=rows, over=over, special=special)
+    keeping = Keeping(cache, cache_dtype)
+    written = write(
+        model, prompts, limits, sampling, count=count, rows=rows, over=over, special=special, keeping=keeping
+    )
     return [written[at : at + count] for at in range(0, len(written), count)]

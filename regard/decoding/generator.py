@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.decoding.generate import generate
-from regard.decoding.loading import WORDS_FILE, check_together, load_with_tokeniser
+from regard.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard.decoding.sampling import Sampling
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
@@ -170,9 +172,7 @@ class Generator(Described):
             CheckpointError: the folder is missing, damaged, or holds no language model.
         """
         saved, tokeniser = load_with_tokeniser(folder, LanguageModel.KIND)
-        stored = saved.extra_files.get(WORDS_FILE)  # runs of older versions have none
-        words = None if stored is None else SeenWords.from_json(stored)
-        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser, words)
+        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
 
     def generate(
         self,
@@ -185,6 +185,8 @@ class Generator(Described):
         count: int = 1,
         normalisation: str = "none",
         alpha: float = 0.6,
+        cache: str | None = None,
+        cache_dtype: torch.dtype | str | None = None,
         batch_size: int = 32,
         first_row: int = 0,
         on_text: OnText | None = None,
@@ -193,7 +195,8 @@ class Generator(Described):
 
         Args:
             prompts: texts; a prompt may be empty.
-            max_tokens, sampling, beam, count, normalisation, alpha: as for `regard.decoding.generate`.
+            max_tokens, sampling, beam, count, normalisation, alpha, cache, cache_dtype: as for
+                `regard.decoding.generate`.
             stop: texts that end a continuation; they are not part of it, and need not align with sub-words.
             batch_size: the most prompts continued at once.
             first_row: number of the first prompt in its draws, so that prompts given one by one are sampled as they
@@ -215,7 +218,7 @@ class Generator(Described):
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         self._check_room(max(map(len, encoded), default=0), max_tokens)
         options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "beam": beam, "count": count}
-        options |= {"normalisation": normalisation, "alpha": alpha}
+        options |= {"normalisation": normalisation, "alpha": alpha, "cache": cache, "cache_dtype": cache_dtype}
         device = next(self.model.parameters()).device
         generations: list[list[Generation]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))

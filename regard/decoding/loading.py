@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.arguments import of_kind
-from regard.errors import ArgumentError, NotFoundError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models import SavedModel, load_model
 from regard.text import Tokeniser
+from regard.text.seen_words import SeenWords
 
 WORDS_FILE = "source-words.json"  # the words of the training texts, of a translator those of its sources
 TOKENISER_FILE = "tokeniser.json"
@@ -22,7 +23,24 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
         raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
-    return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
+    try:
+        return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
+
+
+def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
+    """The words of the training texts of a saved model; None where a version before that wrote none.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    if WORDS_FILE not in saved.extra_files:
+        return None
+    try:
+        return SeenWords.from_json(saved.extra_files[WORDS_FILE])
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} holds a {WORDS_FILE} that cannot be used: {error}") from error
 
 
 def check_together(vocab_size: int, tokeniser: Tokeniser) -> None:

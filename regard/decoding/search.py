@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from regard.arguments import count_of, each, real, shown, suggest, whole
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.models.state import State, Writer
 from regard.reprs import brief
 from regard.text.vocabularies import BEGIN, END, PAD, UNKNOWN
@@ -143,7 +144,40 @@ def check_search(special: SpecialIds, over: Over | None) -> None:
         raise ArgumentError(f"over is {shown(over)}; give a function of a batch row and its ids")
 
 
-def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> tuple[State, torch.Tensor]:
+@brief
+@dataclass(frozen=True)
+class Keeping:
+    """How a search stores keys and values: the kind of cache and its storage dtype, as `new_cache` of a layer takes
+    them; None for the model's own choice."""
+
+    cache: str | None = None
+    dtype: torch.dtype | str | None = None
+
+    def start(self, model: Writer[Any], texts: torch.Tensor, most: int) -> Any:
+        """The state of a model for texts that get `most` new ids.
+
+        Raises:
+            UnsupportedError: the model takes no such options, or has no cache of this kind.
+        """
+        if self.cache is None and self.dtype is None:
+            return model.start(texts)
+        start: Any = model.start
+        if not {"cache", "capacity", "dtype"} <= set(inspect.signature(start).parameters):
+            given = f"cache={self.cache!r}" if self.cache is not None else f"cache_dtype={self.dtype!r}"
+            raise UnsupportedError(
+                f"{type(model).__name__} stores no keys and values of its texts in a cache, so {given} has no meaning "
+                f"for it; leave it out"
+            )
+        capacity = {"capacity": texts.shape[1] + most} if self.cache == "static" else {}
+        return start(texts, self.cache, dtype=self.dtype, **capacity)
+
+
+OWN = Keeping()  # what the model chooses
+
+
+def open_texts(
+    model: Writer[Any], texts: torch.Tensor, special: SpecialIds, keeping: Keeping, most: int
+) -> tuple[State, torch.Tensor]:
     """Start a search: the state for texts (batch, length), and the logits of each first new id.
 
     A state that has read a prompt holds these logits as `next_scores`; otherwise the text starts with `special.begin`.
@@ -151,7 +185,7 @@ def open_texts(model: Writer[Any], texts: torch.Tensor, special: SpecialIds) -> 
     for name in ("start", "step"):
         if not callable(getattr(model, name, None)):
             raise ArgumentError(f"model is {shown(model)}; give a model with `start` and `step`")
-    state = model.start(texts)
+    state = keeping.start(model, texts, most)
     scores = getattr(state, "next_scores", None)
     if scores is None:
         begin = torch.full((len(texts),), special.begin, dtype=torch.int64, device=texts.device)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from regard.arguments import a_list, of_kind, shown, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.generate import greedy_search
-from regard.decoding.loading import WORDS_FILE, check_together, load_with_tokeniser
+from regard.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard.decoding.search import Hypothesis
 from regard.errors import ArgumentError
 from regard.models.kinds import TranslationModel, translation_model
@@ -41,6 +41,23 @@ class Translation:
     score: float
     finished: bool
     unknown_words: tuple[str, ...] | None = None
+
+
+@runtime_checkable
+class Share(Protocol):
+    """The processes among which batches are divided, as one of them sees them, from `regard.distributed.sharing`."""
+
+    rank: int
+    count: int
+
+    def gathered(self, own: list[Any]) -> list[Any]:
+        """What all processes have, in one list."""
+        ...
+
+
+def _check_share(share: Share | None) -> None:
+    if share is not None:
+        of_kind("share", share, Share, "what regard.distributed.sharing gives")
 
 
 class Translator(Described):
@@ -70,9 +87,7 @@ class Translator(Described):
             CheckpointError: the folder is missing, damaged, or holds no translation model.
         """
         saved, tokeniser = load_with_tokeniser(folder)
-        stored = saved.extra_files.get(WORDS_FILE)  # runs of older versions have none
-        words = None if stored is None else SeenWords.from_json(stored)
-        return cls(translation_model(saved, str(folder)), tokeniser, words)
+        return cls(translation_model(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
 
     def translate(
         self,
@@ -82,17 +97,22 @@ class Translator(Described):
         normalisation: str = "gnmt",
         alpha: float = 0.6,
         max_length: int | None = None,
+        cache: str | None = None,
+        cache_dtype: torch.dtype | str | None = None,
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
+        share: Share | None = None,
     ) -> list[Translation]:
         """Translate each line, in order; the translation of an empty line is empty.
 
         Args:
             lines: sources.
             beam: 1 for greedy search, more for beam search.
-            normalisation, alpha, max_length: as for `beam_search`.
+            normalisation, alpha, max_length, cache, cache_dtype: as for `beam_search`.
             batch_tokens: the most source ids translated at once.
             progress: called with the number of lines done since the last call.
+            share: the processes among which the batches are divided, each of which returns all translations; see
+                `regard.distributed.sharing`.
 
         Raises:
             ArgumentError: invalid settings.
@@ -102,24 +122,29 @@ class Translator(Described):
         whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
+        _check_share(share)
         translations: list[Translation | None] = [None] * len(lines)
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
-        for indices, batch in batches_in_order(encoded, batch_tokens):
-            for index, hypothesis in zip(
-                indices, self._search(batch.source, beam, normalisation, alpha, max_length), strict=True
-            ):
-                translations[index] = self._translation(lines[index], encoded[index][0], hypothesis)
+        keeping = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
+        own: list[tuple[int, Translation]] = []
+        for number, (indices, batch) in enumerate(batches_in_order(encoded, batch_tokens)):
+            if share is None or number % share.count == share.rank:
+                best = self._search(batch.source, beam, normalisation, alpha, **keeping)
+                for index, hypothesis in zip(indices, best, strict=True):
+                    own.append((index, self._translation(lines[index], encoded[index][0], hypothesis)))
             if progress is not None:
                 progress(len(indices))
+        for index, translation in own if share is None else share.gathered(own):
+            translations[index] = translation
         return [translation for translation in translations if translation is not None]
 
     def _search(
-        self, source: torch.Tensor, beam: int, normalisation: str, alpha: float, max_length: int | None
+        self, source: torch.Tensor, beam: int, normalisation: str, alpha: float, **options: Any
     ) -> list[Hypothesis]:
         source = source.to(next(self.model.parameters()).device)
         if beam == 1:
-            return greedy_search(self.model, source, max_length)
-        best = beam_search(self.model, source, beam, normalisation=normalisation, alpha=alpha, max_length=max_length)
+            return greedy_search(self.model, source, **options)
+        best = beam_search(self.model, source, beam, normalisation=normalisation, alpha=alpha, **options)
         return [row[0] for row in best]
 
     def _translation(self, line: str, ids: list[int], best: Hypothesis) -> Translation:
@@ -155,8 +180,14 @@ def evaluate(
     normalisation: str = "gnmt",
     alpha: float = 0.6,
     progress: Callable[[int], None] | None = None,
+    share: Share | None = None,
 ) -> Evaluation:
     """Translate the sources, score them against the targets, and compute the perplexity of the targets.
+
+    Args:
+        translator: the model with its tokeniser.
+        pairs: sources and targets.
+        beam, normalisation, alpha, progress, share: as for `Translator.translate`.
 
     Raises:
         ArgumentError: no pairs, or invalid settings.
@@ -164,25 +195,38 @@ def evaluate(
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     lines = [pair.source for pair in pairs]
-    translations = translator.translate(lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress)
+    translations = translator.translate(
+        lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share
+    )
     scores = score([translation.text for translation in translations], [pair.target for pair in pairs])
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
         settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
-    return Evaluation(scores, perplexity(translator, pairs), settings, translations)
+    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations)
 
 
 @torch.inference_mode()
-def perplexity(translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048) -> float:
-    """Perplexity of the targets: exp of the mean cross entropy of their ids, including END."""
+def perplexity(
+    translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: Share | None = None
+) -> float:
+    """Perplexity of the targets: exp of the mean cross entropy of their ids, including END.
+
+    With `share`, batches are divided among processes, and each of them returns the perplexity of all.
+    """
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     whole("batch_tokens", batch_tokens, 1)
-    total, count = 0.0, 0
+    _check_share(share)
+    own: list[tuple[int, float, int]] = []
     device = next(translator.model.parameters()).device
-    for _, batch in batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens):
+    for number, (_, batch) in enumerate(batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens)):
+        if share is not None and number % share.count != share.rank:
+            continue
         source, target, following = (part.to(device) for part in batch)
         scores = translator.model(source, target).flatten(0, 1)
-        total += float(F.cross_entropy(scores, following.flatten(), ignore_index=PAD, reduction="sum"))
-        count += int((following != PAD).sum())
+        loss = float(F.cross_entropy(scores, following.flatten(), ignore_index=PAD, reduction="sum"))
+        own.append((number, loss, int((following != PAD).sum())))
+    total, count = 0.0, 0
+    for _, loss, ids in sorted(own if share is None else share.gathered(own)):  # in the order of one process
+        total, count = total + loss, count + ids
     return math.exp(min(total / count, 700.0)) if count else math.nan

@@ -151,6 +151,15 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
                 raise
 
 
+def kind_of_model(folder: str | Path) -> str:
+    """The kind of the model that `load_model` would read, without its tensors.
+
+    Raises:
+        NotFoundError, CheckpointError: as for `load_model`.
+    """
+    return _read_config(_model_folder(a_path("folder", folder)))["kind"]
+
+
 def read_checkpoints(run: Path) -> Checkpoints | None:
     """The checkpoints of a training run; None if nothing was saved yet.
 

@@ -255,11 +255,27 @@ class TranslationTransformer(TextModel):
             x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
 
-    def start(self, source: torch.Tensor) -> TranslationState:
-        """The state for translating sources (batch, source_length) step by step."""
-        context, live = self.encode(source)
+    def start(
+        self,
+        source: torch.Tensor,
+        cache: str | None = None,
+        *,
+        capacity: int | None = None,
+        dtype: torch.dtype | str | None = None,
+        vectors: torch.Tensor | None = None,
+    ) -> TranslationState:
+        """The state for translating sources (batch, source_length) step by step.
+
+        Args:
+            source: ids (batch, source_length), padded with PAD on either side.
+            cache, capacity, dtype: the kind of cache of the decoder's own attention, as for `new_cache` of a layer.
+            vectors: as in `encode`.
+        """
+        context, live = self.encode(source, vectors)
         contexts = [layer.cross_attention.project_context(context) for layer in self._decoder_layers()]
-        caches = [layer.self_attention.new_cache(len(source)) for layer in self._decoder_layers()]
+        caches = [
+            layer.self_attention.new_cache(len(source), cache, capacity, dtype) for layer in self._decoder_layers()
+        ]
         return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:

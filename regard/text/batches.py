@@ -132,8 +132,9 @@ def _check_costs(costs: list[int], budget: int) -> None:
     if costs[longest] > budget:
         over = sum(cost > budget for cost in costs)
         raise ArgumentError(
-            f"sentence {longest} has {costs[longest]} tokens, more than the budget of {budget} for a batch "
-            f"({over} of {count_of(len(costs), 'sentences')} do); use a larger budget or leave out longer sentences"
+            f"sentence {longest} has {count_of(costs[longest], 'tokens')}, more than the budget of {budget} for a "
+            f"batch ({over} of {count_of(len(costs), 'sentences')} do); use a larger budget or leave out "
+            f"longer sentences"
         )
     if min(costs) < 0:
         raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")

@@ -135,6 +135,14 @@ def read_training(folder: Path) -> dict[str, Any]:
     numbers = [value for value in state.values() if value is not None]
     if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
+    prints = content["fingerprint"]
+    parts = [
+        prints.get("files"),
+        model := prints.get("model"),
+        model.get("config") if isinstance(model, dict) else None,
+    ]
+    if any(part is not None and not isinstance(part, dict) for part in parts):
+        raise CheckpointError(f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name")
     return content
 
 

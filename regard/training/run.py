@@ -8,6 +8,7 @@ from typing import Literal, NoReturn
 
 import torch
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError, RegardError
 from regard.models.storage import read_checkpoints
 from regard.reprs import brief
@@ -122,7 +123,8 @@ class Run:
         if self.config.minutes is None:
             return []
         used = self.state.wall_seconds / 60
-        said = f"{used:.1f} of {self.config.minutes:g} minutes were used before; minutes count all sessions of a run"
+        minutes = count_of(self.config.minutes, "minutes", "g")
+        said = f"{used:.1f} of {minutes} were used before; minutes count all sessions of a run"
         return [f"{said}, so give more to go on" if used >= self.config.minutes else said]
 
     @property
@@ -140,7 +142,7 @@ class Run:
                 state.step, state.validated_step or 0, config.validate_every, self.last_step
             ):
                 self._validate(in_turn=True)
-            if self.is_best or (is_due if config.save_every is None else state.step % config.save_every == 0):
+            if self.unsaved and (is_due if config.save_every is None else state.step % config.save_every == 0):
                 self._save()
             if is_due:
                 state.look_seconds = self.clock.wall() - before
@@ -288,6 +290,8 @@ class Run:
         elif in_turn:  # a last look out of turn costs no patience
             state.without_improvement += 1
         self._log("validation", loss=loss)
+        if improved:
+            self._save()  # before it is called the best so far: what is said must be there after a kill
         self.record.tell(Validated(state.step, loss, improved))
         if self.on_validation is not None:
             with self.engine.whole_model() as model:

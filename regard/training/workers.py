@@ -107,14 +107,10 @@ def shard(model: nn.Module, device: torch.device, processes: int) -> nn.Module:
             f"with torchrun --nproc-per-node, or leave it out"
         )
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (processes,))
-    model.to(device)
-    layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
-    for part in [*layers, model]:
-        fully_shard(part, mesh=mesh)
-    return model
+    from regard.distributed import shard_model
+
+    return shard_model(model.to(device), init_device_mesh(device.type, (processes,)))
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

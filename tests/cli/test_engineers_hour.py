@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from test_commands import regard, run_folder  # noqa: F401
+
+from regard.cli.train import conclude
+from regard.decoding.loading import load_with_tokeniser
+from regard.models import LanguageModel
+from regard.text import BEGIN, END
+from regard.training import TrainingResult
 
 
 def said(answer) -> str:
@@ -83,6 +92,65 @@ def test_a_run_does_not_go_on_with_other_data(begun):
     assert "was begun with other data (pairs was " in said(answer)
     nowhere = regard("train", "translation", "--out", begun / "run", "--resume", "--data", "sr.csv")
     assert said(nowhere) == "regard: sr.csv does not exist; did you mean st.csv?"
+
+
+def test_a_run_does_not_go_on_with_another_test_split(begun):
+    """Its test pairs are no part of what was learned, and were replaced where only they had changed."""
+    kept = (begun / "run/test.jsonl").read_bytes()
+    target = json.loads(kept.splitlines()[0])["target"]
+    data = begun / "here/st.csv"
+    data.write_text(data.read_text().replace(f",{target}\n", f",{target} anders\n"))
+    answer = regard("train", "translation", "--out", begun / "run", "--resume", "--steps", 3, "--data", data)
+    assert answer.returncode == 2
+    assert "was begun with other data (its test.jsonl does not hold the " in said(answer)
+    assert (begun / "run/test.jsonl").read_bytes() == kept
+
+
+def test_a_language_model_is_evaluated_on_a_text(tmp_path):
+    text = "".join(f"The bird number {n} sang in the street.\n" for n in range(90))
+    (tmp_path / "old.txt").write_text(text)
+    (tmp_path / "new.txt").write_text(text.replace("bird", "dog"))
+    run = tmp_path / "run"
+    answer = regard("train", "language-model", "--data", tmp_path / "old.txt", "--out", run, "--steps", 1, *SMALL)
+    assert answer.returncode == 0, answer.stderr
+    answer = regard("evaluate", run, tmp_path / "new.txt", "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["characters"] == len(text.replace("bird", "dog"))
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    model, ids = whole_text(run, tmp_path / "new.txt")
+    assert found["loss"] == pytest.approx(model, rel=1e-4)
+    bits = found["loss"] * ids / math.log(2) / found["characters"]
+    assert (found["ids"], found["bits_per_character"]) == (ids, pytest.approx(bits))
+    assert "trained on" in regard("evaluate", run, tmp_path / "old.txt").stdout.decode()
+    assert "trained on" not in regard("evaluate", run, tmp_path / "new.txt").stdout.decode()
+    assert f"regard evaluate {run} TEXT.txt" in said(regard("evaluate", run))
+    assert "--beam is for translators" in said(regard("evaluate", run, tmp_path / "new.txt", "--beam", 2))
+
+
+def whole_text(run, path) -> tuple[float, int]:
+    """The loss of a language model on a text, block by block from the formula, and the number of ids."""
+    saved, tokeniser = load_with_tokeniser(run)
+    model = LanguageModel.from_saved(saved, "here").eval()
+    ids = [*tokeniser.encode(path.read_text()), END]
+    blocks = [ids[at : at + 256] for at in range(0, len(ids), 256)]
+    with torch.no_grad():
+        rows = [(model(torch.tensor([[BEGIN, *block[:-1]]]))[0].double().log_softmax(-1), block) for block in blocks]
+    return -sum(float(logs[range(len(block)), block].sum()) for logs, block in rows) / len(ids), len(ids)
+
+
+@pytest.mark.parametrize(("option", "number"), [("--minutes", "-1"), ("--dropout", "2"), ("--dropout", "2.0")])
+def test_a_number_is_quoted_as_it_was_typed(tmp_path, option, number):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 9)
+    data = ("--data", tmp_path / "pairs.tsv", "--out", tmp_path / "new")
+    for words in ((option, number), (f"{option}={number}",)):
+        assert said(regard("train", "translation", *data, *words)).startswith(f"regard: {option} is {number}; ")
+
+
+def test_one_step_and_one_second_are_singular(tmp_path, capsys):
+    done = TrainingResult(1, 2.0, None, None, 1.2, 6.0, 9, 0, "steps")
+    conclude("translation", tmp_path, done, None)
+    assert "1 step, 0:06 (1 CPU second);" in capsys.readouterr().err
 
 
 def test_a_destroyed_model_is_answered_with_options_that_exist(begun):

@@ -11,6 +11,7 @@ from regard.cli import main
 from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard.errors import ArgumentError
+from regard.layers import MultiHeadAttention
 from regard.models import LanguageConfig, LanguageModel, load_model
 from regard.text import Tokeniser
 from regard.text.seen_words import SeenWords
@@ -77,6 +78,20 @@ def test_a_row_that_is_none_is_refused(run, row):
         Generator.load(run).generate(["the animal"], first_row=row)
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
+def test_a_kind_of_cache_writes_the_same(run, regard, kind, monkeypatch):
+    expected = regard(run, "the animal", "--temperature", 0, "--max-tokens", 6)
+    kinds = []
+    new_cache = MultiHeadAttention.new_cache
+    monkeypatch.setattr(
+        MultiHeadAttention, "new_cache", lambda self, *given: kinds.append(given[1]) or new_cache(self, *given)
+    )
+    assert regard(run, "the animal", "--temperature", 0, "--max-tokens", 6, "--cache", kind) == expected
+    assert kinds == [kind]
+    code, said, _ = regard(run, "the animal", "--temperature", 0, "--max-tokens", 6, "--cache-dtype", "int8")
+    assert (code, said[:10]) == (0, "the animal")
+
+
 def test_a_stop_and_a_beam_are_heeded(run, regard):
     _, said, _ = regard(run, "the", "--beam", 2, "--max-tokens", 6, "--json")
     record = json.loads(said)
@@ -91,10 +106,12 @@ def test_a_stop_and_a_beam_are_heeded(run, regard):
     [
         (["--beam", 2, "--top-k", 3], 2, "leave out --top-k"),
         (["--top-p", 1.5], 2, "top_p is 1.5"),
-        (["--temperature", -1], 2, "temperature is -1.0"),
+        (["--temperature", -1], 2, "temperature is -1;"),
         (["--seed", -1], 2, "seed is -1"),
         (["--stop", ""], 2, "stops are"),
         (["--normalisation", "google"], 2, "--normalisation 'google'"),
+        (["--cache", "pagd"], 2, "kind='pagd' does not exist"),
+        (["--cache-dtype", "int4"], 2, "dtype='int4'"),
     ],
 )
 def test_a_mistake_is_one_sentence(run, regard, arguments, code, said):

@@ -53,6 +53,32 @@ def test_a_training_that_has_not_ended_is_named_with_its_step(run):
         back()
 
 
+def test_every_command_that_uses_a_model_says_that_its_training_has_not_ended(run, tmp_path):
+    back = planned(run, {}, {"steps": 2800})
+    try:
+        for command in (("evaluate", run), ("view", run, "The bird sang.", "--export", tmp_path / "page.html")):
+            answer = regard(*command)
+            assert "at step 2 of 2,800; its training is not finished" in answer.stderr.decode(), command
+    finally:
+        back()
+
+
+def test_a_language_model_and_a_classifier_say_that_their_training_has_not_ended(tmp_path):
+    (tmp_path / "text.txt").write_text("The bird sang in the street.\n" * 60)
+    (tmp_path / "labels.tsv").write_text("".join(f"good\tBird {n} sang.\nbad\tDay {n} was wet.\n" for n in range(40)))
+    kinds = {
+        "language-model": ("text.txt", ("generate", "The", "--max-tokens", 1)),
+        "classifier": ("labels.tsv", ("classify", "A bird")),
+    }
+    for kind, (data, (command, *words)) in kinds.items():
+        folder = tmp_path / kind
+        answer = regard("train", kind, "--data", tmp_path / data, "--out", folder, *SMALL)
+        assert answer.returncode == 0, answer.stderr
+        assert "not finished" not in regard(command, folder, *words).stderr.decode()
+        planned(folder, {}, {"steps": 2800})
+        assert "at step 2 of 2,800; its training is not finished" in regard(command, folder, *words).stderr.decode()
+
+
 def test_a_training_by_minutes_has_ended_when_they_are_used_up(run):
     back = planned(run, {"last_step": 500, "wall_seconds": 60.0}, {"steps": None, "minutes": 5.0})
     try:

@@ -85,7 +85,7 @@ def test_the_table_of_a_plan_marks_the_chosen_backend():
         (["--want", "nonsense"], 2, "want='nonsense' is no statistic"),
         (["--want", "weights_of(rows=[a])"], 2, "rows and heads are whole numbers"),
         (["--mechanism", "performr"], 2, "there is no mechanism 'performr'"),
-        (["--dropout", "2"], 2, "dropout is 2.0"),
+        (["--dropout", "2"], 2, "dropout is 2;"),
         (["--backend", "magic"], 2, "backend 'magic' does not exist"),
         (["--heads", "8", "--kv-heads", "3"], 2, "heads must be a multiple of kv-heads"),
         (["--softcap", "30", "--backend", "fused"], 2, "have no softcap"),

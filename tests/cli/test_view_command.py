@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers
+import transformers
 from test_commands import regard
 
 from regard.decoding.loading import TOKENISER_FILE
@@ -32,7 +34,21 @@ def runs(tmp_path_factory):
     for name, (kind, settings) in KINDS.items():
         model = kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=16, **settings))
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    save_pretrained(folder / "pretrained")
     return folder
+
+
+def save_pretrained(folder):
+    """A GPT-2 that was never trained, in the format of Hugging Face."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    inner.train_from_iterator([SENTENCE], trainer)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(folder)
+    config = transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=4, n_positions=128)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
 
 
 def header(path):
@@ -57,12 +73,44 @@ def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     assert [one["name"] for one in found["attentions"]] == names
     assert found["live"] is None
     assert bool(found["explained"]) == (kind != "encoder")
+    assert len(found["patterns"]) == {"transformer": 3}.get(kind, 1)
+    assert bool(found["changes"]) == (kind in ("transformer", "bahdanau"))
+    assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
+    if kind != "transformer":
+        assert bool(found["walk"]["steps"]) == (kind != "bahdanau")
 
 
-def test_a_picture_is_drawn(runs, tmp_path):
-    path = tmp_path / "maps.png"
-    assert regard("view", runs / "transformer", SENTENCE, "--png", path).returncode == 0
-    assert path.read_bytes()[:4] == b"\x89PNG"
+def test_two_runs_and_two_sentences_are_compared(runs, tmp_path):
+    path = tmp_path / "page.html"
+    answer = regard("view", runs / "transformer", SENTENCE, "--with", runs / "bahdanau", "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["second"]["said"] == str(runs / "bahdanau")
+    assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]  # it reads the same translation
+    assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
+    answer = regard("view", runs / "language-model", SENTENCE, "--second", "The street.", "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
+    assert "apart" in found["attentions"][0]["statistics"]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "language-model", "pretrained"])
+def test_pictures_are_drawn(runs, tmp_path, kind):
+    png, svg = tmp_path / "maps.png", tmp_path / "maps.svg"
+    answer = regard("view", runs / kind, SENTENCE, "--png", png, "--svg", svg)
+    assert answer.returncode == 0, answer.stderr.decode()
+    assert png.read_bytes()[:4] == b"\x89PNG"
+    assert svg.read_text("utf-8").startswith("<?xml")
+
+
+def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
+    path = tmp_path / "page.html"
+    answer = regard("view", runs / "pretrained", SENTENCE, "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
+    assert found["attentions"][0]["shape"][:2] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -76,11 +124,17 @@ def test_a_picture_is_drawn(runs, tmp_path):
         ("transformer", [SENTENCE, "--why", "Hund", "--instead", "er"], "'Hund' was not written"),
         ("none", [SENTENCE], "attention='none'"),
         ("language-model", [SENTENCE, "--why", "es", "--instead", "er"], "--why is for translations"),
-        ("language-model", [SENTENCE, "--png", "a.png"], "--png is for translations"),
+        ("pretrained", [SENTENCE, "--why", "es"], "holds a model of Hugging Face"),
+        ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
+        ("transformer", [SENTENCE, "--svg", "a.png"], "ends in .svg"),
         ("nothing", [SENTENCE], "nothing"),
+        ("transformer", [SENTENCE, "--second", " "], "the sentence of --second is empty"),
+        ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
+        ("transformer", [SENTENCE, "--with", "language-model"], "cannot be compared: one translates"),
     ],
 )
 def test_a_mistake_is_one_sentence(runs, kind, arguments, says):
+    arguments = [runs / one if one in KINDS else one for one in arguments]
     answer = regard("view", runs / kind, *arguments)
     assert answer.returncode != 0
     assert re.search(says, answer.stderr.decode())
@@ -103,6 +157,21 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
             answer = json.loads(connection.getresponse().read())
             assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
             connection.close()
+            for question in (
+                {"place": 1},
+                {"place": 1, "word": "street"},
+                {"place": 77},
+                {"place": 1, "word": "x" * 99},
+            ):
+                body = json.dumps({"text": SENTENCE, **question})
+                connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+                assert response.status == (
+                    422 if question["place"] == 77 or len(question.get("word", "")) > 60 else 200
+                )
+                assert "error" in answer or len(answer["probabilities"]) > 1
+                connection.close()
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=30)
             assert running.returncode == 0

@@ -224,7 +224,7 @@ def test_the_events_come_in_their_order(tmp_path):
     events = []
     train_toy(tmp_path, dataclasses.replace(CONFIG, steps=4), progress=events.append)
     kinds = [type(event).__name__ for event in events]
-    assert kinds == ["Started", "Saved", *["StepDone"] * 3, "Saved", "StepDone", "Validated", "Saved"]
+    assert kinds == ["Started", "Saved", *["StepDone"] * 3, "Saved", "StepDone", "Saved", "Validated"]
     assert events[0] == Started(0, 4)
     last = events[-3]
     assert (last.step, last.steps, last.seconds_left) == (4, 4, 0.0)

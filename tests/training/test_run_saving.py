@@ -182,3 +182,16 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
         (tmp_path / leftover / "config.json").write_text("torn")
     train_toy(tmp_path, resume=True)
     assert checkpoints_in(tmp_path) == ["step-000012"]
+
+
+def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
+    """A kill right after the event loses nothing that was said."""
+    said = []
+
+    def look(event):
+        if isinstance(event, Validated) and event.is_best:
+            said.append((event.step, read_checkpoints(tmp_path).best))
+
+    losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
+    assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]

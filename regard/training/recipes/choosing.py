@@ -69,7 +69,7 @@ class Budget(NamedTuple):
         if self.steps is not None:
             return count_of(self.steps, "steps", ",")
         if self.minutes is not None:
-            return "1 minute" if self.minutes == 1 else f"{self.minutes:g} minutes"
+            return count_of(self.minutes, "minutes", "g")
         return "as long as validation improves"
 
     @property

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding.loading import WORDS_FILE, load_with_tokeniser
+from regard.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_words_of
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.models.encoder import EncoderConfig, TextEncoder
 from regard.models.storage import read_checkpoints
@@ -181,8 +181,7 @@ class Classifier(Described):
                 f"nothing; train one with: regard train classifier --from {run}"
             )
         longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
-        stored = saved.extra_files.get(WORDS_FILE)  # classifiers of older versions have none
-        return cls(model, tokeniser, classes, longest, None if stored is None else SeenWords.from_json(stored))
+        return cls(model, tokeniser, classes, longest, seen_words_of(saved, run))
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str]) -> list[list[float]]:

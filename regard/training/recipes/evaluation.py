@@ -145,12 +145,17 @@ Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
 """From the number of sentences, a context that gives a function to be called with how many more are done."""
 
 
+def uncounted(total: int) -> AbstractContextManager[None]:
+    """Progress that is not shown."""
+    return nullcontext()
+
+
 def evaluate_run(
     run: str | Path,
     test: Sequence[str | Path] = (),
     *,
     tell: Tell = silent,
-    counting: Counting = lambda total: nullcontext(),
+    counting: Counting = uncounted,
     **search: Any,
 ) -> RunScores:
     """Score the best model of a run, or a saved one: BLEU, chrF, exact match and perplexity.
@@ -161,7 +166,7 @@ def evaluate_run(
             on what *it* refers to.
         tell: is handed remarks.
         counting: shows progress.
-        search: beam, normalisation and alpha, as for `Translator.translate`.
+        search: beam, normalisation, alpha and share, as for `Translator.translate`.
 
     Raises:
         CheckpointError: no translator, or no test split.
@@ -196,7 +201,7 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     Args:
         translator: what was trained on that corpus.
         seed: of the corpus.
-        search: beam, normalisation and alpha, as for `Translator.translate`.
+        search: beam, normalisation, alpha and share, as for `Translator.translate`.
     """
 
     def translate(lines: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 
 from regard.arguments import count_of, of_kind, suggest
 from regard.decoding.loading import TOKENISER_FILE
-from regard.errors import ArgumentError, OccupiedError, RegardError
+from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
 from regard.models.storage import read_checkpoints
@@ -32,7 +32,7 @@ from regard.training.fingerprint import MAY_CHANGE
 from regard.training.log import draw_curves
 from regard.training.loop import check_run_folder, check_writable, train
 from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
-from regard.training.recipes.run_folder import MAY_MOVE, read_settings, write_run
+from regard.training.recipes.run_folder import MAY_MOVE, SETTINGS_FILE, read_settings, write_run
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.sizes import NAMES, check_size
 from regard.training.record import Progress
@@ -100,11 +100,12 @@ class Training:
         Raises:
             RegardError: as for `train`.
         """
+        resumed = read_checkpoints(folder) is not None
         result = train(
             self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
             model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
             cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-            on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned),
+            on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
             on_validation=self._show if samples and self.samples else None,
         )  # fmt: skip
         if not share_of_work()["rank"]:
@@ -230,10 +231,11 @@ class Recipe(Described, ABC):
             return cls.new_config(given)
         known = [field.name for field in fields(cls.Config)]
         if strange := sorted(kept.keys() - set(known)):
-            raise ArgumentError(
-                f"{folder} holds a run of another command (it has {strange[0]!r}); choose another folder"
-            )
-        before = cls.Config(**kept)
+            raise ArgumentError(f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder")
+        try:
+            before = cls.Config(**kept)
+        except ArgumentError as error:
+            raise CheckpointError(f"{folder / SETTINGS_FILE} holds settings that cannot be used: {error}") from error
         after = cls.Config(**{**asdict(before), **given})
         changed = [
             f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"

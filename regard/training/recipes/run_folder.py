@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from regard.arguments import absent
-from regard.errors import CheckpointError, NotFoundError
+from regard.arguments import absent, count_of
+from regard.errors import CheckpointError, NotFoundError, OccupiedError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
@@ -35,18 +35,27 @@ FILES_OF_RECIPES = {
 }
 
 
-def write_run(run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = ()) -> None:
+def write_run(
+    run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = (), *, resumed: bool = False
+) -> None:
     """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all.
 
     Raises:
         CheckpointError: the folder cannot be written.
+        OccupiedError: the run is resumed, and was begun with another test split.
     """
+    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
+    sealed = _sealed_hash(run, needed=False) if resumed else None
+    if sealed is not None and sealed != hashlib.sha256(lines).hexdigest():
+        raise OccupiedError(
+            f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
+            f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
+        )
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
     explain_files(run, {**FILES, **FILES_OF_RECIPES})
-    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
     trained = b"".join(sorted({_hash_of(pair) for pair in learned}))
     files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if learned else {})
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from regard.arguments import of_kind
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.reprs import brief
@@ -53,7 +54,8 @@ class RunConfig(TrainingConfig):
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.type.startswith("tuple"):  # JSON and the command line have lists
-                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
+                given = of_kind(field.name, getattr(self, field.name), list | tuple, "a list")
+                object.__setattr__(self, field.name, tuple(given))
         super().__post_init__()
 
     def model_config(self, vocab_size: int) -> Any:

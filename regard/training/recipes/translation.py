@@ -269,7 +269,7 @@ def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: T
         return  # the mechanism reads sources of any length
     fitting = [length for source in sources if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR]
     if fitting and (reason := model.config.encoder_refusal(max(fitting))):
-        raise UnsupportedError(f"the longest source has {max(fitting)} ids with its end, and {reason}")
+        raise UnsupportedError(f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}")
 
 
 def _judge(folder: Path, result: TrainingResult) -> str | None:
