@@ -1,0 +1,1 @@
+"""Small changes of the code, each of which some test must notice."""

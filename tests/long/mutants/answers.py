@@ -1,0 +1,46 @@
+"""Mutants that survived: the test that kills them now, or why they change nothing that is promised."""
+
+from __future__ import annotations
+
+UNANSWERED = "not answered yet"
+# ruff: noqa: E501
+ANSWERS: dict[str, str] = {
+    "regard/patterns/tiles.py: -(-keys.stop // tile)": "equal results: a tile that is not known to be full is evaluated",
+    "regard/layers/caches/entries.py: planes": "killed now by test_planes_that_no_cache_has_are_refused",
+    "regard/patterns/documents.py: (ids": "killed now by test_one_document_is_found_only_where_all_queries_and_keys_are_of_one",
+    "regard/patterns/documents.py: same_serial": "equal results: the comparison is symmetric",
+    "regard/storage/files.py: aside.unlink": "equal results: the file is made before, when its name is taken",
+    "regard/storage/tensors.py: -(len(text)": "killed now by test_tensors_begin_at_a_multiple_of_eight_bytes",
+    "regard/patterns/counts.py: budget.spend()": "only the limit of time for counting changes, by one unit a residue",
+    "regard/backends/linear/backend.py": "a cost estimate; it decides which backend is chosen, not what it returns",
+    "regard/backends/native/steps.py: self._products": "a cost estimate",
+    "regard/core/problem.py: self.batch *": "a cost estimate: bytes",
+    "regard/backends/fused.py: problem.batch *": "a cost estimate",
+    "regard/backends/scores/blocking.py": "the number of heads in a block: memory, not results",
+    "regard/backends/tiled/backend.py: 8 -> 9": "a threshold of cost",
+    "regard/core/plan.py: share >= 0.001": "how a share of exactly 0.001 is printed",
+    "regard/core/plan.py: problem.sink": "the precision of half-precision gradients with a sink; a gap, no test measures it",
+    "regard/bias.py: raise ShapeError": "killed now by test_another_number_of_slopes_than_heads_is_refused",
+    "regard/bias.py: (-distances)": "equal results: max(-d, 0) is -min(d, 0)",
+    "regard/layers/mechanism.py: 0 -> 1": "equal results: only the last axis of the shape is read",
+    "regard/layers/caches/state.py: live is not None": "equal results: both are None, or neither",
+    "regard/conversion/own_models.py: (output": "killed now by test_a_difference_is_relative_to_outputs_larger_than_1",
+    "regard/conversion/own_models.py: 11 -> 12": "equal results: the probe has one id more",
+    "regard/conversion/own_models.py: 2 -> 3": "the indentation of a JSON file",
+    "regard/training/recipes/masked_words.py: ids != PAD": "killed now by "
+    "test_a_sample_shows_the_ids_that_the_model_reads_without_padding_and_the_words_asked_for",
+    "regard/training/workers.py: full is tensor": "equal results on a CPU",
+    "regard/training/recipes/translation.py: min": "equal results: min is symmetric",
+    "regard/training/checkpoint.py: _remove_unneeded": "old folders are removed after the save too; before it only room is made",
+}  # fmt: skip
+
+
+def answer(sentence: str) -> str:
+    """What was done about a survivor, by the place and the beginning of the change that its sentence names.
+
+    >>> answer("mutant 7, regard/bias.py:166: (-distances).clamp_min -> x (survived: 1 tests passed)")
+    'equal results: max(-d, 0) is -min(d, 0)'
+    """
+    place, _, change = sentence.partition(", ")[2].partition(": ")
+    text = f"{place.rpartition(':')[0]}: {change}"
+    return next((said for start, said in ANSWERS.items() if text.startswith(start)), UNANSWERED)

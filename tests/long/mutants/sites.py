@@ -1,0 +1,168 @@
+"""What can be changed in a source file: one place, its text before and after.
+
+Only code that computes is changed. Messages, docstrings, annotations, imports, reprs and decorators stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
+    ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
+}  # fmt: skip
+COMBINED: dict[type[ast.operator], str] = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "//", ast.BitAnd: "|",
+    ast.BitOr: "&", ast.MatMult: "+",
+}  # fmt: skip
+EXCHANGED = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+EXCHANGED |= {"amin": "amax", "amax": "amin", "clamp_min": "clamp_max", "clamp_max": "clamp_min"}
+REPRS = {"__repr__", "__str__", "brief", "describe"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One change: a line, the function around it (its first line), and the text between two byte offsets."""
+
+    line: int
+    function: int
+    start: int
+    stop: int
+    before: str
+    after: str
+    kind: str
+
+    def applied(self, source: bytes) -> bytes:
+        return source[: self.start] + self.after.encode() + source[self.stop :]
+
+    def __str__(self) -> str:
+        before, after = (" ".join(text.split()) for text in (self.before, self.after))
+        return f"{before} -> {after}"
+
+
+def sites(source: bytes) -> list[Site]:
+    """Every change of a file, in the order of the file; some do not compile."""
+    return [*_Walk(source).found()]
+
+
+def compiles(source: bytes) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+class _Walk:
+    def __init__(self, source: bytes) -> None:
+        self.source, self.tree = source, ast.parse(source)
+        lengths = [0]
+        for line in source.splitlines(keepends=True):
+            lengths.append(lengths[-1] + len(line))
+        self.starts = lengths
+
+    def found(self) -> Iterator[Site]:
+        yield from self._inside(self.tree, 0)
+
+    def _place(self, node: ast.AST) -> tuple[int, int]:
+        at = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        return at, self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def _inside(self, node: ast.AST, function: int) -> Iterator[Site]:
+        for child in self._children(node):
+            inner = function
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                if child.name in REPRS:
+                    continue
+                inner = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+            for before, after, kind in self._changes(child):
+                start, stop = self._place(before)
+                was = self.source[start:stop].decode()
+                if after != was:
+                    yield Site(before.lineno, function, start, stop, was, after, kind)  # type: ignore[attr-defined]
+            yield from self._inside(child, inner)
+
+    def _children(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The parts of a node that compute: neither annotations nor messages, and nothing inside an f-string."""
+        if isinstance(node, ast.JoinedStr | ast.Raise | ast.Import | ast.ImportFrom | ast.Assert):
+            return
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "decorator_list", "type_params"):
+                continue
+            for one in value if isinstance(value, list) else [value]:
+                if not isinstance(one, ast.AST) or _is_text(one) or _names_exports(one):
+                    continue
+                yield one
+
+    def _text(self, node: ast.AST) -> str:
+        start, stop = self._place(node)
+        return self.source[start:stop].decode()
+
+    def _part(self, node: ast.expr) -> str:
+        """The text of an operand, in parentheses where it has operators of its own."""
+        plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Subscript | ast.Call)
+        return self._text(node) if plain else f"({self._text(node)})"
+
+    def _changes(self, node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
+        text = self._text
+        match node:
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARED:
+                yield node, f"({self._part(left)} {COMPARED[type(op)]} {self._part(right)})", "comparison"
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in COMBINED and not _holds_text(node):
+                yield node, f"({self._part(left)} {COMBINED[type(op)]} {self._part(right)})", "operator"
+            case ast.BoolOp(op=op, values=[first, second]):
+                word = "or" if isinstance(op, ast.And) else "and"
+                yield node, f"({self._part(first)} {word} {self._part(second)})", "and, or"
+            case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
+                yield node, f"({text(operand)})", "sign"
+            case ast.Constant(value=bool(value)):
+                yield node, str(not value), "constant"
+            case ast.Constant(value=int(value)):
+                yield node, str(value + 1), "constant"
+            case ast.Constant(value=float(value)):
+                yield node, repr(value * 2 + (value == 0)), "constant"
+            case ast.If(test=test) if not _holds_text(test):
+                yield test, f"(not ({text(test)}))", "condition"
+            case ast.Call(func=ast.Name(id=name) as func) if name in EXCHANGED:
+                yield func, EXCHANGED[name], "name"
+            case ast.Attribute(value=value, attr=name) if name in EXCHANGED and isinstance(node.ctx, ast.Load):
+                yield node, f"{self._part(value)}.{EXCHANGED[name]}", "name"
+            case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
+                yield node, "pass", "statement"
+            case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+                yield node, "pass", "statement"
+        if isinstance(node, ast.Call):
+            yield from self._fewer(node)
+
+    def _fewer(self, node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
+        """A call without its last keyword, and one with its first two arguments exchanged."""
+        named = [one for one in node.keywords if one.arg is not None]
+        arguments = [*map(self._text, node.args), *(self._keyword(one) for one in node.keywords)]
+        if named and node.keywords[-1:][0].arg is not None:
+            yield node, f"{self._text(node.func)}({', '.join(arguments[:-1])})", "keyword"
+        if len(node.args) == 2 and all(isinstance(one, ast.Name) for one in node.args):
+            first, second = arguments[:2]
+            yield node, f"{self._text(node.func)}({', '.join([second, first, *arguments[2:]])})", "order"
+
+    def _keyword(self, keyword: ast.keyword) -> str:
+        return f"{keyword.arg}={self._text(keyword.value)}" if keyword.arg else f"**{self._text(keyword.value)}"
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _holds_text(node: ast.AST) -> bool:
+    """Whether strings are joined here; what they say is not tested."""
+    return any(
+        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        for one in ast.walk(node)
+    )
+
+
+def _names_exports(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        isinstance(one, ast.Name) and one.id.startswith("__") for one in node.targets
+    )

@@ -1,0 +1,57 @@
+"""A pytest plugin: tests in random order with other random numbers, memory that holds NaN, and steps counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis.stateful import RuleBasedStateMachine
+
+STEPS = 0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, help="the seed of the order of the tests, and of their random numbers")
+    parser.addoption("--poison", action="store_true", help="memory that nobody has written holds NaN, in every test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    checked = RuleBasedStateMachine.check_invariants
+
+    def counted(machine: RuleBasedStateMachine, *arguments: object, **named: object) -> None:
+        global STEPS
+        STEPS += 1
+        checked(machine, *arguments, **named)
+
+    RuleBasedStateMachine.check_invariants = counted  # called once after each step
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    seed = item.config.getoption("--shuffle")
+    if seed is not None:
+        torch.manual_seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if not item.config.getoption("--poison"):
+        return (yield)
+    torch.set_deterministic_debug_mode("warn")  # it fills memory; what is not deterministic on a GPU only warns
+    try:
+        return (yield)
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if STEPS:
+        terminalreporter.write_line(f"steps of state machines: {STEPS}")

@@ -1,0 +1,105 @@
+"""Tests that are also run by `pytest`, here in processes of their own, counted, with other seeds or in other order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .found import Found
+
+ROOT = Path(__file__).parents[2]
+OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
+EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples")
+STEPS = re.compile(r"^steps of state machines: (\d+)$", re.MULTILINE)
+CHECKED = re.compile(r"^(\d+) calls checked$", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+PLUGIN = ["-p", "tests.long.plugin"]
+
+# Tests of properties by hypothesis; each case runs all of them with another seed.
+PROPERTIES = (
+    "tests/patterns/test_pattern_laws.py", "tests/patterns/test_pattern_structure.py",
+    "tests/patterns/test_same_document.py", "tests/patterns/test_written_apart.py", "tests/contracts/test_laws.py",
+    "tests/backends/test_schedule_of_patterns.py", "tests/caches/test_cache_machine.py",
+    "tests/layers/test_layer_caches.py", "tests/layers/test_multi_head.py", "tests/models/test_language_model.py",
+    "tests/models/test_language_state.py", "tests/models/test_translation_steps.py", "tests/decoding/test_filters.py",
+    "tests/decoding/test_stops.py", "tests/text/test_tokenisers.py", "tests/text/test_batches.py",
+    "tests/text/test_documents.py", "tests/text/test_splits.py", "tests/conversion/test_conversion_heads.py",
+)  # fmt: skip
+# What is run in random order: folders that take seconds, and do not start processes.
+SHUFFLED = (
+    "tests/patterns", "tests/bias", "tests/positions", "tests/caches", "tests/storage", "tests/decoding",
+    "tests/mechanisms", "tests/text", "tests/test_call.py", "tests/test_planned.py", "tests/test_numbers.py",
+)  # fmt: skip
+FOLDERS = tuple(
+    f"tests/{name}"
+    for name in ("patterns", "storage", "bias", "positions", "mechanisms", "layers", "decoding", "text", "models",
+                 "inspection", "conversion", "training")
+)  # fmt: skip
+
+
+def pytest_counted(arguments: Sequence[str], found: Found, label: str) -> str:
+    """Run pytest and add what it counted; what failed is written down. Returns what it printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace")
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
+    for number, name in OUTCOMES.findall(last[0]):
+        found.count(name.removesuffix("s") if name == "errors" else name, int(number))
+    if done.returncode:
+        names = FAILED.findall(done.stdout) or [last[0]]
+        found.wrong += [f"{label}: {name}" for name in names]
+    return done.stdout
+
+
+def tests(numbers: Sequence[int], folder: Path, *paths: str) -> Found:
+    """A case is one argument of pytest; `-m slow PATH` selects the slow tests of a path."""
+    found = Found()
+    for number in numbers:
+        words = paths[number].split("|")
+        printed = pytest_counted([*words, "-s"] if "slow" in words else words, found, paths[number].replace("|", " "))
+        found.count("calls", sum(map(int, CHECKED.findall(printed))))
+    return found
+
+
+def examples(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is one seed for every property; a failing example is printed by pytest with how to see it again."""
+    found = Found()
+    for number in numbers:
+        options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", "--hypothesis-show-statistics"]
+        printed = pytest_counted([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
+        found.count("examples", sum(int(passing) for passing, _ in EXAMPLES.findall(printed)))
+        found.count("failing examples", sum(int(failing) for _, failing in EXAMPLES.findall(printed)))
+        found.count("steps of state machines", sum(map(int, STEPS.findall(printed))))
+    return found
+
+
+def machine(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is one seed for the state machines of every kind of cache in every dtype."""
+    found = Found()
+    for number in numbers:
+        options = ["--hypothesis-profile=long", f"--hypothesis-seed={1000 + number}"]
+        path = "tests/caches/test_cache_machine.py"
+        printed = pytest_counted([*options, *PLUGIN, path], found, f"seed {1000 + number}")
+        found.count("steps", sum(map(int, STEPS.findall(printed))))
+    return found
+
+
+def shuffled(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is one order of the tests, with another state of torch's generator at the start of each."""
+    found = Found()
+    for number in numbers:
+        options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", f"--shuffle={number}"]
+        pytest_counted([*options, *PLUGIN, *SHUFFLED], found, f"order {number}")
+    return found
+
+
+def poisoned(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is one folder of tests in which memory that nobody has written holds NaN."""
+    found = Found()
+    for number in numbers:
+        pytest_counted(["--poison", *PLUGIN, FOLDERS[number]], found, FOLDERS[number])
+    return found

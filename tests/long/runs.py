@@ -1,0 +1,62 @@
+"""The runs of the long tier, by name."""
+
+from __future__ import annotations
+
+from .found import Run
+from .pytests import FOLDERS
+
+FILES = 138  # hostile files; a test compares this with how many there are
+
+
+def _tests(name: str, claim: str, *paths: str) -> Run:
+    """A run of tests: a case for each argument."""
+    return Run(name, claim, "parts of the suite", len(paths), 1, "pytests.tests", paths)
+
+
+EVERY = (
+    Run("oracle", "random calls equal formulas in float64, values and gradients", "calls", 34_000, 200, "oracle.work"),
+    Run("examples", "properties hold for hypothesis' examples", "seeds", 25, 1, "pytests.examples"),
+    _tests(
+        "second", "gradgradcheck finds the second derivatives right",
+        *(f"-m|slow|tests/contracts/test_second_derivatives.py|-k|gradgradcheck and {part}" for part in range(10)),
+    ),
+    _tests("laws", "metamorphic laws hold", "tests/contracts/test_laws.py", "tests/contracts/test_fixed_laws.py",
+           "tests/patterns/test_pattern_laws.py", "tests/contracts/test_merge.py"),
+    Run("poison", "tests pass where memory that nobody wrote holds NaN", "folders", len(FOLDERS), 1,
+        "pytests.poisoned"),
+    Run("caches", "every kind of cache in every dtype is a list of entries", "seeds", 4, 1, "pytests.machine"),
+    _tests("bits", "outputs are equal bit by bit, and negative controls fail", "tests/native/test_native_bits.py",
+           "-m|slow|tests/native/test_native_bits.py"),
+    _tests("dropout", "dropout keeps what its law says", "tests/backends/test_dropout.py"),
+    _tests("memory", "peak memory is linear where it is documented so", "tests/contracts/test_memory.py",
+           "tests/test_planned_memory.py", "tests/mechanisms/test_scores_memory.py"),
+    _tests("compiled", "compiled and exported calls are right at unseen lengths", "tests/test_compiled.py",
+           "-m|slow|tests/test_compiled.py"),
+    _tests("processes", "two and four processes equal one", "tests/several_processes",
+           "-m|slow|tests/several_processes"),
+    _tests("offsets", "offsets beyond 2**31 are right", "tests/native/test_native_far.py"),
+    Run("flips", "a flipped bit of any file of a run is refused, or changes nothing", "flips", 10_000, 500,
+        "damage.flips"),
+    Run("structures", "other structures, sealed anew or not, are refused or read as what they say", "files", 2_000, 250,
+        "damage.structures"),
+    Run("hostile", "hostile files are refused; nothing runs, and nothing outside is opened", "files", FILES, 46,
+        "hostile.work"),
+    Run("kills", "a killed training continues to the same bits", "kills", 1_000, 25, "kills.work"),
+    Run("faults", "a fault of disk or memory leaves the checkpoint before it", "faults", 280, 28, "faults.work"),
+    _tests("resume", "a resumed training ends in the same bits", "tests/training/test_resume.py",
+           "tests/training/test_engine.py"),
+    _tests("conversion", "converted models give the same logits, and every key is accounted for", "tests/conversion"),
+    _tests("server", "fuzzed requests are refused or explained", "-m|slow|tests/explorer/test_explorer_server.py"),
+    _tests("explorer", "hostile text in the explorer stays text", "tests/explorer/test_explorer_hostile.py"),
+    _tests("commands", "hostile invocations end in a sentence and a documented code", "tests/cli/test_hostile_text.py",
+           "tests/cli/test_exit_codes.py", "tests/cli/test_numeric_options.py", "tests/cli/test_commands.py"),
+    Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 10,
+        "soak.work"),
+    Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),
+    Run("shuffled", "tests pass in random order with other random numbers", "orders", 20, 1, "pytests.shuffled"),
+    Run("garbage", "random calls with garbage work or are refused by a sentence", "calls", 50_000, 500,
+        "garbage.calls"),
+    Run("texts", "random texts are patterns that read back, or are refused by a sentence", "texts", 50_000, 5_000,
+        "garbage.texts"),
+)  # fmt: skip
+RUNS: dict[str, Run] = {run.name: run for run in EVERY}

@@ -1,0 +1,240 @@
+"""Short forms of the long runs, the runner, and the table that is made from its file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from docs.making import reliability
+from tests.long import running, runs
+from tests.long.__main__ import main
+from tests.long.found import Found, Run
+from tests.long.goals import GOALS, rows
+from tests.long.hostile import judge
+from tests.long.hostile_files import FILES, READERS
+from tests.long.results import left, read
+from tests.long.runs import RUNS
+from tests.long.soak import add_up
+
+ROOT = Path(__file__).parents[2]
+
+
+# The file and its page
+
+
+def test_the_rows_in_the_file_are_those_of_what_the_runs_found():
+    assert read()["goals"] == rows(read()["runs"]), "python -m tests.long --rows"
+
+
+def test_each_goal_has_a_row_with_a_figure_and_a_date_and_a_miss_its_reason():
+    table = read()["goals"]
+    assert [row["number"] for row in table] == list(range(1, 28))
+    for row in table:
+        assert row["figure"], row
+        assert row["met"] or row["why"], row
+
+
+def test_each_row_names_a_command_that_exists():
+    for row in read()["goals"]:
+        for command in row["commands"]:
+            match = re.fullmatch(r"python -m tests\.long (\w+)", command)
+            assert match, command
+            assert match[1] in RUNS, command
+            assert RUNS[match[1]].command == command
+
+
+def test_each_run_belongs_to_a_goal_and_its_function_and_tests_are_there():
+    assert {name for goal in GOALS for name in goal.runs} == set(RUNS)
+    for run in RUNS.values():
+        module, _, function = run.place.rpartition(".")
+        source = ROOT / "tests" / "long" / f"{module.replace('.', '/')}.py"
+        assert f"def {function}(" in source.read_text("utf-8"), run
+        for word in " ".join(run.options).replace("|", " ").split():
+            assert "/" not in word or (ROOT / word).exists(), word
+
+
+def test_the_page_shows_the_file():
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    for part in reliability.PARTS.values():
+        assert part() in page, "make figures"
+    assert page.count("\n| ") == 1 + len(GOALS)
+
+
+def test_the_number_of_hostile_files_is_that_of_the_run():
+    assert len(FILES) == runs.FILES
+
+
+# The runner
+
+
+def counted(numbers: Sequence[int], folder: Path) -> Found:
+    found = Found()
+    found.count("cases", len(numbers))
+    if 7 in numbers:
+        found.wrong.append("case 7 is off")
+    return found
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    run = Run("texts", "counts", "cases", 10, 3, "runs.none")
+    monkeypatch.setitem(RUNS, "texts", run)
+    monkeypatch.setattr(Run, "work", lambda self, numbers, folder: counted(numbers, folder))
+    return run
+
+
+def test_a_run_goes_on_where_it_stopped_and_says_what_was_wrong(tmp_path, counting, capsys):
+    path = tmp_path / "r.json"
+    assert main(["texts", "--cases", "5", "--results", str(path)]) == 0
+    assert read(path)["runs"]["texts"]["done"] == [[0, 5]]
+    assert main(["texts", "--results", str(path)]) == 1
+    assert "case 7 is off" in capsys.readouterr().out
+    record = read(path)["runs"]["texts"]
+    assert (record["done"], record["cases"], record["counts"]) == ([[0, 10]], 10, {"cases": 10})
+    assert record["wrong"] == ["case 7 is off"]
+    assert main(["texts", "--fresh", "--cases", "2", "--results", str(path)]) == 0
+    assert read(path)["runs"]["texts"]["cases"] == 2
+
+
+def test_shards_are_the_whole_and_each_case_once(tmp_path, counting):
+    path = tmp_path / "r.json"
+    for part in ("2/3", "1/3", "3/3"):
+        main(["texts", "--shard", part, "--results", str(path)])
+    assert read(path)["runs"]["texts"]["counts"] == {"cases": 10}
+    assert left(read(path)["runs"]["texts"], 10) == []
+
+
+def test_an_interruption_keeps_what_was_done(tmp_path, counting, monkeypatch, capsys):
+    def work(self, numbers, folder):
+        if numbers[0] >= 3:
+            raise KeyboardInterrupt
+        return counted(numbers, folder)
+
+    monkeypatch.setattr(Run, "work", work)
+    path = tmp_path / "r.json"
+    assert main(["texts", "--results", str(path)]) == 130
+    assert "goes on with the batch" in capsys.readouterr().err
+    assert read(path)["runs"]["texts"]["done"] == [[0, 3]]
+
+
+def test_no_batch_begins_after_the_time_is_over(tmp_path, counting, monkeypatch):
+    now = iter(range(0, 10**6, 40))
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(now))
+    running.go_on(counting, 10, 1.5, path=tmp_path / "r.json")
+    assert read(tmp_path / "r.json")["runs"]["texts"]["cases"] == 6
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["texts", "--minutes", "51"], ["texts", "--shard", "3/2"]])
+def test_what_cannot_be_run_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert re.search("there is no run|at most 50|is no shard", capsys.readouterr().err)
+
+
+def test_without_a_name_every_run_is_listed(capsys):
+    assert main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(RUNS)
+
+
+# Short forms
+
+
+def short(name: str, numbers: Sequence[int], folder: Path) -> Found:
+    found = RUNS[name].work(numbers, folder)
+    assert not found.wrong, found.wrong
+    return found
+
+
+def test_random_calls_equal_the_formulas(tmp_path):
+    counts = short("oracle", range(20), tmp_path).counts
+    assert counts["gradient comparisons"] > 5
+    assert counts["right"] > 20
+
+
+def test_flipped_bits_and_other_structures_change_nothing_unnoticed(tmp_path):
+    (tmp_path / "flips").mkdir()
+    (tmp_path / "structures").mkdir()
+    assert short("flips", range(60), tmp_path / "flips").counts["refused"] > 40
+    assert short("structures", range(60), tmp_path / "structures").counts["refused"] > 30
+
+
+def test_every_hostile_file_is_refused_and_nothing_else_happens(tmp_path):
+    assert short("hostile", range(0, len(FILES), 2), tmp_path).counts["refused"] == len(FILES) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("import", lambda path: __import__("antigravity")),
+        ("open", lambda path: Path("/etc/hostname").read_text()),
+        ("open", lambda path: path.write_text("x")),
+        ("os.system", lambda path: os.system("true")),
+        ("pickle.find_class", lambda path: pickle.loads(pickle.dumps(re.compile))),
+        ("socket", lambda path: __import__("socket").socket()),
+        ("it was read", lambda path: None),
+    ],
+)
+def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch, name, act):
+    """A negative control: a reader that does it is caught."""
+    kind, make = FILES["tensors: nothing"]
+    (tmp_path / kind).write_bytes(b"")
+    reads = iter([lambda path: None, act])
+    monkeypatch.setitem(READERS, kind, (lambda path: next(reads)(path), make))
+    reason = judge("tensors: nothing", tmp_path, Found())
+    assert reason is not None
+    assert name in reason
+
+
+def test_faults_of_every_kind_leave_the_checkpoint_before_them(tmp_path):
+    counts = short("faults", range(14), tmp_path).counts
+    assert sum(number for name, number in counts.items() if "stopped the training" in name) > 5
+    assert counts["checkpoints that were there and load"] > 3
+
+
+def test_garbage_and_texts_are_refused_by_sentences(tmp_path):
+    assert short("garbage", range(60), tmp_path).counts["calls"] == 60
+    counts = short("texts", range(400), tmp_path).counts
+    assert counts["patterns"] > 40
+    assert counts["refused"] > 100
+
+
+def test_a_crash_is_found(tmp_path, monkeypatch):
+    from tests.long import garbage
+
+    monkeypatch.setattr(garbage, "text", lambda draw: os.kill(os.getpid(), 9))
+    assert RUNS["texts"].work([0], tmp_path).wrong == ["texts from 0: the process ended with -9"]
+
+
+def test_growing_memory_and_files_are_noticed():
+    steady, growing = Found(), Found()
+    add_up([(float(at), 100.0, 9.0, 1.0) for at in range(0, 600, 10)], 600, steady)
+    add_up([(float(at), 100 + at / 30, 9.0 + (at > 500), 1.0) for at in range(0, 600, 10)], 600, growing)
+    assert not steady.wrong
+    assert len(growing.wrong) == 2
+    assert growing.largest["MiB a minute"] == pytest.approx(2.0)
+
+
+def test_orders_differ_by_their_seed_and_steps_are_counted(tmp_path):
+    (tmp_path / "test_order.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_it(n): print('at', n)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.long.plugin", "-p", "no:cacheprovider"]
+    orders = [
+        subprocess.run(
+            [*command, f"--shuffle={seed}", "--rootdir", str(tmp_path), str(tmp_path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (1, 2, 1)
+    ]
+    shown = [re.findall(r"at (\d+)", one) for one in orders]
+    assert sorted(map(int, shown[0])) == list(range(30))
+    assert shown[0] == shown[2] != shown[1]
