@@ -3,7 +3,7 @@ PYTHON ?= python3
 READY := .venv/ready
 BIN := .venv/bin
 # The kernel of the native backend, compiled again when its sources change; without a compiler PyTorch computes alone.
-WEIGHTS := .venv/weights
+WEIGHTS := .venv/weights-alone
 SOURCES := regard/backends/native
 NATIVE := $(SOURCES)/libregard_native.digest
 BUILT := $(READY) $(NATIVE)
@@ -23,6 +23,7 @@ test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in t
 
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes
 	$(BIN)/pytest -m slow
+	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
 	$(BIN)/pytest -m gpu
@@ -63,9 +64,10 @@ figures: $(READY) $(WEIGHTS)             ## make anew the pages, figures and com
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
 	cd regard/inspection/explorer/source && npm ci --no-audit --no-fund && node build.mjs
 
+PATTERNS := overhead plain cliffs strided window window-backward memory decode statistics big-bird
 bench: $(BUILT)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
-	$(BIN)/regard bench --out benchmarks/results/attention_cpu
+	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
@@ -77,6 +79,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py
+	$(BIN)/python benchmarks/without_kernel.py
 
 # The wheel is made from the source distribution, so that both are known to be whole.
 wheel: $(READY)               ## dist/: a source distribution, and a wheel with the compiled kernel
@@ -85,10 +88,13 @@ wheel: $(READY)               ## dist/: a source distribution, and a wheel with 
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	( $(BIN)/pip install -q uv && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
+	@echo "making the environment in .venv"
+	@$(PYTHON) -m venv .venv
+	@( $(BIN)/pip install -q uv && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
 	  $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]' ) \
-	|| $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	|| { [ -z "$$UV_TORCH_BACKEND" ] || { echo "uv failed, and pip would ignore UV_TORCH_BACKEND=$$UV_TORCH_BACKEND;" \
+	       "make setup without it installs the build of PyTorch that pip finds" >&2; exit 1; }; \
+	     echo "uv failed; installing with pip instead" >&2; $(BIN)/pip install -q -c constraints.txt -e '.[dev]'; }
 	@touch $@
 
 $(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
@@ -97,6 +103,7 @@ $(NATIVE): $(SOURCES)/build.py $(wildcard $(SOURCES)/source/*) | $(READY)
 # Of rxnmapper a few tests read the weights; as a package it needs an older transformers. Without it these tests fail.
 $(WEIGHTS): $(READY)
 	@$(BIN)/pip install -q --no-deps rxnmapper==0.4.3 || true
+	@rm -rf .venv/lib/python*/site-packages/tests  # comes with it, and would hide the tests of this project
 	@touch $@
 
 clean:

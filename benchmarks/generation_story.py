@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.studies.lessons.report import REPORTS, Report
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
@@ -24,7 +25,8 @@ def report_of(source: dict[str, Any], page: str) -> Report:
     day = re.search(r"`, (\d{4}-\d{2}-\d{2}), torch", page)
     assert day is not None, "the second line of kv_heads.md has the day"
     at, recipe = source["environment"], source["recipe"]
-    machine = f"{at['processor']}, {at['cores']} cores, {at['threads']} threads, torch {at['torch']}"
+    cores, threads = count_of(at["cores"], "cores"), count_of(at["threads"], "threads")
+    machine = f"{at['processor']}, {cores}, {threads}, torch {at['torch']}"
     figures = {
         "heads": recipe["heads"], "layers": recipe["layers"], "dim": recipe["dim"], "steps": recipe["steps"],
         "uptrain_steps": recipe["uptrain_steps"], "held_out": recipe["held_out"],

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from regard.arguments import count_of
 from regard.decoding import greedy_search
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.recurrent import RecurrentConfig
@@ -192,8 +193,8 @@ def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
         f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
         "Models with attention are not ranked against each other.",
         "",
-        f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads.",
+        f"torch {torch.__version__}, Python {platform.python_version()}, {count_of(os.cpu_count() or 1, 'cores')}, "
+        f"{count_of(torch.get_num_threads(), 'threads')}.",
     ]
     (out / "length_story.md").write_text("\n".join(lines) + "\n")
 

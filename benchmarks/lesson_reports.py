@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.studies.bench.complexity.measuring import EFFORTS
 from regard.studies.bench.complexity.report import read_row
 from regard.studies.bench.complexity.rows import ROWS
@@ -78,7 +79,8 @@ REPORTS: dict[str, Callable[[], Report]] = {
 
 def _report(measured: dict[str, Any], day: str, figures: dict[str, Any]) -> Report:
     here = measured["environment"]
-    machine = f"{here['processor']}, {here['cores']} cores, {here['threads']} threads, torch {here['torch']}"
+    cores, threads = count_of(here["cores"], "cores"), count_of(here["threads"], "threads")
+    machine = f"{here['processor']}, {cores}, {threads}, torch {here['torch']}"
     return Report(command=measured["command"], day=day, machine=machine, figures=figures)
 
 

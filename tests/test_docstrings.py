@@ -67,6 +67,8 @@ def documented(module: str) -> Iterator[tuple[str, Any]]:
         value = inspect.unwrap(value) if callable(value) else value
         if getattr(value, "__module__", None) != module or not (inspect.isclass(value) or inspect.isfunction(value)):
             continue
+        if value.__qualname__.startswith("torch_dynamo_resume_in_"):  # left in a module by torch.compile
+            continue
         yield value.__qualname__, value
         if inspect.isclass(value):
             for member in vars(value).values():

@@ -1,4 +1,4 @@
-"""A text that is available on every machine: the docstrings of Python's standard library, in 27 symbols."""
+"""Texts that are available on every machine: docstrings and code of Python's standard library, in 27 symbols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,14 +14,25 @@ import torch
 
 SYMBOLS = 27  # a to z, and one symbol for everything else
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
 def texts() -> tuple[torch.Tensor, torch.Tensor]:
     """Ids of the training text and of the held-out text: every tenth module is held out."""
+    return _divided(lambda path: " ".join(_documentation(path)))
+
+
+@cache
+def code_texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the code of these modules, without docstrings and comments."""
+    return _divided(_code)
+
+
+def _divided(read: Callable[[Path], str]) -> tuple[torch.Tensor, torch.Tensor]:
     parts: tuple[list[str], list[str]] = ([], [])
     for number, path in enumerate(_modules()):
-        parts[number % 10 == 0].append(" ".join(_documentation(path)))
+        parts[number % 10 == 0].append(read(path))
     first, held_out = (ids(" ".join(part)) for part in parts)
     return first, held_out
 
@@ -32,12 +43,23 @@ def _modules() -> list[Path]:
 
 
 def _documentation(path: Path) -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield ast.get_docstring(node) or ""
+
+
+def _code(path: Path) -> str:
+    tree = _parsed(path)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _parsed(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def ids(text: str) -> torch.Tensor:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from docs.making.command_help import is_help_fresh, write_help
+from docs.making.explorations import keep_explorations
 from docs.making.figures import DOCS
 from docs.making.lessons import keep_trained
 from docs.making.pages import is_fresh, made_figures, made_pages, write_page
@@ -23,6 +24,7 @@ def main(arguments: list[str]) -> int:
         if run != "--check":
             keep_trained(Path(run))
             keep_start(Path(run))
+            keep_explorations(Path(run))
     stale = []
     for name, text in made_pages().items():
         if not is_fresh(name, text):

@@ -12,7 +12,8 @@ class Section:
     Args:
         title: what the section is about.
         lessons: those that answer it, best first, each as "name" or "name: beginning of a claim". The number is the
-            figure of that claim in the first lesson that exists; without a claim, of its first claim.
+            figure of that claim in the first lesson that exists, or of all its claims if it is named several times;
+            without a claim, of its first claim.
         commands: besides the lessons, without the word regard.
         number: computed by the function of this name in `worked_examples`, instead of a claim.
         page: a page of the documentation that belongs to the section, as "title: path in docs/".
@@ -27,6 +28,7 @@ class Section:
 
 WALK = 'walkthrough "Life is short, eat dessert first"'
 EXAMPLE = "walkthrough --example life-is-short"
+FIVE_WORDS = 'walkthrough "the animal was too tired" --word 1'
 WHOLE = 'walkthrough "The animal was tired" --whole'
 WHY = 'translate runs/demo "The animal didn\'t cross the street because it was too tired." --why es --instead er,sie'
 BIG_BIRD = 'show "sliding_window(4) | global_tokens(0) | random_blocks(1, block=4, seed=0)"'
@@ -34,8 +36,8 @@ BAHDANAU = "train translation --data pronouns --model bahdanau --out runs/bahdan
 
 ARTICLES: dict[str, tuple[Section, ...]] = {
     "Understanding Transformers (Part 2): Attention, Self-Attention, Cross-Attention": (
-        Section("Core concept: weights that depend on the words", (), (WALK,), "weights"),
-        Section("Components: queries, keys, values", (), (EXAMPLE, WALK), "matrices"),
+        Section("Core concept: weights that depend on the words", (), (EXAMPLE,), "weights"),
+        Section("Components: queries, keys, values", (), (EXAMPLE,), "matrices"),
         Section("Components: scaled dot-product", ("scale: Unscaled scores",)),
         Section("Multi-head: several sets of Q, K and V, in parallel", ("one_head", "heads"), (f"{WALK} --heads 2",)),
         Section("Multi-head: concatenation and final layer", ("encoder",), (WHOLE, WALK), "joined_heads"),
@@ -79,22 +81,23 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
         )),
     ),
     "Self-attention from scratch": (
-        Section("Introduction", (), (WALK,), "z_by_hand"),
+        Section("Introduction", (), (FIVE_WORDS,), "z_by_hand"),
         Section("The mechanism as a building block of language models", ("generation", "decoder"), (
             'generate runs/novel "It was" --max-tokens 8',
         )),
         Section("Multi-head attention", ("one_head", "heads")),
-        Section("Coding an input sentence", (), (EXAMPLE, WALK), "ids"),
-        Section("Weight matrices", (), (EXAMPLE, WALK), "matrices"),
-        Section("Unnormalised attention weights ω", (), (EXAMPLE, WALK), "scores"),
-        Section("Attention scores", ("scale",), (EXAMPLE, WALK), "weights"),
-        Section("Context vectors for all six elements", (), (EXAMPLE, WALK), "contexts"),
-        Section("“The cat sat on the mat”: cat and mat get more", ("relations", "heads")),
+        Section("Coding an input sentence", (), (EXAMPLE,), "ids"),
+        Section("Weight matrices", (), (EXAMPLE,), "matrices"),
+        Section("Unnormalised attention weights ω", (), (EXAMPLE,), "scores"),
+        Section("Attention scores", ("scale",), (EXAMPLE,), "weights"),
+        Section("Context vectors for all six elements", (), (EXAMPLE,), "contexts"),
+        Section("“The cat sat on the mat”: cat and mat get more", ("relations: In 'The cat sat", "heads")),
         Section(
             "“The quick brown fox jumps over the lazy dog”: heads for verbs and for adjectives",
-            ("relations", "heads"),
+            ("relations: No head of these models shows 'verb to subject'",
+             "relations: No head of these models shows 'noun to modifier'", "heads"),
         ),
-        Section("“Life is short, eat dessert first”", (), (EXAMPLE, WALK), "weights"),
+        Section("“Life is short, eat dessert first”", (), (EXAMPLE,), "weights"),
     ),
     "How Multi Head Attention Math Works in Transformers": (
         Section("Basics: Bahdanau", ("alignment: Both cells",), (BAHDANAU,)),
@@ -125,7 +128,7 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
         )),
         Section("Multi-query and grouped-query", ("grouped", "generation")),
         Section("Self-attention: LSTMN", ("recurrent",), (), "lstmn", "Models: reference/regard.models.md"),
-        Section("Self-attention: Transformer", ("encoder", "decoder"), (WHOLE, WALK), "z_by_hand"),
+        Section("Self-attention: Transformer", ("encoder", "decoder"), (WHOLE, WALK)),
         Section("Transformer encoder: six layers, two sub-layers", ("encoder",), (WHOLE,), "six_layers"),
         Section("Positional encoding: equivariance", ("positions: Without positions",)),
         Section(
@@ -162,7 +165,7 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
         )),
         Section(
             "z1 step by step for five words",
-            (), ('walkthrough "the animal was too tired" --word 1',), "z_by_hand",
+            (), (FIVE_WORDS,), "z_by_hand",
         ),
         Section("Everything at once, as matrices of 64 × T", (), (
             'walkthrough "the animal was too tired" --columns', 'walkthrough "the animal was too tired"',

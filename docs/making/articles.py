@@ -31,7 +31,7 @@ def _table(sections: tuple[Section, ...]) -> str:
 
 def row(section: Section) -> str:
     """The row of a section."""
-    there = [name for name, _ in answers(section) if name in shown()]
+    there = list(dict.fromkeys(name for name, _ in answers(section) if name in shown()))
     commands = [words for words in section.commands if command_exists(words)] or list(map(lesson_command, there))
     code = "<br>".join(f"`regard {words}`".replace("|", "\\|") for words in commands)
     return f"| {section.title} | {code or '–'} | {pages(section) or '–'} | {number(section)} |"
@@ -50,13 +50,20 @@ def pages(section: Section) -> str:
 
 
 def number(section: Section) -> str:
-    """The computed number, or the claim of the first lesson that exists with its figures."""
+    """The computed number, or the claims of the first lesson that exists with their figures."""
     if section.number is not None:
         return NUMBERS[section.number]()
-    name, beginning = next((name, beginning) for name, beginning in answers(section) if name in shown())
+    there = [(name, beginning) for name, beginning in answers(section) if name in shown()]
+    first = there[0][0]
+    return "; ".join(_claim(first, beginning, section) for name, beginning in there if name == first)
+
+
+def _claim(name: str, beginning: str, section: Section) -> str:
+    """The first claim of a lesson that starts so, with its figures, and its verdict unless it holds."""
     for claim in taught(name).claims:
         if claim.sentence.startswith(beginning):
-            return f"{claim.sentence.removesuffix('.')} ({claim.figures})".replace("|", "\\|")
+            verdict = "" if claim.holds else f"{claim.verdict}: "
+            return f"{verdict}{claim.sentence.removesuffix('.')} ({claim.figures})".replace("|", "\\|")
     raise ArgumentError(f"no claim of lesson {name} starts with {beginning!r}; section {section.title!r} names it")
 
 

@@ -18,6 +18,9 @@ DOCSTRINGS: dict[str, tuple[str, ...]] = {
     "log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p": (
         r"\ell = \log \sum_p \exp(\ell_p), \qquad \text{output} = \sum_p \exp(\ell_p - \ell) \, \text{output}_p",
     ),
+    "paper: a_j g_j,   here: w_j = a_j g_j / Σ_i a_i g_i": (
+        r"\text{paper: } a_j \, g_j, \qquad \text{here: } w_j = \frac{a_j \, g_j}{\sum_i a_i \, g_i}",
+    ),
     "S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i": (
         r"S_i = S_{i-1} + φ(k_i) \, [v_i, 1]^\top, \qquad [\text{numerator}, \text{denominator}]_i = φ(q_i) \, S_i",
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -65,23 +66,39 @@ def stable(text: str) -> str:
 
 
 def settled(new: str, old: str) -> str:
-    r"""A new page with the times and last digits of the old one, where nothing else of a paragraph or table changed.
+    r"""A new page with the last digits of the old one, where nothing else of a paragraph or table changed.
 
     >>> old = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\n0.125"
     >>> settled(old.replace("3 ms", "4 ms").replace("0.125", "0.126").replace("One", "Two"), old) == (
-    ...     old.replace("One", "Two"))
+    ...     old.replace("One", "Two").replace("3 ms", "4 ms"))
     True
     """
-    before = _parts(old)
-    times = iter([part for part, measured in before if measured])
-    kept = []
-    for part, measured in _parts(new):
-        if measured:
-            earlier = next(times, part)
-            kept.append(earlier if _labels(earlier) == _labels(part) else part)
-        else:
-            kept.append(next((earlier for earlier, _ in before if alike(earlier, part)), part))
+    before = [part for part, measured in _parts(old) if not measured]
+    kept = [
+        part if measured else next((earlier for earlier in before if alike(earlier, part)), part)
+        for part, measured in _parts(new)
+    ]
     return "\n\n".join(kept)
+
+
+def timed(text: str) -> tuple[str, ...]:
+    r"""The tables of a page that depend on the machine.
+
+    >>> timed(f"# One\n\n{MEASURED}\n\n| n |\n|---|\n| 3 ms |\n\nEnd")
+    ('| n |\n|---|\n| 3 ms |',)
+    """
+    return tuple(part for part, measured in _parts(text) if measured)
+
+
+def with_times(text: str, times: Iterable[str]) -> str:
+    """A page with other tables in place of those that depend on the machine."""
+    others = iter(times)
+    return "\n\n".join(next(others) if measured else part for part, measured in _parts(text))
+
+
+def same_labels(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two lists of tables have the same heads and first columns."""
+    return list(map(_labels, some)) == list(map(_labels, others))
 
 
 def _parts(text: str) -> list[tuple[str, bool]]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.making import formulas
-from docs.making.figures import DOCS, Figure
+from docs.making.figures import DOCS, TIMES, Figure, written
+from docs.making.freshness import timed, with_times
 from docs.making.thumbnails import SMALL, thumbnails
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
@@ -22,7 +23,8 @@ HEAD = """# Lessons
 Each lesson answers one question about attention by computing the answer: a picture, the numbers, and the claims of
 well-known articles, checked. Every lesson is also a command, `regard lesson NAME`, and a test; the first page is the
 command `regard walkthrough "your sentence"`. "Equal except for rounding" means that two results, computed with 64-bit
-numbers, differ by less than a billionth.
+numbers, differ by less than a billionth. In the lessons a word is what stands between two spaces, with its punctuation;
+the walkthrough takes punctuation marks as words of their own.
 
 The first three chapters lead from one sentence to a model that translates. Read the other chapters in any order. If you
 come from an article, [the articles, section by section](../articles.md) lists the lesson for each of its sections.
@@ -69,10 +71,14 @@ def card(name: str, title: str, question: str) -> str:
 
 def lesson_figures() -> list[Figure]:
     """The figure of each lesson, and the small pictures of the index, which are cut from them."""
-    figures = [
-        Figure(f"lessons/{name}.png", without_times(taught(name).numbers), taught(name).draw) for name in shown()
-    ]
+    figures = list(map(lesson_figure, shown()))
     return [*figures, *thumbnails(figures)]
+
+
+def lesson_figure(name: str) -> Figure:
+    """The figure of a lesson, with the times that its page shows."""
+    record = taught(name)
+    return Figure(f"lessons/{name}.png", without_times(record.numbers), record.draw, timed(computed(name)))
 
 
 def keep_trained(run: Path) -> None:
@@ -127,7 +133,13 @@ def refuse_to_draw(figure: object) -> None:
 
 
 def page(name: str) -> str:
-    """The page of a lesson, with the command that runs it."""
+    """The page of a lesson, with the times that its picture shows; with new times if the picture has to be redrawn."""
+    text, figure = computed(name), lesson_figure(name)
+    return with_times(text, written(figure.path, TIMES) or ()) if figure.is_fresh() else text
+
+
+def computed(name: str) -> str:
+    """The page of a lesson as it was computed now, with the command that runs it."""
     text = formulas.with_inline(to_markdown(taught(name), f"{name}.png"))
     if name in formulas.LESSONS:
         head, question, rest = text.split("\n\n", 2)

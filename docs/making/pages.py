@@ -6,16 +6,27 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.making import articles, choosing, comparing, keeping, lensing, pretrained, start, walking
+from docs.making import (
+    articles,
+    choosing,
+    comparing,
+    explorations,
+    keeping,
+    lensing,
+    pretrained,
+    reliability,
+    start,
+    walking,
+)  # fmt: skip
 from docs.making.figures import DOCS, Figure
-from docs.making.freshness import alike, settled
+from docs.making.freshness import alike, settled, timed
 from docs.making.lessons import lesson_figures, lesson_pages
 from docs.making.reference import reference_pages
 from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **keeping.PARTS, **lensing.PARTS,
-    **pretrained.PARTS, **start.PARTS, **walking.PARTS
+    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **explorations.PARTS, **keeping.PARTS, **lensing.PARTS,
+    **pretrained.PARTS, **reliability.PARTS, **start.PARTS, **walking.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 
@@ -39,13 +50,14 @@ def made_figures() -> list[Figure]:
 
 
 def is_fresh(name: str, text: str) -> bool:
-    """Whether the file has the given text, except for figures that depend on the machine."""
+    """Whether the file has the given text, with the times of the pictures that are there."""
     path = DOCS / name
-    return path.exists() and alike(path.read_text(encoding="utf-8"), text)
+    old = path.read_text(encoding="utf-8") if path.exists() else None
+    return old is not None and alike(old, text) and timed(old) == timed(text)
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page; times and last digits that did not have to change stay as they were."""
+    """Write a page; last digits that did not have to change stay as they were."""
     if path.exists():
         text = settled(text, path.read_text(encoding="utf-8"))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from docs.making.explorations import EXAMPLES, example_page
 from docs.making.mathml import with_mathml
 from docs.making.tables import with_kinds_of_cells
 
@@ -68,6 +69,8 @@ def on_files(files: Any, config: Any) -> Any:
     for path in paths:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
+    for name in EXAMPLES:
+        files.append(File.generated(config, f"explorations/{name}.html", content=example_page(name).html))
     return files
 
 

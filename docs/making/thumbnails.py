@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from docs.making.drawing import new_axes, save
-from docs.making.figures import Figure
+from docs.making.figures import TIMES, Figure, written
 from docs.making.walking import walked
 
 SMALL = "small"  # their folder beside the pages
@@ -43,10 +44,29 @@ PARTS_OF_FIGURES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part(Figure):
+    """A part of another figure, which has to show the same measurement."""
+
+    whole: Figure
+
+    def is_fresh(self) -> bool:
+        """Whether numbers and times are those of the whole figure."""
+        return super().is_fresh() and written(self.path, TIMES) == written(self.whole.path, TIMES)
+
+    def write(self) -> None:
+        """Cut the part out of the whole figure, and store its numbers and times."""
+        times = written(self.whole.path, TIMES) or ()
+        Figure(self.name, self.numbers, self.draw, tuple(times)).write()
+
+
 def thumbnails(figures: list[Figure]) -> list[Figure]:
     """A small picture of each figure of a lesson, and one of the walkthrough; they carry the same numbers."""
     named = [(Path(figure.name).stem, figure) for figure in figures]
-    small = [Figure(f"lessons/{SMALL}/{name}.png", figure.numbers, _cut(name, figure)) for name, figure in named]
+    small = [
+        Part(f"lessons/{SMALL}/{name}.png", figure.numbers, _cut(name, figure), figure.times, whole=figure)
+        for name, figure in named
+    ]
     return [Figure(f"lessons/{SMALL}/walkthrough.png", {"weights": _weights()}, _draw_weights), *small]
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_code_blocks import regard
 
 import regard as rg
 from docs.making import articles
-from docs.making.article_sections import ARTICLES, Section
+from docs.making.article_sections import ARTICLES, EXAMPLE, Section
 from docs.making.articles import answers, command_exists, is_answered
 from docs.making.blocks import mentioned
 from docs.making.figures import DOCS
 from docs.making.worked_examples import NUMBERS, example
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS
+from regard.studies.lessons.taught import Claim
 
 PAGE = DOCS / "articles.md"
 TEXT = PAGE.read_text("utf-8")
@@ -138,6 +140,33 @@ def test_the_worked_example_has_the_articles_numbers():
     for name, numbers in golden.items():
         assert example()[name].tolist() == pytest.approx(numbers, abs=6e-5), name
     assert example()["contexts"][1, :2].tolist() == pytest.approx([-1.5993, 0.0156], abs=6e-5)
+
+
+def test_a_number_of_the_worked_example_stands_beside_the_command_that_prints_it(monkeypatch, capsys):
+    shlexed = shlex.split(EXAMPLE)
+    regard(shlexed, monkeypatch)
+    printed = capsys.readouterr().out.replace("−", "-")
+    for name in ("ids", "scores", "weights", "contexts", "matrices"):
+        numbers = re.findall(r"-?\d+(?:\.\d+)?", NUMBERS[name]())
+        assert numbers
+        assert [one for one in numbers if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.])", printed)] == [], name
+        for section in ALL:
+            assert section.number != name or section.commands == (EXAMPLE,), section.title
+
+
+def test_a_section_whose_article_is_not_confirmed_says_so():
+    for title, words in (("“The cat sat", ["not the words with the most weight"]),
+                         ("“The quick brown fox", ["No head", "'verb to subject'", "'noun to modifier'"])):  # fmt: skip
+        (section,) = [section for section in ALL if section.title.startswith(title)]
+        for word in words:
+            assert word in articles.number(section)
+
+
+def test_a_claim_that_does_not_hold_is_said_so(monkeypatch):
+    claims = (Claim("Birds fly.", False, "1 of 2"), Claim("Birds sing.", None, "1 of 3"), Claim("Fish.", True, "2"))
+    monkeypatch.setattr(articles, "taught", lambda name: SimpleNamespace(claims=claims))
+    said = articles.number(Section("All", ("causal: Birds fly", "causal: Birds sing", "causal: Fish")))
+    assert said == "does not hold: Birds fly (1 of 2); undecided: Birds sing (1 of 3); Fish (2)"
 
 
 def test_computed_numbers_are_checked_against_regard(monkeypatch):

@@ -15,7 +15,7 @@ import typer.main
 from docs.making.blocks import blocks, mentioned
 from regard.cli import main
 from regard.cli.app import app
-from regard.mechanisms import FeatureMap
+from regard.mechanisms import FeatureMap, Score
 from regard.patterns import Pattern
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,11 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    for registry in (Pattern.registry, FeatureMap.registry):  # the classes of a page are forgotten after it
+    for registry in (
+        Pattern.registry,
+        FeatureMap.registry,
+        Score.registry,
+    ):  # the classes of a page are forgotten after it
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from docs.making import choosing, comparing, measured
-from docs.making.figures import DOCS, Figure, rounded, written_numbers
+from docs.making import choosing, comparing, lessons, measured
+from docs.making.figures import DOCS, TIMES, Figure, rounded, written
 from docs.making.formulas import DOCSTRINGS, PLAIN
-from docs.making.freshness import alike, close
+from docs.making.freshness import alike, close, timed
 from docs.making.lessons import CHAPTERS
 from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, made_pages, write_page
 from docs.making.reference import ROOMS, documented
-from docs.making.thumbnails import SIZE, SMALL
+from docs.making.thumbnails import SIZE, SMALL, thumbnails
 from regard.studies.lessons import LESSONS
 from regard.studies.lessons.taught import MEASURED
 
@@ -80,7 +80,7 @@ def test_a_picture_carries_its_numbers(tmp_path, monkeypatch):
     assert not figure.is_fresh()
     figure.write()
     assert figure.is_fresh()
-    assert written_numbers(figure.path) == rounded(choosing.curves())
+    assert written(figure.path) == rounded(choosing.curves())
     assert not Figure("curves.png", {**choosing.curves(), "window": [(256, 2.0)]}, choosing.draw_curves).is_fresh()
 
 
@@ -184,10 +184,52 @@ def indented(text: str) -> list[str]:
     return [textwrap.dedent("\n".join(part)).strip() for part in whole if not part[0].strip().startswith(">>>")]
 
 
-def test_a_page_keeps_the_times_that_did_not_have_to_change(tmp_path):
-    old = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\nEnd.\n"
-    (path := tmp_path / "page.md").write_text(old, encoding="utf-8")
-    write_page(path, old.replace("3 ms", "4 ms").replace("End", "The end"))
-    assert path.read_text("utf-8") == old.replace("End", "The end")
-    write_page(path, old.replace("3 ms", "4 ms").replace("| n | time", "| n | steps"))
-    assert "4 ms" in path.read_text("utf-8")
+TIMED = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\nEnd.\n"
+
+
+def test_a_picture_and_its_table_show_one_measurement():
+    pages_with_times = 0
+    for name in LESSONS:
+        table = timed((DOCS / "lessons" / f"{name}.md").read_text("utf-8"))
+        for picture in (f"lessons/{name}.png", f"lessons/{SMALL}/{name}.png"):
+            assert tuple(written(DOCS / picture, TIMES) or ()) == table, f"make figures, and look at {picture}"
+        pages_with_times += bool(table)
+    assert pages_with_times > 3
+
+
+def test_a_page_shows_the_times_of_its_picture_until_the_picture_is_drawn_again(tmp_path, monkeypatch):
+    for module in ("figures", "pages"):
+        monkeypatch.setattr(f"docs.making.{module}.DOCS", tmp_path)
+    monkeypatch.setattr(lessons, "lesson_figure", lambda name: figure)
+    monkeypatch.setattr(lessons, "computed", lambda name: text)
+    figure, text = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(TIMED)), TIMED
+    figure.write()
+    later = TIMED.replace("3 ms", "4 ms")
+    figure, text = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(later)), later
+    assert figure.is_fresh()
+    assert lessons.page("one") == TIMED
+    write_page(tmp_path / "one.md", lessons.page("one"))
+    assert is_fresh("one.md", lessons.page("one"))
+    (tmp_path / "one.md").write_text(later, encoding="utf-8")
+    assert not is_fresh("one.md", lessons.page("one"))
+    figure = Figure("one.png", {"n": 9}, choosing.draw_curves, timed(later))
+    assert lessons.page("one") == later
+    renamed = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(later.replace("| n | time", "| n | steps")))
+    assert not renamed.is_fresh()
+
+
+def test_a_small_picture_is_cut_again_when_its_figure_has_new_times(tmp_path, monkeypatch):
+    monkeypatch.setattr("docs.making.figures.DOCS", tmp_path)
+    figure = Figure("lessons/linear.png", {"n": 8}, choosing.draw_curves, timed(TIMED))
+    small = thumbnails([figure])[-1]
+    figure.write()
+    small.write()
+    assert small.is_fresh()
+    Figure(figure.name, {"n": 8}, choosing.draw_curves, timed(TIMED.replace("3 ms", "4 ms"))).write()
+    assert not small.is_fresh()
+
+
+def test_a_written_page_keeps_only_last_digits(tmp_path):
+    (path := tmp_path / "page.md").write_text(f"{TIMED}\n0.125\n", encoding="utf-8")
+    write_page(path, f"{TIMED}\n0.126\n".replace("3 ms", "4 ms"))
+    assert path.read_text("utf-8") == f"{TIMED}\n0.125\n".replace("3 ms", "4 ms")

@@ -28,7 +28,10 @@ def test_every_page_is_reached_from_the_first(site):
     assert "one-sentence.html" in (site / "lessons" / "walkthrough.html").read_text("utf-8")
     written = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     missing = written - reached - {"index.html", "404.html", "lessons/one-sentence.html"}
-    assert not missing
+    embedded = {"explorations/reaction.html": "atom-maps", "explorations/document.html": "long-documents"}
+    for address, page in embedded.items():
+        assert f"../{address}" in (site / "recipes" / f"{page}.html").read_text("utf-8")
+    assert missing == set(embedded)
 
 
 def test_the_index_of_the_search_is_a_script(site):

@@ -73,7 +73,10 @@ def looking(at):
 
     def look_batch(model, tokeniser, sentences):
         grammar = {
-            one.source: one for split in ("valid", "test") for one in make_split(split, MANY, weights=heads.RICH)
+            one.source: one
+            for split in ("valid", "test")
+            for sentences in heads.split_of(split, 0).values()
+            for one in sentences
         }
         found = []
         for source, _ in sentences:
@@ -110,10 +113,22 @@ def test_a_head_is_chosen_on_validation_and_read_off_on_test(monkeypatch, run_fo
         heads, "make_split", lambda split, *given, **more: asked.append(split) or make_split(split, *given, **more)
     )
     numbers = find_lesson("heads").teach(Settings(run=run_folder)).numbers
-    assert asked == ["valid", "test"]
+    assert asked == ["valid", "valid", "test", "test"]
     for one in numbers["relations"].values():
         layer, head = one["chosen"]
         assert one["chosen_share"] == one["shares"][layer][head]
+
+
+def test_the_pronouns_are_those_of_the_lesson_referent(monkeypatch, run_folder):
+    """So that both lessons measure one head on the same sentences, and find the same share."""
+    monkeypatch.setattr(heads, "SENTENCES", MANY)
+    for name in ("CHOOSING", "MEASURED"):
+        monkeypatch.setattr(f"regard.studies.lessons.referent.{name}", MANY)
+    one = find_lesson("heads").teach(Settings(run=run_folder)).numbers["relations"][heads.PRONOUN]
+    other = find_lesson("referent").teach(Settings(run=run_folder)).numbers
+    assert one["chosen"] == other["head"]
+    assert one["chosen_share"] == other["agreement"]
+    assert one["chance"] == other["chance"]
 
 
 def test_the_best_head_is_that_of_the_validation_sentences():

@@ -66,7 +66,7 @@ def test_other_gaps_are_seen(monkeypatch):
     monkeypatch.setattr(
         stepping.Convolutions, "__init__", lambda self, seed, layers, dilated: real(self, seed, layers, not dilated)
     )
-    assert starting(failing("recurrent"), "Convolutions of width 3", "Dilated convolutions")
+    assert starting(failing("recurrent"), "Causal convolutions of width 3", "Dilated convolutions")
 
 
 def test_attention_word_by_word_is_seen(monkeypatch):

@@ -171,6 +171,25 @@ def test_text_shows_the_followed_word_and_each_explanation_once():
     assert all(len(line) <= 100 for line in lines)
 
 
+def test_the_opening_says_whose_numbers_the_encoder_s_steps_show():
+    """The steps of the encoder are about a word of the context, those of the decoder about one of the text."""
+    steps = walk_whole("Das", context="Life is short")
+    text, page = (" ".join(written.split()) for written in (to_text(steps), to_html(steps)))
+    assert "; of “is”" in text
+    assert "The numbers of “Das” (in the encoder, of “is”) are shown here" in text
+    assert "this word (in the encoder, of “is”)" in page
+    alone = " ".join(to_text(walk_whole("Life is short")).split())
+    assert "in the encoder" not in alone
+
+
+def test_no_letter_of_a_formula_stands_for_two_vectors():
+    """Joined heads, the output of attention, the feed-forward network and the last vector have names of their own."""
+    formulas = [step.formula for step in walk_whole("Das", context="Life is short").steps]
+    assert "a_i = W_o r_i + b_o" in formulas
+    assert 's_i = W "final"_i' in formulas
+    assert not [one for one in formulas if one.startswith("c_i")]
+
+
 def test_json_holds_all_words_and_heads():
     found = walk_whole(SENTENCE)
     record = json.loads(to_json(found))

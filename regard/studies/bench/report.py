@@ -110,7 +110,7 @@ def render_markdown(results: Results) -> str:
     lines += [
         "", "## How it was measured", "",
         f"- Command: `{results.command}`",
-        f"- Machine: {here['system']}, {here['processor']}, {here['cores']} cores",
+        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
         f"- CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and "
         "other load on the machine affects it",
         f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}",

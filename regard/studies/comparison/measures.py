@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from regard.arguments import of_kind, shown, whole
 from regard.decoding import Translator, evaluate
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.models import LanguageModel
 from regard.models.state import Writer
 from regard.reprs import brief
+from regard.studies.bench.measuring import peak_of
 from regard.text import Pair, score
+from regard.training import Progress, TrainingResult
+from regard.training.recipes.language import LanguageModelTraining
 from regard.training.recipes.translation import TranslationTraining
 
 LENGTH = 64  # ids of a text, where nothing else is named
@@ -261,3 +267,42 @@ def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
 
 def _with(config: TranslationTraining.Config, half: int, vocab_size: int) -> int:
     return count_numbers(replace(config, hidden=2 * half), vocab_size)
+
+
+SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300, "batch_tokens": 256, "steps": 2}
+Showing = Callable[[], AbstractContextManager[Progress | None]]
+"""Makes a context that gives a function for the events of a training."""
+
+
+def warm_up(task: str) -> None:
+    """Train a small model for two steps, so that no contender's memory includes what the process loads once.
+
+    Args:
+        task: of a comparison.
+    """
+    with TemporaryDirectory() as folder:
+        data = Path(folder, "few.tsv")
+        data.write_text("".join(f"a{number} b\tc{number} d\n" for number in range(60)))
+        kind = LanguageModelTraining if task == "language-model" else TranslationTraining
+        kind.of(Path(folder, "run"), {"data": (str(data),), **SMALL}, cpu=True).train(Path(folder, "run"), cpu=True)
+
+
+def train_and_watch(
+    recipe: TranslationTraining | LanguageModelTraining, run: Path, showing: Showing
+) -> tuple[TrainingResult, int | None]:
+    """Train or go on, and the bytes held at most meanwhile; None where the system does not say."""
+    results: list[TrainingResult] = []
+
+    def work() -> None:
+        training = recipe.prepare(run)
+        with showing() as progress:
+            results.append(training.run(run, resume=True, cpu=True, progress=progress))
+
+    try:
+        peak = peak_of(work)
+    except UnsupportedError:
+        if results:
+            raise
+        work()
+        return results[0], None
+    return results[0], peak

@@ -22,6 +22,10 @@ from regard.training.recipes.translation import TranslationTraining
 ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters", "size")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
+PEAK = (
+    "Peak memory is that of the process during training, above its memory before training. A small training comes",
+    "first, so that what a process loads once counts for no model.", "",
+)  # fmt: skip
 COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 
@@ -46,6 +50,7 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
+    peak = ["peak MiB"] if any(row.spent.peak_bytes is not None for row in rows) else []
     measures, names = list(rows[0].quality), short_names([row.name for row in rows])
     lines = [
         f"# {title([row.name for row in rows])}", "",
@@ -56,10 +61,10 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
                 [[names[row.name], f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in measures)]
                  for row in rows]),
         "", "## Cost", "",
-        *_table(["", "steps", "training seconds", "CPU seconds", "peak MiB", "ids written per second"],
+        *_table(["", "steps", "training seconds", "CPU seconds", *peak, "ids written per second"],
                 [[names[row.name], f"{row.spent.steps:,}", f"{row.spent.seconds:.1f}",
                   "" if row.spent.cpu_seconds is None else f"{row.spent.cpu_seconds:.1f}",
-                  "" if row.spent.peak_bytes is None else f"{row.spent.peak_bytes / KIB**2:.0f}",
+                  *["" if row.spent.peak_bytes is None else f"{row.spent.peak_bytes / KIB**2:.0f}" for _ in peak],
                   f"{row.decoding['ids a second']:,.0f}"] for row in rows]),
         "", "## Memory of the decoder's state", "",
         *_table(["", "KiB per source id", "KiB per target id", "KiB per text",
@@ -79,7 +84,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         "## Settings", "",
         *_table(["setting", "value"], [[name.replace("_", " "), _said(value)] for name, value in asked.items()
                                        if name != "own"]), "",
-        "Peak memory is that of the process during training, above its memory before training.", "",
+        *(PEAK if peak else ()),
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,23 +12,25 @@ from typing import Any, Self
 
 from regard.arguments import of_kind, suggest
 from regard.decoding import Translator
-from regard.errors import ArgumentError, CheckpointError, OccupiedError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, OccupiedError
 from regard.models import LanguageModel
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import render_sealed
-from regard.studies.bench.measuring import peak_of
 from regard.studies.comparison.measures import (
     LENGTH,
     Measures,
+    Showing,
     Spent,
     count_numbers,
     measure_language_model,
     measure_translator,
+    train_and_watch,
+    warm_up,
     with_as_many_numbers,
 )
 from regard.studies.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
-from regard.training import Progress, TrainingResult, read_log
+from regard.training import read_log
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.recipes.language import LanguageModelTraining
 from regard.training.recipes.recipe import Tell, Wish, silent
@@ -41,9 +43,6 @@ TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared w
 STEPS = 2_000  # of each model, where neither steps nor minutes were given
 ASKED, MEASURED = "asked.json", "measures.json"
 OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
-
-Showing = Callable[[], AbstractContextManager[Progress | None]]
-"""Makes a context that gives a function for the events of a training."""
 
 
 @dataclass(frozen=True)
@@ -215,11 +214,15 @@ class Comparison:
             raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
         replace_file(out / ASKED, render_sealed(self.asked))
         rows: list[Measures] = []
+        warm = False
         for contender in self.contenders:
             run = out / contender.folder
             if (run / MEASURED).exists():
                 rows.append(read_measures(run / MEASURED, self.tell))
                 continue
+            if not warm:
+                warm_up(self.config.task)
+                warm = True
             self.tell(f"== {contender.name}")
             row = self._work.train_and_measure(contender, run)
             if row is None:
@@ -316,7 +319,7 @@ class Translators:
         if asked.equal_parameters:
             config = with_as_many_numbers(config, self.numbers, shared.tokeniser.vocab_size)
         recipe = TranslationTraining(config, self.comparison.tell, data=data, tokeniser=shared.tokeniser)
-        result, peak = _train(recipe, run, self.comparison.showing)
+        result, peak = train_and_watch(recipe, run, self.comparison.showing)
         if result.stopped == "interrupted":
             return None
         spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
@@ -364,7 +367,7 @@ class LanguageModels:
             run, {**given, **contender.own}, size=self.comparison.config.size if new else None, resume=not new,
             cpu=True, tell=self._tell,
         )  # fmt: skip
-        result, peak = _train(recipe, run, self.comparison.showing)
+        result, peak = train_and_watch(recipe, run, self.comparison.showing)
         if result.stopped == "interrupted":
             return None
         spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
@@ -372,27 +375,6 @@ class LanguageModels:
             contender.name, LanguageModel.load(run), spent, read_log(run / "log.jsonl"),
             cache_bytes=int(asked["cache_mib"] * 2**20), length=asked["length"],
         )  # fmt: skip
-
-
-def _train(
-    recipe: TranslationTraining | LanguageModelTraining, run: Path, showing: Showing
-) -> tuple[TrainingResult, int | None]:
-    """Train or go on, and the bytes held at most meanwhile; None where the system does not say."""
-    results: list[TrainingResult] = []
-
-    def work() -> None:
-        training = recipe.prepare(run)
-        with showing() as progress:
-            results.append(training.run(run, resume=True, cpu=True, progress=progress))
-
-    try:
-        peak = peak_of(work)
-    except UnsupportedError:
-        if results:
-            raise
-        work()
-        return results[0], None
-    return results[0], peak
 
 
 def _named(choice: Mapping[str, Any]) -> str:

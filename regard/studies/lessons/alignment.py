@@ -76,6 +76,9 @@ def teach(settings: Settings) -> Taught:
             "with the new state.",
             "The scores differ too: Bahdanau's is additive, v · tanh(W s + U h_j); Luong's is multiplicative, hᵀ W "
             "h_j, which is a single matrix product for all words.",
+            "Luong's paper adds input feeding: what a step has made of its state and its context is an input of the "
+            "next step too, beside the next word. So the decoder knows what it has attended to, but one step later "
+            "than Bahdanau's.",
             f"To observe the order, one target word is replaced: “{WRITTEN[EDITED]}”, the input of step {EDITED}. "
             f"The decoders are not trained, so only the step at which the weights change is meaningful, not the words "
             f"that they attend to. Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 "
@@ -221,9 +224,10 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         above.set_xlabel(title, fontsize=10, fontweight="bold")
         colours = ["#D55E00" if step == EDITED else "#0072B2" for step in range(len(WRITTEN))]
         below.bar(range(len(WRITTEN)), moved[column], color=colours, width=0.6)
+        orange = "orange" if moved[column][EDITED] else "its bar is 0"
         below.set(ylim=(0, highest), xlim=(-0.5, len(WRITTEN) - 0.5))
         below.set_xticks(range(len(WRITTEN)), [str(step) for step in range(len(WRITTEN))])
-        below.set_xlabel(f"step; “{WRITTEN[EDITED]}”, the input of step {EDITED} (orange), is replaced", fontsize=9)
+        below.set_xlabel(f"step; “{WRITTEN[EDITED]}”, the input of step {EDITED} ({orange}), is replaced", fontsize=9)
         below.spines[["top", "right"]].set_visible(False)
         below.tick_params(labelsize=8)
     panels[0, 0].set_ylabel("step: input word ↓, source word →", fontsize=8.5)

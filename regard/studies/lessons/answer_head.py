@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.arguments import count_of
 from regard.patterns import SlidingWindow
 from regard.studies.lessons.estimates import Estimate, every
 from regard.studies.lessons.figures import INK, begin, draw_line, draw_map, label_axes, legend_below, scale_beside
@@ -104,9 +105,9 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     heads, layers = replaced["without_head"], replaced["without_layer"]
     erased = (
         ("nothing", own),
-        *((f"head {head} of layers 0 to {len(layers) - 1}", f"{share:.1%}") for head, share in enumerate(heads)),
+        *((f"head number {head} of layers 0 to {len(layers) - 1}", f"{share:.1%}") for head, share in enumerate(heads)),
         *((f"all heads of layer {layer}", f"{share:.1%}") for layer, share in enumerate(layers)),
-        *((f"all heads but {row['heads']} of layers 0 to {len(layers) - 1}", f"{row['share']:.1%}")
+        *((f"all but {count_of(row['heads'], 'heads')} of layers 0 to {len(layers) - 1}", f"{row['share']:.1%}")
           for row in replaced["heads_kept"]),
     )  # fmt: skip
     return (
@@ -198,12 +199,19 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
 
 
 def _draw_weights(figure: Figure, axes: Axes, numbers: dict[str, Any]) -> None:
-    """The weights of one reaction; the origin of each product atom has a frame."""
+    """The weights of one reaction; the origin of each product atom has a frame, its choice a dot."""
     shown = numbers["shown"]
     image = draw_map(axes, torch.tensor(shown["weights"]), shown["product"], shown["reactants"])
     for atom, origin in enumerate(shown["origins"]):
         axes.add_patch(_box(atom, origin))
-    axes.set_title("Weights to the reactants; frames: origins", fontsize=10, color=INK)
+    axes.plot(numbers["chosen"], range(len(numbers["chosen"])), "o", color="#d55e00", markersize=3.5)
+    axes.set_title("Weights to the reactants", fontsize=10, color=INK)
+    note = (
+        f"frame: where the atom came from; dot: largest weight\n{numbers['right']} of {len(shown['origins'])} are "
+        f"right: "
+        f"atoms that symmetry makes\ninterchangeable count as one"
+    )
+    axes.set_xlabel(note, fontsize=8.5, color=INK)
     axes.set_ylabel("atom of the product", fontsize=9, color=INK)
     scale_beside(figure, image, axes, "weight")
 

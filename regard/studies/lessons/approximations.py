@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from regard.arguments import count_of
 from regard.inspection.quality.call import Call, Exact, exact_answers, exact_of
 from regard.inspection.quality.candidates import Candidate
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
@@ -37,6 +38,7 @@ DRAWN = 48  # words in the drawn maps
 LONG = 8192  # words of a longer text, whose costs are printed
 LEAST = 1e-3  # smaller errors are drawn here
 ENDS = ("flat", "sharp")
+NAMED = {"Performer": "Performer", "RandomFeature": "RFA"}  # the two mechanisms with random features
 Parameters = Mapping[str, torch.Tensor] | None
 
 CODE = """\
@@ -81,7 +83,8 @@ def teach(settings: Settings) -> Taught:
             f"The texts have {WORDS} words in {TOPICS} topics; words of a topic have similar vectors. Scores are "
             f"cosines times {FLAT:g} (flat weights) or {SHARP:g} (sharp weights). The projections of Linformer are "
             f"learned in a model; here they average neighbouring words. Errors are relative to the norm of the exact "
-            f"output, over {DRAWS} seeds. Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang "
+            f"output, over {DRAWS} seeds. The matrices in the picture are of {DRAWN} words in {DRAWN // 8} topics. "
+            f"Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang "
             f"et al. 2020; Katharopoulos et al. 2020.",
         ),
         tables=_tables(numbers),
@@ -232,7 +235,13 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         both = zip(*(errors[f"{name}, {end}"] for end in ends), settings, strict=True)
         few, many = (costs(count)[name] for count in (WORDS, LONG))
         return tuple(
-            (f"{name}, {setting} {of}", f"{one:.3f}", f"{two:.3f}", f"{few[at]:.2f}", f"{many[at]:.3f}")
+            (
+                f"{NAMED.get(name, name)}, {count_of(setting, of)}",
+                f"{one:.3f}",
+                f"{two:.3f}",
+                f"{few[at]:.2f}",
+                f"{many[at]:.3f}",
+            )
             for at, (one, two, setting) in enumerate(both)
         )
 
@@ -245,7 +254,12 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             (
                 *row("Performer", ENDS, "features", numbers["features"]),
                 *row("RandomFeature", ENDS, "features", numbers["features"]),
-                ("LinearTransformer", *(f"{one:.3f}" for one in linear[:2]), f"{DIM / WORDS:.2f}", f"{DIM / LONG:.3f}"),
+                (
+                    "linear transformer",
+                    *(f"{one:.3f}" for one in linear[:2]),
+                    f"{DIM / WORDS:.2f}",
+                    f"{DIM / LONG:.3f}",
+                ),
                 ("mean of all values", *(f"{one:.3f}" for one in linear[2:]), "0.00", "0.000"),
             ),
         ),
@@ -273,12 +287,14 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
             all(abs(one + 0.5) < SLOPE for one in slopes.values()),
-            ", ".join(f"{name}: slope {one:.2f}" for name, one in slopes.items()) + " on logarithmic axes",
+            ", ".join(f"{NAMED[name]}: slope {one:.2f}" for name, one in slopes.items()) + " on logarithmic axes",
         ),
         Claim(
             "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
             all(off[name][1] < off[name][0] / 4 for name in slopes),
-            ", ".join(f"{name}: one draw {off[name][0]:.3f}, {MANY} draws {off[name][1]:.3f}" for name in slopes),
+            ", ".join(
+                f"{NAMED[name]}: one draw {off[name][0]:.3f}, {MANY} draws {off[name][1]:.3f}" for name in slopes
+            ),
         ),
         Claim(
             "The linear transformer estimates another function: nothing in it comes closer to exp(q · k).",
@@ -343,9 +359,8 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
 
 def _draw_features(axes: Axes, numbers: dict[str, Any]) -> None:
     features, errors = numbers["features"], numbers["errors"]
-    named = {"Performer": "Performer", "RandomFeature": "RFA"}
-    for number, (name, end) in enumerate((name, end) for name in named for end in ENDS):
-        draw_line(axes, features, errors[f"{name}, {end}"], number, f"{named[name]}, {end}")
+    for number, (name, end) in enumerate((name, end) for name in NAMED for end in ENDS):
+        draw_line(axes, features, errors[f"{name}, {end}"], number, f"{NAMED[name]}, {end}")
     start = errors["RandomFeature, flat"][0] * 0.6
     axes.plot(features, [start * (features[0] / m) ** 0.5 for m in features], color=FAINT, linestyle="--", linewidth=1,
               label="1 / sqrt(features)")  # fmt: skip

@@ -115,9 +115,11 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     left = [sum(row) for row in numbers["masked"]]
     return (
         Claim(
-            "If weights are masked after the softmax, rows sum to less than 1 until they are normalised again.",
+            "If weights are masked after the softmax, every row but the last sums to less than 1 until it is "
+            "normalised "
+            "again.",
             all(total < 1 - 1e-3 for total in left[:-1]),
-            f"the first row sums to {left[0]:.2f}, the last to {left[-1]:.2f}",
+            f"the first row sums to {left[0]:.2f}, the last, of which nothing is masked, to {left[-1]:.2f}",
         ),
         Claim(
             "The three steps give the same weights as minus infinity before the softmax.",

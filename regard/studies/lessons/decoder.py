@@ -205,13 +205,27 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     _draw_exercises(left, words, side)
     after = torch.tensor(numbers["after"])[:, 1:]
-    rows = [f"after “{word}”" for word in ("<begin>", *words[:-1])]
+    rows = [_read_so_far(words[:place]) for place in range(len(words))]
     image = draw_map(right, after, rows, vocabulary, cell=side / len(words))
     for place, word in enumerate(words):
         at = vocabulary.index(word)
         right.plot(at, place, marker="o", markersize=min(9.0, 90 / len(words)), color="none", markeredgecolor=LINES[1])
-    right.set_xlabel("The distribution of the next word after training\ncircle: the true next word", fontsize=9.5)
+    right.set_ylabel("after", fontsize=9.5)
+    right.set_xlabel(
+        "The distribution of the next word after training, from all words read\ncircle: the true next word",
+        fontsize=9.5,
+    )
     scale_beside(figure, image, right, "probability")
+
+
+def _read_so_far(words: list[str]) -> str:
+    """The end of what the model has read: two rows may end in the same word.
+
+    >>> _read_so_far([]), _read_so_far(["over"]), _read_so_far(["jumps", "over", "the"])
+    ('<begin>', '<begin> over', '… over the')
+    """
+    read = ["<begin>", *words]
+    return "… " * (len(read) > 2) + " ".join(read[-2:])
 
 
 def _draw_exercises(axes: Axes, words: list[str], side: float) -> None:

@@ -61,7 +61,7 @@ def teach(settings: Settings) -> Taught:
             "to which parts add; the norm gives each part a vector of the same length to read.",
             f"A small encoder of {LAYERS} layers with random weights shows what each of them is for. Its parts are "
             f"recorded while it reads a sentence; then the last word is replaced, and then the residual connections "
-            f"are left out.",
+            f"are left out. Layers are counted from 0.",
             "Without residual connections the vectors of all words become the same vector after a few layers, and no "
             "later layer can tell the words apart. Source: Attention Is All You Need, Vaswani et al. 2017, sections "
             "3.1 and 3.3; Attention is Not All You Need, Dong et al. 2021 (vectors without residual connections).",
@@ -139,7 +139,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     rows = [("embedding and position", f"{numbers['start'][middle]:.2f}")]
     for place, lengths in enumerate(numbers["added"]):
         part = "self-attention" if place % 2 == 0 else "feed-forward"
-        rows.append((f"layer {place // 2 + 1}, {part}", f"{lengths[middle]:.2f}"))
+        rows.append((f"layer {place // 2}, {part}", f"{lengths[middle]:.2f}"))
     moved = tuple((word, f"{far:.3f}") for word, far in zip(numbers["words"], numbers["moved"], strict=True))
     spread = tuple(
         (str(layer), f"{kept:.3f}", f"{lost:.3f}")
@@ -150,7 +150,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         Table("How far each output moves when the last word is replaced", ("word", "moved"), moved),
         Table(
             "How different the words' vectors are (0: all the same)",
-            ("after layer", "with residuals", "without"),
+            ("layers passed", "with residuals", "without"),
             spread,
         ),
     )
@@ -201,7 +201,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     layers = list(range(LAYERS + 1))
     draw_line(left, layers, numbers["spread"]["with"], 0, "with residual connections")
     draw_line(left, layers, numbers["spread"]["without"], 1, "without: one vector for all words")
-    label_axes(left, "How different the words' vectors are", "after layer", "share of the length that differs")
+    label_axes(left, "How different the words' vectors are", "layers passed", "share of the length that differs")
     left.set_ylim(bottom=0)
     legend_below(left, columns=1)
     _draw_stream(right, numbers)
@@ -211,7 +211,7 @@ def _draw_stream(axes: Axes, numbers: dict[str, Any]) -> None:
     """The length of what each part adds to the stream of the middle word."""
     middle = (len(numbers["words"]) - 1) // 2
     lengths = [numbers["start"][middle], *(one[middle] for one in numbers["added"])]
-    names = ["embedding", *(f"{part} {layer + 1}" for layer in range(LAYERS) for part in ("attention", "feed-forward"))]
+    names = ["embedding", *(f"{part} {layer}" for layer in range(LAYERS) for part in ("attention", "feed-forward"))]
     colours = [FAINT, *([LINES[0], LINES[1]] * LAYERS)]
     places = range(len(lengths))[::-1]
     axes.barh(list(places), lengths, color=colours)

@@ -64,11 +64,12 @@ def teach(settings: Settings) -> Taught:
             "this vector alone. Its size does not depend on the sentence, so long sentences lose words. With attention "
             "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
             f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. "
-            f"The first table counts in how many separate ways a change of these numbers can change what the decoder "
-            f"writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers there are at "
-            f"most {DIM} ways, whatever the weights are. With attention there are nearly as many as numbers. Not all: "
+            f"The first table counts the independent directions in which a change of these numbers can change what the "
+            f"decoder writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers pass "
+            f"at most {DIM} directions, whatever the weights are. With attention nearly as many pass as there are "
+            f"numbers. Not all: "
             f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} "
-            f"of {DIM} per word; and a way with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
+            f"of {DIM} per word; and a direction with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
             f"which is why Bahdanau's attention can lack one.",
             f"The second table counts bytes; a number in float32 takes 4. One vector of {DIM} numbers takes {4 * DIM}. "
             f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
@@ -144,7 +145,7 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     directions, held, trained = numbers["directions"], numbers["bytes"], numbers["trained"]
     return (
         Table(
-            "Separate ways in which the source can change the logits",
+            "Directions in which the source can change the logits",
             ("words", "numbers in the source", *live),
             tuple(
                 (str(length), str(length * DIM), *(str(directions[name][at]) for name in LIVE))
@@ -230,7 +231,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 
 
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "One vector is full after a few words", 11.0, 4.9)
+    begin(figure, f"One vector of {DIM} numbers passes {DIM} directions, however long the text is", 11.0, 4.9)
     reached, learned = figure.subplots(1, 2)
     _draw_directions(reached, numbers)
     for number, (name, label) in enumerate(TRAINED.items()):
@@ -252,5 +253,5 @@ def _draw_directions(axes: Axes, numbers: dict[str, Any]) -> None:
             draw_line(axes, LENGTHS, numbers["directions"][name], number, label)
     axes.set(xlim=(0.4, LENGTHS[-1] + 0.6), ylim=(0, 1.05 * numbers_in[-1]))
     axes.set_xticks(LENGTHS)
-    label_axes(axes, "Untrained: what can reach the decoder", "words of the source", "independent directions")
+    label_axes(axes, "Untrained: what can reach the decoder", "words of the source", "directions")
     legend_below(axes)

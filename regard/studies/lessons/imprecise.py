@@ -27,7 +27,10 @@ SENTENCES = (
     ("one head “sees one position”", "it gives every visible position a weight above 0"),
     ("each wave is “about twice as long” as the last", "its factor is 10000^(2/d)"),
     ("the sizes of cross-attention “must match”", "only heads of q and k, and lengths of k and v, must match"),
-    ("masking after the softmax or minus infinity before it", "both give the same weights, except when all underflow"),
+    (
+        "masking after the softmax or minus infinity before it",
+        "both give the same weights, except when every visible weight rounds to 0",
+    ),
 )
 
 CODE = """\
@@ -190,13 +193,13 @@ def _claims_of_roles(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Another state of the decoder changes its own row alone; another word of the encoder changes every row.",
             roles["by_state"] == [roles["changed"]] and roles["by_word"] == list(range(roles["target"])),
-            f"rows {roles['by_state']} and {roles['by_word']}, from 0",
+            f"rows {roles['by_state']} and {roles['by_word']}, counted from 0",
         ),
         Claim(
             "One head gives every word a weight above 0.",
             head["least"] > 0 and head["counted"] == head["words"],
-            f"{head['counted']} of {head['words']} words, the least {head['least']:.4f}; as even as "
-            f"{head['effective']:.1f} equal weights",
+            f"{head['counted']} of {head['words']} words, the least {head['least']:.4f}; their entropy is "
+            f"that of {head['effective']:.1f} equal weights",
         ),
         Claim(
             "In cross-attention lengths and sizes of both sequences may differ.",

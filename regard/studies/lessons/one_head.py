@@ -70,7 +70,8 @@ def teach(settings: Settings) -> Taught:
         lesson=LESSONS["one_head"],
         paragraphs=(
             "Splitting a layer of d numbers into h heads of d / h changes neither the number of parameters nor the "
-            "operations. One article writes that a single head sees one position. It sees all positions, but returns "
+            "operations of its matrix products. One article writes that a single head sees one position. It sees all "
+            "positions, but returns "
             "one weighted mean of their values, in which the words can no longer be told apart.",
             f"Here the weights are constructed. Every word is {CONTENT} numbers of content, among them a colour, and "
             f"its position. In “{' '.join(WORDS)}” the word “{WORDS[QUERY]}” reads the orange “{WORDS[READ[0]]}” and "
@@ -79,7 +80,10 @@ def teach(settings: Settings) -> Taught:
             "More heads are not always better. A head of one number scores keys along one line, so the key in the "
             "middle of three can never get the largest weight; with two numbers, keys on a circle can each be chosen.",
             f"Trained translators, one head or eight with equal parameters, are in a report of one seed. "
-            f"{report.source} Source: Vaswani et al. 2017, section 3.2.2; Bhojanapalli et al. 2020, section 3 (heads "
+            f"{report.source} Training with eight heads took more CPU time: every head has an n × n matrix of weights "
+            f"of its own, and the softmax of eight such matrices, written and read again in the backward pass, takes "
+            f"time that operations of matrix products do not count. Source: Vaswani et al. 2017, section 3.2.2; "
+            f"Bhojanapalli et al. 2020, section 3 (heads "
             f"that are too narrow).",
         ),
         tables=_tables(numbers),
@@ -210,7 +214,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     cost = numbers["operations"]
     return (
         Claim(
-            "The number of heads changes neither the parameters of a layer nor the operations of its attention.",
+            "The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
             len(set(numbers["parameters"].values())) == 1 and len(set(cost.values())) == 1,
             f"{numbers['parameters'][1]:,} parameters with 1 and 2 heads; {cost[1]:,.0f} operations for 64 words with "
             f"1, 2 and 4",

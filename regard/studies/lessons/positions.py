@@ -62,7 +62,9 @@ def teach(settings: Settings) -> Taught:
             "the cosine of pos / 10000^(2c / dim). The wavelength of the first pair is 2π words; it grows from pair to "
             "pair towards 10000 · 2π.",
             "Sine and cosine at pos + k are a rotation of those at pos: PE(pos + k) = M_k PE(pos), with a matrix M_k "
-            "that does not depend on pos. A linear map can therefore look k words back at every position. Source: "
+            "that does not depend on pos. k may be negative. A linear map can therefore look k words ahead, or back, "
+            "at "
+            "every position. Source: "
             "Vaswani et al. 2017, section 3.5.",
         ),
         tables=_tables(numbers),

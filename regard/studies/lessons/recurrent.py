@@ -51,8 +51,8 @@ print(steps, (at_once - word_by_word).abs().max())"""
 
 NAMES = {
     "recurrent": "recurrent network",
-    "convolution": f"convolutions of width {WIDTH}",
-    "dilated": "dilated convolutions",
+    "convolution": f"causal convolutions of width {WIDTH}",
+    "dilated": "dilated causal convolutions",
     "attention": "attention layer",
 }
 
@@ -77,17 +77,24 @@ def teach(settings: Settings) -> Taught:
             "A recurrent network updates one state word by word. The state after word t needs the state after word "
             "t - 1, so a text of n words takes n steps, and no number of processors makes them fewer. An attention "
             "layer computes the outputs of all words from the inputs of all words: one step for any length.",
-            f"A convolution also computes all words in one step, but over {WIDTH} neighbours, so the last word depends "
-            f"on the first only through a stack of about n / {WIDTH - 1} layers, or of log n layers if each looks "
-            f"{WIDTH} times as far as the one before it.",
+            f"A causal convolution also computes all words in one step, but each from {WIDTH} words: itself and the "
+            f"{WIDTH - 1} before it. So the last word depends on the first only through a stack of about "
+            f"n / {WIDTH - 1} layers, or of about log_{WIDTH}(n) layers if each looks {WIDTH} times as far as the one "
+            f"before it.",
             "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
             "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
             "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
-            "The call has five steps in a row for any length: two encoder layers, then cross-attention, self-attention "
-            "and cross-attention of the decoder, whose first self-attention need not wait. "
+            "Five attention layers wait for each other, for any length. Counted from 0 they are: self-attention of "
+            "encoder layers 0 and 1, cross-attention of decoder layer 0, and self-attention and cross-attention of "
+            "decoder layer 1. The self-attention of decoder layer 0 can run beside the encoder. "
             "Writing is different. The next word is an input of the step after it, so every model writes one word in "
             "each step. The price of attention is n² pairs: the lesson complexity measures at which length that costs "
-            "more than it saves. Source: Vaswani et al. 2017, section 4 and table 1.",
+            "more than it saves.",
+            "The gradients of the table are of random weights. In the recurrent network the dependence on the first "
+            "word passes one cell after the other and shrinks in each. In the attention layer it takes one step "
+            "however far the word is; its size follows from the random vectors of the two words, so it rises and falls "
+            "without a trend, and exceeds 1 where the first word has more weight than the last. Source: Vaswani et "
+            "al. 2017, section 4 and table 1.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -227,7 +234,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ends.format(count_of(counted["recurrent"][0], "steps"), counted["recurrent"][-1]),
         ),
         Claim(
-            f"Convolutions of width {WIDTH} connect n words after (n - 1) / {WIDTH - 1} layers, rounded up.",
+            f"Causal convolutions of width {WIDTH} connect n words after (n - 1) / {WIDTH - 1} layers, rounded up.",
             counted["convolution"] == [-(-(length - 1) // (WIDTH - 1)) for length in LENGTHS],
             ends.format(count_of(counted["convolution"][0], "steps"), counted["convolution"][-1]),
         ),

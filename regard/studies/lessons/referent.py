@@ -84,7 +84,8 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
         "“The animal didn't cross the street because it was too tired.” What is *it*? English does not show it; in "
         "German the pronoun must be *es* for das Tier or *sie* for die Straße. The translation therefore shows whether "
         "the model has resolved the pronoun, and its attention may show how.",
-        f"One head of the encoder, layer {layer}, head {head} (counted from 0), was chosen on {CHOOSING} validation "
+        f"One head of the encoder, layer {layer}, head {head} (both counted from 0), was chosen on {CHOOSING} "
+        f"validation "
         f"sentences as the one whose *it* looks at its noun most often. This head is used for every sentence below.",
         "The decisive check changes one word: if the noun that *it* refers to (the referent) is replaced by one of "
         "another gender, the pronoun must change with it; if the other noun is replaced, the pronoun must not change.",

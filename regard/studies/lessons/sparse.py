@@ -49,6 +49,7 @@ def teach(settings: Settings) -> Taught:
         "first_reached": {name: _first_layer(drawn[name]).tolist() for name in SHOWN},
         "pairs": {name: [kept(patterns(n, settings.seed)[name], n) for n in COUNTED] for name in drawn},
         "layers": {name: [_layers(patterns(n, settings.seed)[name], n) for n in LAYERED] for name in drawn},
+        "undrawn": [_undrawn(patterns(n, settings.seed)["random"], n) for n in LAYERED],
         "from_dense": {name: _from_dense(pattern, settings.seed) < EXACT for name, pattern in here.items()},
         "weights_elsewhere": {name: _weights_elsewhere(pattern, settings.seed) for name, pattern in here.items()},
     }  # fmt: skip
@@ -58,7 +59,8 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["sparse"],
         paragraphs=(
-            "In full attention each of n words looks at each other: n² pairs. A sparse pattern keeps a few pairs for "
+            "In full attention each of n words looks at every word, itself too: n² pairs. A sparse pattern keeps a "
+            "few pairs for "
             "each word. Which pairs it keeps decides how many layers a word needs until it depends on all others, "
             "because a layer can only pass on what the words in its pattern have read in the layers below.",
             f"BigBird joins three patterns: a window ({WINDOW // 2} neighbours on each side), a global word that looks "
@@ -67,8 +69,9 @@ def teach(settings: Settings) -> Taught:
             f"keeps the own block of s words and the last word of every block. With s = √n both keep about n · √n "
             f"pairs.",
             "The layers are computed from the patterns by boolean products: a word depends on another after two layers "
-            "if it looks at a word that looks at it. Residual connections keep what was reached before. Source: Zaheer "
-            "et al. 2020, section 2; Child et al. 2019, section 4.",
+            "if it looks at a word that looks at it. Residual connections keep what was reached before. Random words "
+            "alone never connect all words: each word looks at three, but some word is drawn by no other, so no other "
+            "word ever depends on it. Source: Zaheer et al. 2020, section 2; Child et al. 2019, section 4.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -135,6 +138,12 @@ def _layers(pattern: Pattern, length: int) -> int | None:
         if not bool((more > 0)[wanted].all()):
             few, count = more, count + 2**power
     return count + 1
+
+
+def _undrawn(pattern: Pattern, length: int) -> int:
+    """How many words no other word looks at."""
+    others = pattern.dense(length, length) & ~torch.eye(length, dtype=torch.bool)
+    return int((~others.any(0)).sum())
 
 
 def _operands(seed: int) -> tuple[torch.Tensor, ...]:
@@ -219,6 +228,11 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{', '.join(map(str, mixed))} layers for {', '.join(map(str, LAYERED))} words",
         ),
         Claim(
+            "Random words alone never connect all words, because some word is drawn by no other.",
+            layers["random"] == [None] * len(LAYERED) and min(numbers["undrawn"]) > 0,
+            f"{', '.join(map(str, numbers['undrawn']))} words drawn by no other, of {', '.join(map(str, LAYERED))}",
+        ),
+        Claim(
             "Two layers suffice with a global word, and for strided and fixed with s = √n.",
             all(layers[name] == [2] * len(LAYERED) for name in ("global", "BigBird", "strided", "fixed")),
             f"at {', '.join(map(str, LAYERED))} words",
@@ -244,7 +258,8 @@ GROWING = ("full", "strided", "fixed", "BigBird", "window")
 
 
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "Which word looks at which: one layer, and what two layers reach", 13.0, 7.4)
+    title = "Which word looks at which. Dark: kept in one layer. Light: reached through two layers. White: not reached."
+    begin(figure, title, 13.0, 7.4)
     panels = figure.subplots(2, 4)
     masks = [*panels[0], *panels[1, :2]]
     for axes, (name, title) in zip(masks, SHOWN.items(), strict=True):
@@ -263,7 +278,7 @@ def _draw_mask(axes: Axes, first: torch.Tensor, title: str) -> None:
     causal = not bool((first.triu(1) > 0).any())
     possible = len(first) * (len(first) + 1) // 2 if causal else first.numel()
     axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.set_xlabel(f"keys: {kept:,} pairs kept;\ntwo layers reach {two:,} of {possible:,}", fontsize=9)
+    axes.set_xlabel(f"keys\n{kept:,} pairs kept;\ntwo layers reach {two:,} of {possible:,}", fontsize=9)
     axes.set_ylabel("queries", fontsize=9)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(FAINT)

@@ -133,10 +133,10 @@ class Taught:
     drawing: Callable[[Figure], None]
 
     def draw(self, path: str | Path) -> None:
-        """Draw the lesson's figure into a PNG; an existing file is replaced atomically.
+        """Draw the lesson's figure into a PNG or SVG; an existing file is replaced atomically.
 
         Raises:
-            ArgumentError: the path does not end in .png, or its folder does not exist.
+            ArgumentError: the path ends in neither .png nor .svg, or its folder does not exist.
             CheckpointError: the file could not be written.
             MissingPackageError: matplotlib is not installed.
         """

@@ -91,10 +91,10 @@ def _part_of(name: str) -> str:
     """The part of the encoder that a tensor belongs to.
 
     >>> _part_of("layers.1.attention.to_q.weight"), _part_of("head.weight")
-    ('layer 2', 'head')
+    ('layer 1', 'head')
     """
     first, *rest = name.split(".")
-    return f"layer {int(rest[0]) + 1}" if rest and rest[0].isdigit() else first
+    return f"layer {rest[0]}" if rest and rest[0].isdigit() else first
 
 
 def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:

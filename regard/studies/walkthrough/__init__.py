@@ -9,6 +9,7 @@ from regard.studies.walkthrough.drawn import read_weights
 from regard.studies.walkthrough.examples import example
 from regard.studies.walkthrough.page import to_html
 from regard.studies.walkthrough.steps import Check, Given, Step, Walk, to_json
+from regard.studies.walkthrough.tables import shown_walk
 from regard.studies.walkthrough.terminal import to_rich, to_text
 from regard.studies.walkthrough.walks import walk, walk_run
 from regard.studies.walkthrough.whole import walk_whole, walk_whole_run
@@ -16,5 +17,5 @@ from regard.studies.walkthrough.words import LIMIT, split_words
 
 __all__ = [
     "walk", "walk_run", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",
-    "to_text", "to_rich", "to_json", "to_html", "split_words", "LIMIT",
+    "to_text", "to_rich", "to_json", "to_html", "shown_walk", "split_words", "LIMIT",
 ]  # fmt: skip

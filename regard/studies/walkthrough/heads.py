@@ -31,11 +31,11 @@ def join_heads(walker: Walker, scene: Scene) -> None:
     width = numbered("numbers", layer.heads * layer.value_dim)
     walker.step(
         f"joined = {writing.joined('all_contexts')}", "Concatenation",
-        "The context vectors of all heads, concatenated.", "c_i = [z_i^1 ; … ; z_i^H]",
+        "The context vectors of all heads, concatenated.", "r_i = [z_i^1 ; … ; z_i^H]",
         axes=writing.axes(scene.readers, width),
     )  # fmt: skip
     line = f"output = {writing.projected('joined', 'W_o', bias=bias)}"
-    walker.step(line, "Output", mix, formula.format("c"), axes=output)
+    walker.step(line, "Output", mix, formula.format("r"), axes=output)
 
 
 def compare(walker: Walker, scene: Scene) -> None:
@@ -136,7 +136,7 @@ def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
     )  # fmt: skip
     walker.step(
         f"all_weights = all_scores.softmax(-1){filled(walker)}", "Attention weights of all heads",
-        "Different heads attend to different words.", axes=(heads, scene.readers, scene.read),
+        "Each head has weights of its own.", axes=(heads, scene.readers, scene.read),
         scale="weights",
     )  # fmt: skip
     walker.step(

@@ -34,7 +34,8 @@ def read_words(
     origin = drawn.origin("table")
     walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
     vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
-    says = "Every different word, sorted. A trained model has a vocabulary; this one consists of the words of the text."
+    texts = "the text" if seen is None else "the text and of the context"
+    says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
     for name, axis in (("", words), ("context_", seen)):
         if axis is not None:
@@ -136,9 +137,11 @@ def embed_run(
     factor = f" * math.sqrt({config.dim})" if scaled else ""
     table = "target_embedding" if own else "embedding"
     of = " of the context" if prefix else ""
+    says = "Each id selects its row of the table: the vector of the word."
+    says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer." if scaled else ""
     name = walker.step(
         f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
-        "Each id selects its row of the learned table.", "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
+        says, "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
         axes=(words, size),
     )  # fmt: skip
     if model.positions is None:

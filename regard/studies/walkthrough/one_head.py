@@ -157,8 +157,9 @@ def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[tor
     scaled, nearer, masked, alpha, z = stage.names
     if scene.scaling:
         says = (
-            f"Longer vectors give larger scores (typically √{size} times larger for {count_of(size, 'numbers')}); "
-            f"dividing by √{size} undoes that."
+            f"The more numbers a vector has, the larger its scores: with {count_of(size, 'numbers')} they are "
+            f"typically "
+            f"√{size} times those of 1 number. Dividing by √{size} undoes that."
         )
         name = walker.step(
             f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes

@@ -26,6 +26,7 @@ from regard.studies.walkthrough.tables import (
     WEIGHTS,
     Gap,
     Table,
+    elsewhere,
     kept,
     largest,
     shade,
@@ -82,7 +83,7 @@ def _opening(walk: Walk) -> Iterator[str]:
     chosen = f"Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is"
     if walk.brief:
         yield f"<p>{chosen} followed through every layer; open a part to see its steps. The attention weights are "
-        yield "those of all words, other numbers those of this word; JSON contains all. "
+        yield f"those of all words, other numbers those of this word{_text(elsewhere(walk))}; JSON contains all. "
     else:
         yield f"<p>{chosen} shown in detail first. Every number is shown, and "
     yield ("E" if walk.brief else "e") + "very line of code below is the line that computed it.</p>"

@@ -54,8 +54,9 @@ def through_model(
             own = "to_vocabulary.weight"
     walker.give("W_words", _weight(model, own), f"a vector for each word of the vocabulary, {origin}")
     line = f"scores = {final} @ W_words.T"
-    says = "The score of each word of the vocabulary as the next word: its vector times that of the position."
-    walker.step(line, "Scores of the next word", says, "s_i = W f_i", axes=(words, vocabulary))
+    says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
+    says += "word shown."
+    walker.step(line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary))
     walker.check(scored, "scores")
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
@@ -170,14 +171,14 @@ def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Ax
         stage.give("b_dense", head.dense.bias, "bias of the head")
         says = "The head of masked words: a matrix and a non-linear function."
         line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
-        walker.step(line, "The head", says, "u_i = gelu(W f_i + b)", axes=(stage.words, dim))
+        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words, dim))
         ready = normed(stage, head.norm, "dense", "ready")
         stage.give("W_words", model.embedding.weight if head.weight is None else head.weight, "a vector for each word")
         stage.give("b_words", head.bias, "of the scores")
         says = "The score of each word of the vocabulary at each place."
         axes = stage.words, vocabulary
         walker.step(
-            f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, "s_i = W n_i + b", axes=axes
+            f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes
         )
         walker.check("model(ids[None])[0]", "scores")
         _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)

@@ -95,7 +95,8 @@ def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     def says(_: torch.Tensor) -> str:
         before, more = float(stage.vector(h).norm()), float(stage.vector(part).norm())
         first = stage.once("A residual connection: the part adds to the vector of a word and does not replace it.")
-        return f"{first} To “{stage.chosen}”, of length {before:.2f}, the {what} adds {more:.2f}.".strip()
+        lengths = f"To “{stage.chosen}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+        return f"{first} {lengths}".strip()
 
     axes = stage.words, numbered("numbers", stage.walker.values[h].shape[1])
     return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
@@ -140,13 +141,13 @@ def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
     joined = walker.step(
         f"joined{tag} = torch.cat(list({contexts}), dim=-1)", f"{kind}: heads joined",
         stage.once("The context vectors of all heads, one after the other, for each word."),
-        "c_i = [z_i^1 ; … ; z_i^H]", axes=(words, numbered("numbers", layer.heads * layer.value_dim)),
+        "r_i = [z_i^1 ; … ; z_i^H]", axes=(words, numbered("numbers", layer.heads * layer.value_dim)),
     )  # fmt: skip
     bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
     return walker.step(
         f"attended{tag} = {ROWS.projected(joined, f'W_o{tag}', bias=bias)}", f"{kind}: output",
         stage.once("A matrix combines the heads into a vector that has the size of the word's vector again."),
-        "o_i = W_o c_i" + (" + b_o" if bias else ""), axes=(words, numbered("numbers", layer.dim)),
+        "a_i = W_o r_i" + (" + b_o" if bias else ""), axes=(words, numbered("numbers", layer.dim)),
     )  # fmt: skip
 
 

@@ -13,7 +13,10 @@ from itertools import pairwise
 
 import torch
 
-from regard.studies.walkthrough.steps import Axis, Scale, Step
+from regard.arguments import of_kind
+from regard.inspection.explorer.records import ShownStep, ShownWalk, StepAxis
+from regard.studies.walkthrough.formula import formula_mathml
+from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk
 
 # cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, designed for colour vision deficiency.
 WEIGHTS = tuple(
@@ -128,6 +131,12 @@ def whose(step: Step) -> str | None:
     return next(labels, None) if len(step.axes) > 1 else None
 
 
+def elsewhere(walk: Walk) -> str:
+    """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
+    others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
+    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
+
+
 def _followed(step: Step) -> tuple[tuple[Axis, ...], torch.Tensor]:
     """The axes and numbers of a step for the followed word: that of the queries, or of the keys if it has no other."""
     assert isinstance(step.value, torch.Tensor)
@@ -178,3 +187,22 @@ def shown(value: float, decimals: int = 3) -> str:
     )
     text = text.removeprefix("-") if not text.strip("-0.") else text  # no minus zero
     return text.replace("-", "−") if "e-" not in text else text
+
+
+def shown_walk(walk: Walk) -> ShownWalk:
+    """A walkthrough as the explorer shows it.
+
+    >>> from regard.studies.walkthrough import walk
+    >>> shown_walk(walk("Life is short")).steps[3].line
+    'x = F.embedding(ids, table)'
+    """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    steps = tuple(
+        ShownStep(
+            step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
+            tuple(StepAxis(axis.unit, axis.labels, axis.chosen) for axis in step.axes), step.value, step.scale,
+        )
+        for step in walk.steps
+    )  # fmt: skip
+    difference = max((check.difference for check in walk.checks), default=0.0)
+    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)

@@ -18,6 +18,7 @@ from regard.studies.walkthrough.tables import (
     WHITE,
     Gap,
     Table,
+    elsewhere,
     kept,
     largest,
     mixed,
@@ -99,7 +100,7 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
             f"{count_of(len(tensors), 'tensors')} of weights with "
-            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}” "
+            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}”{visible(elsewhere(walk))} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
     for one in () if walk.brief else walk.given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -99,8 +100,9 @@ def measure_times(
 
 def _short(refusal: UnsupportedError) -> str:
     """A plan's refusal without the description of the problem and without the other backends."""
-    head, mark, tail = str(refusal).partition("only backend")
-    return (mark + tail or head).partition(" (")[0]
+    text = str(refusal)
+    memory = re.search(r"(only|every) backend", text)
+    return (text[memory.start() :] if memory else text).partition(" (")[0]
 
 
 def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:

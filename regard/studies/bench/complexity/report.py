@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from regard.arguments import count_of
 from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.studies.bench.complexity.measuring import EFFORTS, Table
@@ -215,7 +216,7 @@ def render_markdown(table: Table) -> str:
         "- One text and one head of 64 numbers, forward; CPU time on 1 thread",
         f"- Times below {1e3 * effort.trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
         "- Memory is the peak of a separate process beside the layer's tensors",
-        f"- Machine: {here['system']}, {here['processor']}, {here['cores']} cores",
+        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
         f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
