@@ -116,33 +116,24 @@ class BiasOfHeads(Bias):
         self.whole.check(self.share.all_heads)
 
 
-class _Copied(torch.autograd.Function):
+class _CopiedOrSummed(torch.autograd.Function):
+    """Each is the gradient of the other."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return x.view_as(x)
+    def forward(ctx: Any, x: torch.Tensor, group: Group, sums: bool) -> torch.Tensor:
+        ctx.group, ctx.sums = group, sums
+        return group.summed(x) if sums else x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return _Summed.apply(grads[0], ctx.group), None
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return group.summed(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _Copied.apply(grads[0], ctx.group), None
+        return _CopiedOrSummed.apply(grads[0], ctx.group, not ctx.sums), None, None
 
 
 def copied(x: Any, group: Group) -> Any:
     """A tensor that is alike on all processes, each of which computes with it: its gradients are summed over them."""
-    return _Copied.apply(x, group) if isinstance(x, torch.Tensor) and x.requires_grad else x
+    return _CopiedOrSummed.apply(x, group, False) if isinstance(x, torch.Tensor) and x.requires_grad else x
 
 
 def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
     """The sum over processes; the gradient of the sum, alike on all, is that of each part."""
-    return _Summed.apply(x, group)
+    return _CopiedOrSummed.apply(x, group, True)

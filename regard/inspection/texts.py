@@ -10,7 +10,7 @@ import torch
 
 from regard.arguments import a_string, of_kind, whole
 from regard.errors import ArgumentError, UnsupportedError
-from regard.inspection.watching import Span, merge
+from regard.inspection.watching import Span, in_eval_mode, merge
 from regard.layers.recording import record_attention
 from regard.models import LanguageModel
 from regard.models.encoder import TextEncoder
@@ -62,14 +62,8 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     (('<begin>', 'The', 'cat', 'sat', '.'), torch.Size([1, 2, 5, 5]), True)
     """
     ids, causal = _ids_of(model, tokeniser, text)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad(), record_attention(model, "weights") as recording:
-            model(torch.tensor([ids], device=next(model.parameters()).device))
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+        model(torch.tensor([ids], device=next(model.parameters()).device))
     details = [recording[f"blocks.{layer}.attention"][0] for layer in range(model.config.layers)]
     weights = torch.stack([detail.weights[0].float().cpu() for detail in details])
     spans = tuple(tokeniser.words(ids))
@@ -134,15 +128,10 @@ def look_rows(model: TextModel, tokeniser: Tokeniser, text: str, count: int, *, 
     spans = tuple(tokeniser.words(ids))
     order = torch.randperm(len(spans), generator=torch.Generator().manual_seed(whole("seed", seed, 0)))
     rows = tuple(sorted(order[: whole("count", count, 1)].tolist()))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with in_eval_mode(model):
         inputs = _inputs_of_layers(model, torch.tensor([ids], device=next(model.parameters()).device))
         weights = torch.stack([_rows_of(block.attention, *given, [spans[row] for row in rows], spans)
                                for block, given in zip(model.blocks, inputs, strict=True)])  # fmt: skip
-    finally:
-        for module, mode in modes:
-            module.training = mode
     return SampledMaps(tuple(word for word, _ in spans), rows, weights, causal)
 
 

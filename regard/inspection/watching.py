@@ -75,8 +75,6 @@ def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
 def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Generator[Recording]:
     """Record the weights of every layer, in eval mode and without gradients.
 
-    Afterwards each module has its previous mode, training or eval.
-
     Raises:
         ArgumentError: the tokeniser and the model have vocabularies of different sizes.
     """
@@ -85,11 +83,17 @@ def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Ge
             f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
             f"that the model was trained with"
         )
+    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+        yield recording
+
+
+@contextmanager
+def in_eval_mode(model: torch.nn.Module) -> Generator[None]:
+    """Eval mode inside; afterwards each module has its previous mode, training or eval."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad(), record_attention(model, "weights") as recording:
-            yield recording
+        yield
     finally:
         for module, mode in modes:
             module.training = mode

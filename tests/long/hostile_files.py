@@ -85,7 +85,7 @@ def torch_archive(content: Any, legacy: bool = False) -> bytes:
     return out.getvalue()
 
 
-EVIL = pickle.dumps(Runs(os.system, "touch /tmp/regard-was-here"))
+EVIL = pickle.dumps(Runs(os.system, "touch regard-was-here"))
 ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 CONTENTS: dict[str, Callable[[], bytes]] = {
     "a pickle that calls the shell": lambda: EVIL,

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import torch
 
 from regard.inspection.lenses.contrast import Contrast, find_place
-from regard.inspection.lenses.passes import Explained, in_eval_mode, is_word
+from regard.inspection.lenses.passes import Explained, is_word
+from regard.inspection.watching import in_eval_mode
 from regard.text import BEGIN, END, Tokeniser
 
 OTHERS = 3  # that a written word is compared with

@@ -22,13 +22,13 @@ from regard.inspection.lenses.passes import (
     Explained,
     baseline,
     in_batches,
-    in_eval_mode,
     is_word,
     run,
     run_erased,
     tables,
 )
 from regard.inspection.lenses.record import WordScores
+from regard.inspection.watching import in_eval_mode
 from regard.models.kinds import TranslationModel
 from regard.reprs import brief
 from regard.text import BEGIN, END, PAD, Tokeniser, normalise

@@ -14,8 +14,9 @@ from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.erasing import erasure_scores
 from regard.inspection.lenses.gradients import gradient_scores
 from regard.inspection.lenses.looking import attention_scores, rollout_scores
-from regard.inspection.lenses.passes import SIDES, Batch, Explained, in_batches, in_eval_mode, run
+from regard.inspection.lenses.passes import SIDES, Batch, Explained, in_batches, run
 from regard.inspection.lenses.record import Relevance, WordScores
+from regard.inspection.watching import in_eval_mode
 from regard.models import LanguageModel
 from regard.text import Tokeniser
 

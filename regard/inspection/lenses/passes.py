@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -184,15 +183,3 @@ def in_batches(contrasts: Sequence[Contrast], copies: int = 1) -> Iterator[list[
         group.append(index)
     if group:
         yield group
-
-
-@contextmanager
-def in_eval_mode(model: Explained) -> Generator[None]:
-    """Eval mode inside; afterwards each module has its previous mode, training or eval."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from regard.arguments import a_list, a_string, count_of, kind_of, of_kind, whole
 from regard.errors import ArgumentError
 from regard.inspection.explorer import Attention, Exploration
-from regard.inspection.watching import Span, merge
+from regard.inspection.watching import Span, in_eval_mode, merge
 from regard.integrations.transformers.attaching import NAME, attach, detach, models_inside
 from regard.integrations.transformers.attending import attention_modules
 from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
@@ -123,7 +123,7 @@ def explore_pretrained(
     if not source:
         raise ArgumentError(f"the text {text[:40]!r} has no ids of this tokenizer; give another")
     _check_size(model, layers, len(source))
-    with _evaluating(model), _attached(model, models), torch.no_grad():
+    with in_eval_mode(model), _attached(model, models), torch.no_grad():
         target = _written_ids(model, tokenizer, inputs, written) if translates else None
         if target is not None:
             inputs["labels"] = torch.tensor([target], device=model.device)
@@ -299,14 +299,3 @@ def _attached(model: PreTrainedModel, models: list[PreTrainedModel]) -> Generato
         yield
     finally:
         detach(model)
-
-
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Generator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -11,7 +11,8 @@ import torch
 
 from regard.decoding import Translator
 from regard.inspection.lenses.erasing import Erased, erased
-from regard.inspection.lenses.passes import Batch, in_batches, in_eval_mode, run
+from regard.inspection.lenses.passes import Batch, in_batches, run
+from regard.inspection.watching import in_eval_mode
 from regard.studies.lenses.known import KnownSentence
 
 DELETED = 4  # words
