@@ -111,7 +111,8 @@ def draw_curves(path: Path) -> None:
         axes.plot(*zip(*points, strict=True), color=colour, marker=mark, markersize=5, linewidth=1.8, label=label)
     axes.axhline(1, color=INK, linewidth=1)
     lengths = [length for length, _ in max(lines.values(), key=len)]
-    axes.annotate("exact attention", (lengths[0], 1), (0, 4), textcoords="offset points", color=INK, fontsize=9)
+    below = {"xytext": (0, -4), "textcoords": "offset points", "ha": "right", "va": "top"}  # where no line is
+    axes.annotate("exact attention", (lengths[-1], 1), **below, color=INK, fontsize=9)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
