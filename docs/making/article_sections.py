@@ -58,14 +58,14 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
     "Papers Explained Review 09: Attention Layers": (
         Section("Scaled dot product", ("scale: The entropy of unscaled",)),
         Section("Multi-head attention", ("one_head", "heads")),
-        Section("Cross-attention of two sequences", ("cross: Every cell looks most", "translation")),
-        Section("Cross-attention of image and text in diffusion models", ("caption", "cross: Every cell looks most")),
+        Section("Cross-attention of two sequences", ("cross: Every cell gives its largest", "translation")),
+        Section("Cross-attention of image and text in diffusion models", ("caption", "cross: Every cell gives its")),
         Section("Causal attention: masking after the softmax and dividing again", (
             "causal: If weights are masked", "decoder",
         ), ('show "causal"',)),
         Section(
             "Causal attention: minus infinity before the softmax",
-            ("causal: The three steps", "imprecise: They part"),
+            ("causal: The three steps", "imprecise: They differ"),
         ),
         Section(
             "Sliding window: w/2 on each side, O(n·w)",

@@ -42,8 +42,8 @@ def choices() -> list[Choice]:
     return [
         Choice(
             "near positions", "`SlidingWindow(256)`", "window",
-            f"everything beyond the reach of its layers: copying from 24 positions back is right for {short:.2f} with "
-            f"a reach of 22, and for {enough:.2f} with a reach of 24", "window",
+            f"everything beyond the reach of the stacked layers: when a model copies from 24 positions back, "
+            f"{short:.2f} are right with a reach of 22, and {enough:.2f} with a reach of 24", "window",
         ),
         Choice(
             "a few positions that look at all and are visible to all",
@@ -67,7 +67,8 @@ def choices() -> list[Choice]:
         ),
         Choice(
             "similar keys at any distance", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
-            f"a model trained with exact attention copies {once:.2f} right with 1 round, {often:.2f} with 8",
+            f"a model trained with exact attention copies {once:.2f} of the positions right with 1 round, {often:.2f} "
+            f"with 8",
             "Reformer",
         ),
         Choice(
@@ -88,7 +89,7 @@ def choices() -> list[Choice]:
 def decision_table() -> str:
     """One row for each choice: the need, the code, its cost and its loss of quality."""
     lines = [
-        f"| you need | use | cheaper than exact from | times as fast at {AT:,} | loss of quality |",
+        f"| you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality |",
         "|---|---|---|---|---|",
     ]
     for choice in choices():

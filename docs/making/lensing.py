@@ -41,12 +41,12 @@ def verdict() -> str:
         return f"{rows[name]['order']:.1%} and {rows[name]['cause']:.1%}"
 
     return (
-        "Two shares of the verified sentences: the referent is above the other noun, and a word of the cause (the "
-        f"referent or the adjective) is on top. Erasure reaches {shares('erase')}; integrated gradients "
-        f"{shares('gradients')}; raw cross-attention while the pronoun is written, in its best head, "
-        f"{shares('cross_head')}; raw attention of *it*, in its best encoder head, {shares('it')}; random relevance "
-        f"{shares('random')}. The swap of a noun itself, with the German so far kept, has {rows['swap']['order']:.1%} "
-        "for the first."
+        "Two shares of the verified sentences are measured: the referent has a larger relevance than the other noun, "
+        "and the word with the largest relevance belongs to the cause (it is the referent or the adjective). Erasure "
+        f"reaches {shares('erase')}; integrated gradients {shares('gradients')}; raw cross-attention while the pronoun "
+        f"is written, in its best head, {shares('cross_head')}; raw attention of *it*, in its best encoder head, "
+        f"{shares('it')}; random relevance {shares('random')}. As a reference, swapping a noun, with the German so far "
+        f"unchanged, reaches {rows['swap']['order']:.1%} for the first share."
     )
 
 

@@ -41,13 +41,15 @@ def compared() -> str:
     paddings = max((row["logits"] for row in working), key=len)
     dropped = min(far for row in working for far in row.get("control", {}).values())
     return (
-        f"Tiny random models of {len(rows)} families, with weights so large that attention is not flat, in "
+        f"Compared are tiny random models of {len(rows)} families, with weights so large that attention is not "
+        f"uniform, in "
         f"{found['sizes']['rows']} batch rows of {found['sizes']['length']} ids, of which half are padded "
-        f"({', '.join(name for name in paddings if name != 'none')}). The largest differences from eager attention at "
-        f"any live position of any row stand in the table: of logits at most {found['tolerances']['logits']:.0e}, of "
-        f"gradients, relative to the norm of a parameter's gradient, at most {found['tolerances']['gradients']:.0e}. "
-        f"Tokens are compared in {', '.join(ways)}. Every attention module was seen to call regard. As a control the "
-        f"padding is dropped on purpose: the smallest difference then is {dropped:.1f}. "
+        f"({', '.join(name for name in paddings if name != 'none')}). The table shows the largest difference from "
+        f"eager attention at any position that is not padding. Tolerances: {found['tolerances']['logits']:.0e} for "
+        f"logits, and {found['tolerances']['gradients']:.0e} for gradients, relative to the norm of a parameter's "
+        f"gradient. Generated tokens are compared with: {', '.join(ways)}. In all models every attention module "
+        f"called regard. As a control, "
+        f"the padding is ignored on purpose: the smallest difference then is {dropped:.1f}. "
         f"torch {found['versions']['torch']}, transformers {found['versions']['transformers']}."
     )
 
@@ -75,8 +77,8 @@ def atom_verdict() -> str:
         f"atoms of {len(found['reactions'])} reactions give their largest weight to the atom that they came from; with "
         f"the weights of both directions added, {found['both_ways']:.1%}. The 96 heads of the model reach "
         f"{found['mean_share']:.1%} on average, and the best of them on these reactions, layer {found['best'][0]}, "
-        f"head {found['best'][1]}, {found['best_share']:.1%}. The i-th product atom taken for the i-th reactant is "
-        f"right for {found['by_place']:.1%}. Weights through regard differ from those of eager "
+        f"head {found['best'][1]}, {found['best_share']:.1%}. Assigning the i-th product atom to the i-th reactant "
+        f"atom is right for {found['by_place']:.1%}. Weights through regard differ from those of eager "
         f"attention by at most {found['difference']:.0e}."
     )
 
@@ -84,7 +86,7 @@ def atom_verdict() -> str:
 def atom_windows() -> str:
     """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
     found = atoms()["replaced"]
-    lines = ["| window | in the layers before | in the head's own layer | in all layers |", "|---|---|---|---|"]
+    lines = ["| window | in the earlier layers | in the head's own layer | in all layers |", "|---|---|---|---|"]
     lines.append(f"| none | {found['own']:.1%} | {found['own']:.1%} | {found['own']:.1%} |")
     for row in found["windows"]:
         lines.append(f"| {row['window']} | {row['before']:.1%} | {row['own_layer']:.1%} | {row['all']:.1%} |")
@@ -98,9 +100,10 @@ def atom_erased() -> str:
     worst, least = min(range(8), key=heads.__getitem__), min(range(len(layers)), key=layers.__getitem__)
     kept = ", ".join(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"])
     return (
-        f"Without one of the 8 heads in the layers 0 to {layer - 1}, {heads[worst]:.1%} (head {worst}) to "
-        f"{max(heads):.1%} of the atoms are right; without all heads of one of these, {layers[least]:.1%} (layer "
-        f"{least}) to {max(layers):.1%}. With fewer heads in all of them: {kept}."
+        f"If the same head is removed from all of the layers 0 to {layer - 1}, {heads[worst]:.1%} (head {worst}) to "
+        f"{max(heads):.1%} of the atoms are right; if all heads of one of these layers are removed, "
+        f"{layers[least]:.1%} (layer {least}) to {max(layers):.1%}. With fewer heads left in each of these layers: "
+        f"{kept}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: a thin door. Parse, call, show; whatever a command does, Python does with the same call.
+"""The command line. A command parses its options, calls one function of the library, and shows the result.
 
 Nothing heavy is imported before a command runs, so that `regard --help` answers at once.
 """
@@ -18,7 +18,7 @@ DONE, FAILED, MISUSED = 0, 1, 2
 
 
 def main() -> None:
-    """Run the command line and exit with 0 (done), 1 (failed), 2 (what was typed has to change) or 130 (interrupted).
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (to be typed differently) or 130 (interrupted).
 
     If the reader of the output goes away, as `head` does, the process ends by SIGPIPE like other programs (141 in
     shells).

@@ -55,7 +55,7 @@ class TopLevel(Commands):
         ),
         "lenses": Source(
             "lenses", "lenses",
-            "Measure which lens shows what a trained translator uses, on sentences whose cause is verified.",
+            "Measure which lens finds the words that a trained translator uses, where swaps have verified them.",
         ),
         "bench": Source(
             "bench", "bench",

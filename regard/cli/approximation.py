@@ -30,10 +30,12 @@ def approximation(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for random mechanisms.")] = len(
         default(compare_approximations, "seeds")
     ),
-    tolerance: Annotated[float, typer.Option(help="The relative error that a suggestion may have.")] = default(
+    tolerance: Annotated[float, typer.Option(help="Largest relative error of a suggested candidate.")] = default(
         compare_approximations, "tolerance"
     ),
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw error against time as well.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Also draw error against time, into this file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the report, as a table or as JSON, and draw it where asked."""

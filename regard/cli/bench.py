@@ -25,7 +25,7 @@ def bench(
         typer.Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results, report and curves are written.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for results, report and curves.")] = Path(
         "runs/bench"
     ),
     resume: Annotated[bool, typer.Option("--resume", help="Continue with the results in the folder.")] = False,
@@ -36,7 +36,9 @@ def bench(
     names = names or []
     table = names[:1] == [COMPLEXITY]
     if table and device != "cpu":
-        raise ArgumentError(f"the table of costs is in CPU time on 1 thread, and was asked for on {device!r}")
+        raise ArgumentError(
+            f"'regard bench complexity' measures CPU time on 1 thread and takes no --device {device!r}; leave it out"
+        )
     try:
         if table:
             costs = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=say)
@@ -47,7 +49,7 @@ def bench(
     except KeyboardInterrupt:
         begun = (out / (Table.file if table else Results.file)).exists()
         raise StoppedError(
-            f"interrupted; what was finished is in {out}, and the same command with --resume goes on"
+            f"interrupted; finished results are in {out}, and the same command with --resume goes on"
             if begun
             else "interrupted"
         ) from None

@@ -17,7 +17,7 @@ from regard.studies.comparison.study import Comparison
 
 @with_settings(Comparison.Config)
 def compare(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="One run for each model, and the report.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for one run of each model, and the report.")],
     given: Mapping[str, Any],
     resume: Annotated[bool, typer.Option("--resume", help="Continue; finished models are kept.")] = False,
     as_json: Json = False,

@@ -48,7 +48,10 @@ def kv_heads(
         became = f", as a model of type {done.report.became}" if done.report.became else ""
         say(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
         if done.report.invariance is not None:
-            say(f"checked: rotated heads, before they are pooled, change no output (by {done.report.invariance:.0e})")
+            say(
+                "checked: rotating the heads, before they are pooled, changes outputs by at most "
+                f"{done.report.invariance:.0e}"
+            )
         if done.report.difference is not None:
             unsaid = "; this says nothing about the quality of the model" if pooled else ""
             say(
@@ -58,7 +61,7 @@ def kv_heads(
     if uptraining.config.report is not None:
         say(f"the report is in {uptraining.config.report}")
     if pooled and done.training is None:
-        say(f"pooled heads give other outputs than the heads they were made of{_rise(done)}: {_way_to_train(model)}")
+        say(f"the outputs of pooled heads differ from those of the original heads{_rise(done)}: {_way_to_train(model)}")
 
 
 def _rise(done: Uptrained) -> str:

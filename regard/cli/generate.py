@@ -43,7 +43,9 @@ def generate(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help=f"Divides the logits; 0 for the most probable id. {default_note(Sampling, 'temperature')}"),
+        typer.Option(
+            help=f"Divides the logits; 0 always takes the most probable id. {default_note(Sampling, 'temperature')}"
+        ),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable ids.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the most probable ids whose sum reaches p.")] = None,
@@ -54,7 +56,7 @@ def generate(
         int | None,
         typer.Option(help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most sub-words that are written.")] = default(
+    max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of sub-words to write.")] = default(
         Generator.generate, "max_tokens"
     ),
     stop: Annotated[

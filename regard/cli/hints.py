@@ -1,4 +1,4 @@
-"""Remarks for somebody who does not see why a result is poor or slow: what was typed, or the state of the run."""
+"""Remarks that explain why a result is poor or slow: what was typed, or the state of the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def remark_on_arguments(run: object, sentences: Sequence[str]) -> str | None:
             f"regard translate {shlex.quote(str(run))} {in_quotes(' '.join(sentences))}"
         )
     if any(not sentence.strip() for sentence in sentences):
-        return "a sentence without words is translated by an empty line"
+        return "a sentence without words gives an empty line"
     return None
 
 
@@ -57,7 +57,7 @@ def remark_on_training(run: Path) -> str | None:
 
 
 def say_if_unfinished(run: Path) -> None:
-    """Say it to somebody who uses the model of a training that has not ended."""
+    """Say so when the model of an unfinished training is used."""
     if (remark := remark_on_training(run)) is not None:
         say(remark)
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def lesson(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A trained translator, for lessons about one.")
+        Path | None, typer.Option(metavar="RUN", help="The run of a trained translator, for lessons that need one.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Use this text instead of the lesson's own sentence.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = Settings.seed,
-    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the figure into a file as well.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw the figure into this file.")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -36,7 +36,9 @@ def lesson(
     if name is None:
         given = {"--png": png, "--run": run, "--text": text}
         if asked := [option for option, value in given.items() if value is not None]:
-            raise ArgumentError(f"{', '.join(asked)} belongs to a lesson; name one, or leave that out for their list")
+            raise ArgumentError(
+                f"{', '.join(asked)} needs the name of a lesson; give one, or leave the option out to list the lessons"
+            )
         _list_lessons(as_json)
         return
     wanted = find_lesson(name)

@@ -19,7 +19,9 @@ INPUT = typer.Option(
     "--input", metavar="FILE", help="Read lines from a file, with --out; torchrun divides them among processes."
 )
 OUT = typer.Option(
-    "--out", metavar="FILE", help="Write the lines to a file, in order; after a kill the same command goes on."
+    "--out",
+    metavar="FILE",
+    help="Write the lines to a file, in order; if the command is killed, the same command goes on.",
 )
 
 
@@ -37,7 +39,8 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
     if arguments:
         raise ArgumentError(
-            f"{count_of(len(arguments), 'sentences')} were given beside --input {source}; put them into the file"
+            f"{count_of(len(arguments), 'sentences')} were given as arguments together with --input {source}; put "
+            f"them into the file"
         )
     if given := [name for name, value in excluded.items() if value]:
         raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")
@@ -49,7 +52,7 @@ def write_lines(
 ) -> None:
     """Read the lines of a file, compute this process's share, and say what was done."""
     if not source.is_file():
-        raise NotFoundError(f"--input {source} is no file")
+        raise NotFoundError(f"--input {source} is not a file")
     lines = list(read_lines(source))
     settings = f"{_model_of(Path(run))} {sorted(options.items(), key=str)}"
     if share_lines(lines, out, compute, settings=settings):

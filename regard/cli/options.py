@@ -212,5 +212,5 @@ def numbered(text: str | None) -> list[int]:
         ArgumentError: something else.
     """
     if strange := [part for part in listed(text) if not part.isdecimal() or int(part) < 1]:
-        raise ArgumentError(f"{strange[0]!r} of {text!r} is no number of heads; write them as 8,2,1")
+        raise ArgumentError(f"{strange[0]!r} of {text!r} is not a number of heads; write them as 8,2,1")
     return [int(part) for part in listed(text)]

@@ -33,8 +33,8 @@ def plan(
     k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
-    head_dim: Annotated[int, typer.Option(min=1, help="Numbers per query and key.")] = 64,
-    v_dim: Annotated[int | None, typer.Option(min=0, help="Numbers per value. [default: head-dim]")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of a query and of a key.")] = 64,
+    v_dim: Annotated[int | None, typer.Option(min=0, help="Size of a value. [default: head-dim]")] = None,
     batch: Annotated[int, typer.Option(min=0, help="Texts.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda; the device need not be present.")] = "cpu",
@@ -55,12 +55,12 @@ def plan(
         (batch, kv_heads, keys, head_dim if v_dim is None else v_dim),
     )
     if device not in DEVICES:
-        raise ArgumentError(f"device {device!r} is not planned for; {suggest(device, DEVICES)}")
+        raise ArgumentError(f"device {device!r} is not supported; {suggest(device, DEVICES)}")
     kind = _dtype(dtype)
     for name, size in zip(("batch", "heads", "q-len", "k-len", "head-dim", "v-dim", "kv-heads"),
                           (batch, heads, q_len, keys, head_dim, shapes[2][3], kv_heads), strict=True):  # fmt: skip
         if not 0 <= size <= LARGEST:
-            raise ArgumentError(f"--{name} is {shortened(size)}; sizes up to {LARGEST} are planned, 0 among them")
+            raise ArgumentError(f"--{name} is {shortened(size)}; it must be a number from 0 to {LARGEST}")
     if kv_heads == 0 or heads % kv_heads:
         raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
@@ -80,5 +80,5 @@ def plan(
 def _dtype(name: str) -> torch.dtype:
     named = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
     if name not in named:
-        raise ArgumentError(f"dtype {name!r} is not attended; {suggest(name, named)}")
+        raise ArgumentError(f"dtype {name!r} is not supported; {suggest(name, named)}")
     return named[name]

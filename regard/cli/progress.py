@@ -58,7 +58,8 @@ def _remarks(event: Event) -> list[str]:
         return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
     if isinstance(event, StepSkipped):
         return [
-            f"  step {event.step}: loss or gradient was not finite, so the weights stay ({event.in_a_row} in a row)"
+            f"  step {event.step}: loss or gradient was not finite, so the weights were not changed ({event.in_a_row} "
+            f"in a row)"
         ]
     if isinstance(event, Noticed):
         return [f"  step {event.step}: {event.text}"]

@@ -23,10 +23,10 @@ def show(
     pattern: Annotated[
         str | None, typer.Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
     ] = None,
-    length: Annotated[int, typer.Option(min=1, help="Queries, and keys by default.")] = 16,
+    length: Annotated[int, typer.Option(min=1, help="Number of queries, and of keys by default.")] = 16,
     keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
-        int, typer.Option(min=1, help="Show also what a stack of this many layers learns from.")
+        int, typer.Option(min=1, help="Also show from which positions a stack of this many layers learns.")
     ] = default(draw, "layers"),
     png: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")

@@ -39,7 +39,7 @@ Resume = Annotated[
         "may name the same files in another place.",
     ),
 ]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard as well.")]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Also write the curves for TensorBoard.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
 SizeName = Annotated[
     str | None,
@@ -134,9 +134,11 @@ def _one_voice() -> Generator[None]:
 
 
 def average(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training that kept some (--keep).")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a training run that kept several checkpoints (--keep).")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the new model.")],
-    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints.")] = 5,
+    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to average.")] = 5,
 ) -> None:
     """Write the mean of a run's last checkpoints, and say of which."""
     names = average_checkpoints(run, last, out)

@@ -109,7 +109,7 @@ class OpenedRun:
         """Every step of the computation, or the reason why it cannot be shown."""
         try:
             if is_hugging_face(self.run):
-                return ShownWalk((), note="There is no walk-through of models of Hugging Face.")
+                return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
             if self.translator is None:
                 return shown_walk(walk_whole_run(self.run, text))
             (translation,) = self.translator.translate([text])
@@ -118,12 +118,13 @@ class OpenedRun:
             if tokeniser.encode(translation.text) != list(translation.ids):
                 place, note = (
                     None,
-                    "The text of the translation has other sub-words than were written; these are its own. ",
+                    "When the translation is split into sub-words again, they differ from those that the model wrote; "
+                    "the steps use the new ones. ",
                 )
             walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
             return replace(walk, note=note + walk.note)
         except RegardError as error:
-            return ShownWalk((), note=f"There is no walk-through here: {error}.")
+            return ShownWalk((), note=f"No walk-through can be shown: {error}.")
 
     def asks(self) -> dict[str, Ask]:
         """What the local page may ask for, by its name."""
@@ -133,7 +134,7 @@ class OpenedRun:
         return asks
 
     def _change(self, body: Mapping[str, Any]) -> Changed:
-        """The translation with another word in the place of one; a word that the training never had is refused."""
+        """The translation with one word replaced; a word that does not occur in the training data is refused."""
         translator, text, word = self.translator, body["text"], body.get("word", "")
         assert translator is not None
         if isinstance(word, str):
@@ -143,7 +144,7 @@ class OpenedRun:
 
 
 def _check_word(word: str, seen: SeenWords | None) -> None:
-    """Refuse a word that is too long, or that the training never had."""
+    """Refuse a word that is too long, or that does not occur in the training data."""
     if len(word) > LONGEST_WORD:
         raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
     if seen is None or not (unknown := seen.unknown(word)):
@@ -151,7 +152,7 @@ def _check_word(word: str, seen: SeenWords | None) -> None:
     near = get_close_matches(unknown[0].lower(), sorted(seen.words), n=3)
     known = f"like it are {', '.join(near)}" if near else f"it knows {count_of(len(seen.words), 'words', ',')}"
     raise ArgumentError(
-        f"the model does not know the word {unknown[0]!r}: the sources of its training never had it; {known}"
+        f"the model does not know the word {unknown[0]!r}, which does not occur in its training data; {known}"
     )
 
 

@@ -53,7 +53,7 @@ def walkthrough(
     context: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
     ] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Look at nothing that comes later.")] = False,
+    causal: Annotated[bool, typer.Option("--causal", help="With a causal mask: no word looks at later words.")] = False,
     heads: Annotated[
         int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
     ] = None,
@@ -66,7 +66,7 @@ def walkthrough(
     ] = None,
     query_dim: Annotated[int | None, typer.Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
     key_dim: Annotated[
-        int | None, typer.Option(min=1, help="Size of a key; a dot product needs that of a query.")
+        int | None, typer.Option(min=1, help="Size of a key; a dot product needs the size of a query.")
     ] = None,
     value_dim: Annotated[int | None, typer.Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
     score: Annotated[
@@ -103,7 +103,8 @@ def walkthrough(
     ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="All of a Transformer, small or of a RUN: to the next word.")
+        bool,
+        typer.Option("--whole", help="Show a whole Transformer, a small one or that of --run, up to the next word."),
     ] = False,
     model: Annotated[
         str | None,

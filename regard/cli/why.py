@@ -46,8 +46,8 @@ class Why:
         )  # fmt: skip
         if not self.others:
             say(
-                f"compared with {', '.join(map(visible, found.others))}, which the model found most probable beside "
-                f"{visible(found.word)}; --instead compares it with other words"
+                f"compared with {', '.join(map(visible, found.others))}, the most probable alternatives to "
+                f"{visible(found.word)}; --instead names other words"
             )
         return found
 

@@ -122,12 +122,13 @@ class Uptraining:
 
         Args:
             method: how heads are pooled: mean, first, random, or align, which rotates and regroups them first.
-            texts: align heads on the first part of these, and measure the loss on the last; may be repeated.
-            steps: then train this many steps on the first part; the same command goes on.
-            distil: learn from the predictions of the original model too.
+            texts: files of text: heads are aligned on the first part, and the loss is measured on the last; may be
+                repeated.
+            steps: then train this many steps on the first part; if interrupted, the same command goes on.
+            distil: also learn from the predictions of the original model.
             report: write a report (JSON, Markdown, figures) into this folder.
             learning_rate: peak of the learning rate; try that of the first training.
-            batch_tokens: ids in a batch at most.
+            batch_tokens: largest number of ids in a batch.
             block: ids in a row, for a language model.
             seed: seed of the order of the batches.
             cpu: stay on the CPU.

@@ -1,4 +1,4 @@
-"""How keys come to a process: from all others at once, or around a ring; and how their gradients go home."""
+"""Sends keys to the processes that need them, all at once or around a ring, and sends their gradients back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Exchange:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """The rank of this process."""
         return self.group.rank
 
     @cached_property

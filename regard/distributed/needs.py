@@ -1,4 +1,4 @@
-"""Which keys each process needs from each other one, as the pattern says, and how many bytes that is."""
+"""Which keys each process needs from every other process, by the pattern, and how many bytes they have."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Needs:
 
     @property
     def processes(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return len(self.q.lengths)
 
     @cached_property
@@ -74,11 +74,11 @@ class Needs:
         return tuple(common(self.of(target), (chunk,)) for chunk in self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
-        """How many keys that is."""
+        """The number of keys that `target` needs of `source`."""
         return sum(map(size, self.between(target, source)))
 
     def parent(self, target: int, source: int) -> int:
-        """Who sends the keys of `source` to `target` in a ring.
+        """The process that sends the keys of `source` to `target` in a ring.
 
         It is the process before `target` if that one needs all of these keys itself, and passes them on; otherwise it
         is `source`.

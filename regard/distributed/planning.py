@@ -1,4 +1,4 @@
-"""The plan on paper of a call over many processes: bytes, memory, and how much of the exchange is hidden by compute.
+"""Plans a call over many processes without running it: bytes, memory, and how long processes wait for keys.
 
 The schedule is the one that `exchange.py` runs, step by step, for any number of processes; nothing is run here.
 """
@@ -187,7 +187,7 @@ class Schedule:
         return {source: tuple(map(tuple, each)) for source, each in found.items()}
 
     def keys(self, target: int, source: int) -> int:
-        """How many keys of a process another one needs."""
+        """The number of keys of one process that another one needs."""
         return sum(map(size, self._needed[target].get(source, ())))
 
     def form(self, asked: str) -> str:
@@ -199,7 +199,7 @@ class Schedule:
         return "gather" if all(count <= NARROW * own for count, own in zip(others, lengths, strict=True)) else "ring"
 
     def parent(self, target: int, source: int) -> int:
-        """Who sends the keys of `source` to `target` in a ring, as `Needs.parent` chooses it."""
+        """The process that sends the keys of `source` to `target` in a ring, as `Needs.parent` chooses it."""
         before = (target - 1) % self.needs.processes
         if before in (source, target):
             return source

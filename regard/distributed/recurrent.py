@@ -1,7 +1,8 @@
 """Causal attention of feature mechanisms over processes: the sums over earlier keys go from process to process.
 
 Process r receives the sums over all keys before its own, adds its keys, and sends the sums on; no key is sent. Each
-key/value head is a message of its own, so that a process computes one head while the next computes the head before.
+key/value head is sent as its own message, so that a process computes one head while the next process computes the
+previous one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Chain(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the sums."""
+        """The dtype of the sums."""
         return torch.promote_types(self.problem.dtype, torch.float32)
 
 

@@ -20,7 +20,7 @@ from regard.layers.recording import current_recording
 
 
 class ContextParallel(ParallelStyle):
-    """A `MultiHeadAttention` attends over the positions of all processes; every other layer sees its own part alone.
+    """Makes a `MultiHeadAttention` attend over the positions of all processes; other layers see only their own part.
 
     Rotary positions are those of the whole sequence. A pattern or bias given to the layer's call means the whole
     sequence as well. Weights are the same on every process, and their gradients are each process's part: sum them, as

@@ -1,4 +1,4 @@
-"""Models whose weights are divided among processes: attention by heads, feed-forward networks by hidden numbers.
+"""Models whose weights are divided among processes: attention by heads, feed-forward networks by hidden units.
 
 The layers keep their names, and their weights become DTensors, so that `torch.distributed.checkpoint` and FSDP2 know
 which part each process has. What a layer computes stays on local tensors, with one sum over processes at its end and,

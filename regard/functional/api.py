@@ -46,7 +46,7 @@ def attention(
     parameters: Mapping[str, torch.Tensor] | None = None,
     **foreign: Never,
 ) -> torch.Tensor:
-    """Each query's mean of the values, weighted by the softmax of its scores over the keys that its pattern allows.
+    """Compute for each query the mean of the values, weighted by the softmax of its scores over the allowed keys.
 
         softmax(cap(q kᵀ · scale) + bias, over the allowed keys and the sink) v
 
@@ -178,7 +178,7 @@ def attention_detail(
     parameters: Mapping[str, torch.Tensor] | None = None,
     **options: Any,
 ) -> AttentionDetail:
-    """`attention` with statistics.
+    """Compute attention together with the requested statistics.
 
     Args:
         q: queries (batch, heads, q_len, head_dim).

@@ -72,7 +72,7 @@ def plan_of(call: Call) -> Plan:
 
 
 def stepped(call: Call) -> torch.Tensor | None:
-    """The output of a step of decoding whose plan holds for its k_len too, or None.
+    """The output of a decoding step if a kept plan is valid for its k_len too, else None.
 
     The first call of a kind is planned, as is the second with another k_len. If the plans of the smallest and the
     largest k_len between two powers of two agree on the backend, it computes every k_len between them.
@@ -92,7 +92,7 @@ def stepped(call: Call) -> torch.Tensor | None:
 
 
 def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
-    """What computes calls like this one, with other tensors of the same shapes; None if no plan of it is kept.
+    """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
 
     It returns None for a call that needs a look at its numbers.
     """

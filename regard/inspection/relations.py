@@ -1,4 +1,4 @@
-"""How often the heads of a model look from a word to the word it is related to, and how often without any content.
+"""How often the heads of a model look from a word to a related word, beside baselines that ignore the content.
 
 A link is a query with the keys that are right for it. A head scores a hit if one of them has the largest weight of all
 keys that the query may look at, except the query itself. The share of hits is compared with baselines that use no

@@ -49,7 +49,7 @@ Chosen = Pattern | str | None | Callable[[ReplacedCall], Pattern | str | None]
 @brief
 @dataclass
 class ReplacedAttention:
-    """What happened in a block of `replaced_attention`.
+    """The calls that were computed in a block of `replaced_attention`.
 
     Args:
         calls: calls that regard computed.
@@ -227,7 +227,7 @@ def _live(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """`nn.MultiheadAttention` computed by regard: the same parameters, state_dict, arguments and numbers.
+    """`nn.MultiheadAttention` computed by regard: the same parameters, state_dict, arguments and results.
 
     Weights are those before dropout, and are computed only for need_weights=True. A query with no key gets zeros, where
     PyTorch gives NaN. Inside nn.TransformerEncoderLayer PyTorch's fast path for evaluation, which would not call this

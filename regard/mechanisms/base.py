@@ -20,7 +20,7 @@ STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a mechanism may size its parameters by."""
+    """The sizes of a layer or call, from which the shapes of parameters follow."""
 
     batch: int
     heads: int
@@ -57,7 +57,7 @@ class Mechanism(Declared, enrol=False):
         return head_dim**-0.5
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
-        """Raise a ShapeError unless it compares queries of head_dim with keys of key_dim."""
+        """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
 
     def key_dim(self, head_dim: int) -> int:
         """The size of a key for queries of head_dim."""
@@ -99,7 +99,7 @@ class Mechanism(Declared, enrol=False):
 
 
 def joined(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The patterns that a canonical one is the `&` of."""
+    """The parts that a canonical pattern joins by `&`; the pattern itself if it joins none."""
     return pattern.parts if isinstance(pattern, Both) else (pattern,)
 
 

@@ -14,7 +14,7 @@ from regard.patterns import Causal, KeySpan, Pattern, SameDocument
 
 @dataclass(frozen=True)
 class Features:
-    """What a query and a key turn into, each alone, so that a sum over keys can be kept instead of the keys.
+    """The features of queries and keys, computed separately, so that a sum over keys can replace the keys.
 
         weight(i, j) = q_i · k_j · exp(k_log_j + Σ decay_log_t over j < t <= i) / (the sum of these over the keys)
 
@@ -48,5 +48,5 @@ class Kernelised(Mechanism, enrol=False):
         raise NotImplementedError
 
     def feature_dim(self, head_dim: int) -> int:
-        """How many features a vector turns into, by which costs are estimated."""
+        """The number of features of a vector, by which costs are estimated."""
         return head_dim

@@ -39,7 +39,7 @@ class FeatureMap(Declared, enrol=False):
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     def dim(self, head_dim: int) -> int:
-        """How many features a vector turns into."""
+        """The number of features of a vector."""
         return head_dim
 
 
@@ -59,7 +59,7 @@ class EluPlusOne(FeatureMap):
 
 @dataclass(frozen=True)
 class Relu(FeatureMap):
-    """`max(x, 0) + epsilon`; epsilon keeps the row of a query without any positive number from being empty.
+    """`max(x, 0) + epsilon`; with an epsilon above 0, a query without a positive number is no empty row.
 
     Source: Rethinking Attention with Performers, Choromanski et al. 2021, section 4 (Performer-ReLU).
 

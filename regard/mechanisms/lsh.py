@@ -80,7 +80,7 @@ class LSH(Mechanism):
 
     @property
     def factors(self) -> tuple[int, ...]:
-        """What is hashed by itself."""
+        """The numbers of buckets that are hashed separately."""
         return self.buckets if isinstance(self.buckets, tuple) else (self.buckets,)
 
     @property
@@ -123,7 +123,7 @@ class LSH(Mechanism):
         return keys / length.masked_fill(length == 0, 1)
 
     def own_keys(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, visible: torch.Tensor | None) -> torch.Tensor:
-        """The column of the key that each query is: (batch or 1, q_len); one past the last where it has none.
+        """The column of each query's own key: (batch or 1, q_len); one past the last where it has none.
 
         Args:
             q: (batch, heads, q_len, head_dim).

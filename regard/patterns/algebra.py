@@ -109,7 +109,7 @@ class Both(Many, enrol=False):
         return all(part.sees_all(first, last, keys) for part in self.parts)
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        """Parts that are the same for every query only remove keys from those of the others, so they need no pairs."""
+        """Parts that are the same for every query only remove keys, so they are not evaluated by pairs."""
         free = [part for part in self.parts if part.query_free]
         bound = [part for part in self.parts if not part.query_free]
         if self.band() is not None or not free or not bound or not len(grid.rows):
@@ -234,7 +234,7 @@ def _joined(kind: type[Many], parts: list[Pattern]) -> Pattern:
 
 
 def canonical(pattern: Pattern) -> Pattern:
-    """One form for the many ways in which a pattern can be written, so that equal patterns plan equally.
+    """The same form for all equivalent ways to write a pattern, so that equal patterns share plans.
 
     Negations move to the leaves, bands joined by & become one band, a part that another part implies falls away, and
     the parts stand in the order of their text. Equal forms mean equal patterns; not the other way round.

@@ -83,11 +83,11 @@ class Pattern(Declared, enrol=False):
         raise NotImplementedError(f"{type(self).__name__} does not say which pairs it allows")
 
     def form(self) -> Band | Pattern | None:
-        """The pattern in simpler terms: a Band, or patterns joined by & | ~; None where `segments` is written out."""
+        """An equal pattern in simpler terms: a Band, or patterns joined by & | ~; None if `segments` is defined."""
         return None
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """The keys within 0 .. k_len of the queries at positions first..last, as ranges.
+        """The keys, as ranges within 0 .. k_len, that the queries at positions first..last may look at.
 
         >>> from regard.patterns import CausalWindow
         >>> CausalWindow(4).segments(10, 11, k_len=99)
@@ -146,7 +146,7 @@ class Pattern(Declared, enrol=False):
         return self.machinery.from_band(there) if isinstance(there, Band) else there
 
     def reach(self, layers: int = 1) -> Reach:
-        """How far a stack of layers with this pattern looks; the positions between may hold gaps.
+        """How far back and ahead a stack of layers with this pattern looks; positions in between may be out of reach.
 
         >>> from regard.patterns import CausalWindow
         >>> print(CausalWindow(512).reach(layers=4))

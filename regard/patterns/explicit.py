@@ -53,7 +53,7 @@ class Explicit(Pattern):
         object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """The mask at these positions, its own rows standing so that the last one meets the last key."""
+        """The mask at these positions; its last row is aligned with the last key."""
         q_len, k_len = self.mask.shape[-2:]
         return self.mask.to(k_pos.device)[..., q_pos - (k_len - q_len), k_pos]
 

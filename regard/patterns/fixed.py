@@ -1,4 +1,4 @@
-"""Patterns of blocks of positions: the own block, the last keys of every block, and both."""
+"""Patterns of blocks of positions: a query's own block, the last keys of every block, and both."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Grid:
         q_start: int | torch.Tensor | None = None,
         device: torch.device | str = "cpu",
     ) -> Grid:
-        """Every row and column; without `q_start` the last query meets the last key.
+        """Every row and column; without `q_start` the last query is aligned with the last key.
 
         >>> Grid.whole(2, 5).q_pos.flatten().tolist()
         [3, 4]

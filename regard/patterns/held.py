@@ -86,7 +86,7 @@ def _inner(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list
 
 
 def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:
-    """A pattern of numbers that allows the same pairs of a call, where the values of its tensors permit one.
+    """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as their values permit.
 
     Padding without holes is a span of keys, and where all positions are of one document there is nothing to separate.
 

@@ -57,27 +57,27 @@ class TrainingConfig:
     Args:
         steps: optimiser steps; without a number, as many as the minutes allow, or until validation stops improving
             (patience).
-        minutes: minutes of training at most, the last validation and all sessions of a resumed run included.
-        learning_rate: peak of the learning rate, reached at the end of the warm-up.
-        warmup_steps: steps of linear rise from zero; 0 for none.
+        minutes: largest training time in minutes, including the last validation and all sessions of a resumed run.
+        learning_rate: peak learning rate, reached at the end of the warm-up.
+        warmup_steps: warm-up steps, in which the learning rate rises linearly from zero; 0 for none.
         schedule: the learning rate after the warm-up: inverse_square_root, cosine (down to zero at the last step) or
             constant.
-        cooldown: share of the steps, the last ones, over which the rate falls in a line to zero; with minutes alone,
+        cooldown: share of the steps, at the end, in which the learning rate falls linearly to zero; with minutes alone,
             share of the minutes.
         betas: Adam's two decay rates.
         epsilon: Adam's guard against division by zero.
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
         gradient_clip: the largest allowed norm of all gradients together; None for no limit.
-        accumulate: micro-batches that make one step.
+        accumulate: number of micro-batches in one step.
         validate_every: steps between validations; without a number, a tenth of all steps.
-        patience: validations in a row without improvement before training stops, or without a number of steps before
-            its cooldown begins; no limit by default.
+        patience: validations in a row without improvement after which training stops or, if no number of steps is
+            given, its cooldown begins; no limit by default.
         save_every: steps between checkpoints; every new best model is saved as well. None: after each validation.
-        keep: how many of the last checkpoints stay beside the best one, for `regard average` or for a look back.
+        keep: number of last checkpoints to keep beside the best one, as for `regard average`.
         log_every: steps between lines of the log.
         seed: seed of all random numbers: those of step s are a function of (seed, s, process).
-        precision: number format of the products of matrices; weights and optimiser are float32.
-        skip_non_finite: how many steps in a row may have a loss or gradient that is not finite and be skipped; one
+        precision: number format of matrix products; weights and optimiser are float32.
+        skip_non_finite: largest number of steps in a row that are skipped because a loss or gradient is not finite; one
             more stops the training.
         parallel: how several processes divide the work: ddp divides the batch; fsdp also weights, gradients and
             optimiser.

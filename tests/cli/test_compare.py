@@ -129,7 +129,7 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
     [
         (("--models", "rnn"), "model 'rnn' does not exist"),
         (("--task", "painting"), "task 'painting' does not exist"),
-        (("--kv-heads", "8,x"), "'x' of '8,x' is no number of heads"),
+        (("--kv-heads", "8,x"), "'x' of '8,x' is not a number of heads"),
         (("--task", "language-model", "--models", "none"), "--models are translators"),
         (("--models", "none,none"), "named twice"),
     ],

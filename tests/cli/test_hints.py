@@ -97,7 +97,7 @@ def test_words_without_quotes_are_noticed(run):
 
 
 def test_an_empty_argument_is_told_and_an_empty_line_stays_one(run):
-    assert "without words is translated by an empty line" in said(run, "")
+    assert "without words gives an empty line" in said(run, "")
     answer = regard("translate", run, stdin=b"\nThe bird\n")
     assert (answer.stderr, answer.stdout.splitlines()[0]) == (b"", b"")
 

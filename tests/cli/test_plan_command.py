@@ -80,8 +80,8 @@ def test_the_table_of_a_plan_marks_the_chosen_backend():
     ("arguments", "code", "words"),
     [
         (["--pattern", "caual"], 2, "there is no pattern 'caual'; did you mean 'causal'?"),
-        (["--dtype", "int8"], 2, "dtype 'int8' is not attended; there are float16"),
-        (["--device", "tpu"], 2, "device 'tpu' is not planned for; there are cpu, cuda"),
+        (["--dtype", "int8"], 2, "dtype 'int8' is not supported; there are float16"),
+        (["--device", "tpu"], 2, "device 'tpu' is not supported; there are cpu, cuda"),
         (["--want", "nonsense"], 2, "want='nonsense' is no statistic"),
         (["--want", "weights_of(rows=[a])"], 2, "rows and heads are whole numbers"),
         (["--mechanism", "performr"], 2, "there is no mechanism 'performr'"),

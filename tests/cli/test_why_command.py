@@ -81,7 +81,7 @@ def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_name
     named = answer.stderr.decode()
     others = question.removeprefix(f"{word} rather than ").partition(": log odds")[0].split(" or ")
     assert len(others) == 3
-    assert named.startswith(f"compared with {', '.join(others)}, which the model found most probable beside")
+    assert named.startswith(f"compared with {', '.join(others)}, the most probable alternatives to ")
     record = json.loads(regard("translate", run_folder, line, "--why", word, "--json").stdout)
     assert [visible(other) for other in record["why"]["instead_of"]] == others
 

@@ -46,10 +46,10 @@ def test_the_picture_is_of_the_reaction_that_is_counted():
         (lambda f: f["shares"][0].__setitem__(5, 0.97), "The same weights"),
         (lambda f: f.update(by_place=0.6), "It does not count"),
         (lambda f: f["shown"]["weights"][10].__setitem__(0, 0.9), "The weights in the picture"),
-        (lambda f: f["replaced"]["windows"][2].update(before=0.7), "Narrow windows"),
-        (lambda f: f["replaced"]["windows"][3].update(own_layer=0.4), "Narrow windows"),
+        (lambda f: f["replaced"]["windows"][2].update(before=0.7), "With narrow windows"),
+        (lambda f: f["replaced"]["windows"][3].update(own_layer=0.4), "With narrow windows"),
         (lambda f: f["replaced"]["without_head"].__setitem__(3, 0.7), "No single head"),
-        (lambda f: f["replaced"]["heads_kept"][-1].update(share=0.8), "Together they are needed"),
+        (lambda f: f["replaced"]["heads_kept"][-1].update(share=0.8), "Together the heads are needed"),
     ],
 )
 def test_another_report_is_seen(monkeypatch, change, beginning):

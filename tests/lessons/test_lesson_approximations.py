@@ -58,7 +58,7 @@ def test_a_linear_transformer_with_random_features_is_seen(monkeypatch):
 
 def test_a_hash_that_loses_nothing_is_seen(monkeypatch):
     monkeypatch.setattr(approximations, "hashed", lambda rounds: LSH(128, 2, 1))
-    assert starting(failing("approximations"), "LSH needs topics")
+    assert starting(failing("approximations"), "LSH needs similar words")
 
 
 def test_a_chunk_that_is_too_small_is_seen(monkeypatch):

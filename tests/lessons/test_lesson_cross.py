@@ -25,7 +25,7 @@ def test_shapes_and_means_are_those_of_the_picture():
 
 def test_too_much_noise_is_seen(monkeypatch):
     monkeypatch.setattr(cross, "NOISE", 30.0)
-    assert starting(failing("cross"), "Every cell looks most")
+    assert starting(failing("cross"), "Every cell gives its largest")
 
 
 def test_cells_that_know_their_place_are_seen(monkeypatch):

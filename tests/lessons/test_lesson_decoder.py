@@ -36,7 +36,7 @@ def test_a_lost_mask_is_seen(monkeypatch):
         return model
 
     monkeypatch.setattr(decoder, "new_model", unmasked)
-    beginnings = ("One pass gives at every", "Word by word", "The gradient of one pass", "Another last word")
+    beginnings = ("At every position, one pass", "Word by word", "The gradient of one pass", "Replacing the last word")
     assert starting(failing("decoder"), *beginnings)
 
 

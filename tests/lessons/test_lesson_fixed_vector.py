@@ -57,7 +57,7 @@ def test_a_decoder_that_reads_more_than_the_vector_is_seen(monkeypatch):
 def test_attention_to_one_state_is_seen(monkeypatch):
     real = MemoryAttention.remember
     monkeypatch.setattr(MemoryAttention, "remember", lambda self, states, live=None: real(self, states[:, -1:]))
-    assert starting(failing("fixed_vector"), "With attention, more directions", "With attention the bytes")
+    assert starting(failing("fixed_vector"), "With attention, every further word", "With attention the bytes")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_encoder_as_the_query_is_seen(monkeypatch):
         return attention_detail(k, q, q, **options) if q.shape != k.shape else attention_detail(q, k, v, **options)
 
     monkeypatch.setattr(measures, "attention_detail", swapped)
-    assert starting(failing("imprecise"), "The decoder's states are the queries", "Another state of the decoder")
+    assert starting(failing("imprecise"), "The decoder's states are the queries", "Replacing a state of the decoder")
 
 
 def test_a_mechanism_that_is_lost_is_seen(monkeypatch):
@@ -101,7 +101,7 @@ def test_sizes_that_are_not_checked_are_seen(monkeypatch):
 
 def test_weights_that_are_not_divided_again_are_seen(monkeypatch):
     monkeypatch.setattr(measures, "masked_after", lambda scores: scores.softmax(-1).tril())
-    assert starting(failing("imprecise"), "Masking after the softmax", "They part")
+    assert starting(failing("imprecise"), "Masking after the softmax", "They differ")
 
 
 def test_another_pattern_than_causal_is_seen(monkeypatch):

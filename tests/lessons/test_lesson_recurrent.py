@@ -123,4 +123,4 @@ def test_a_search_that_writes_two_words_at_once_is_seen(monkeypatch):
         return [type("Written", (), {"ids": [5] * max_length})]
 
     monkeypatch.setattr(recurrent, "greedy_search", two)
-    assert starting(failing("recurrent"), "Writing takes a call")
+    assert starting(failing("recurrent"), "Generation takes one call")

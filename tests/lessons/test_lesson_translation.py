@@ -59,7 +59,9 @@ def test_a_decoder_without_its_mask_is_seen(monkeypatch):
         for layer in model.decoder:
             layer.self_attention.pattern = Full()
 
-    assert starting(changed(monkeypatch, unmask), "Written one by one", "A written word changes")
+    assert starting(
+        changed(monkeypatch, unmask), "The logits of words written one by one", "Replacing a written word changes"
+    )
 
 
 def test_cross_attention_to_one_word_only_is_seen(monkeypatch):
@@ -76,7 +78,7 @@ def test_a_decoder_that_does_not_look_at_the_source_is_seen(monkeypatch):
         for layer in model.decoder:
             torch.nn.init.zeros_(layer.cross_attention.to_output.weight)
 
-    assert starting(changed(monkeypatch, ignore), "A source word changes the logits")
+    assert starting(changed(monkeypatch, ignore), "Replacing a source word changes the logits")
 
 
 def test_keys_from_the_decoder_are_seen(monkeypatch):

@@ -120,7 +120,7 @@ def test_several_processes_need_files_and_say_so(run, tmp_path):
     wrong = {
         (): "which would all read the same standard input",
         ("--input", "a.txt"): "go together",
-        ("--input", str(tmp_path / "none.txt"), "--out", str(tmp_path / "b.txt")): "is no file",
+        ("--input", str(tmp_path / "none.txt"), "--out", str(tmp_path / "b.txt")): "is not a file",
     }
     for arguments, words in wrong.items():
         done = subprocess.run(

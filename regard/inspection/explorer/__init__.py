@@ -1,4 +1,4 @@
-"""The explorer: one page in which the attention of a model, and what its words depend on, can be looked at.
+"""The explorer: a page that shows the attention of a model, and what its words depend on.
 
 `show` makes a page of arrays or of recorded maps, which notebooks display and `save` writes; `regard view` opens it for
 a trained model. The page needs no network. Its script is built from `source/` by `make explorer`.

@@ -1,4 +1,4 @@
-"""Attention as a lens: raw cross-attention while the word is written, and rollout. Both say where, not what for."""
+"""Attention as a lens: raw cross-attention, and rollout. Both show where a model looks, not what it uses."""
 
 from __future__ import annotations
 

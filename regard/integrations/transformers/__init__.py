@@ -1,7 +1,7 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
-`attach(model)` switches a model that is loaded, `explain` says what became of each layer's mask and options, `observe`
-collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
+`attach(model)` switches a model that is loaded, `explain` shows how each layer's mask and options are computed,
+`observe` collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
 `compare_attention` measures what that changed. Needs the extra: pip install 'regard[transformers]'.
 """
 

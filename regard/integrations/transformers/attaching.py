@@ -37,14 +37,14 @@ REPLACEABLE = ("modeling_longformer", "modeling_led", "modeling_big_bird")  # se
 
 
 class Attached(Described):
-    """What a model had before it was attached."""
+    """The attention settings of a model before `attach`."""
 
     def __init__(self, before: dict[int, str]) -> None:
         self.before = before
 
 
 def attach(model: ModelT, *, replace: bool = False) -> ModelT:
-    """Let every attention of a model be computed by regard.
+    """Make regard compute every attention of a loaded model.
 
     Args:
         model: a model of transformers, with its weights.

@@ -75,13 +75,13 @@ class Asked(NamedTuple):
 
 
 class Watcher(Protocol):
-    """What `explain` and `observe` are while their block runs."""
+    """The interface of `explain` and `observe` while their block runs."""
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         """The statistics that it needs of this module's calls; None if the module is not watched."""
 
     def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
-        """A call was computed."""
+        """Called after a call was computed."""
 
 
 class Change(Protocol):
@@ -126,7 +126,7 @@ def regard_attention(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention as transformers' AttentionInterface asks for it.
+    """The attention function that is registered with transformers' AttentionInterface.
 
     Args:
         module: the attention module that calls.

@@ -98,7 +98,7 @@ class PatternMask(torch.Tensor):
         return cut
 
     def without(self, dropped: range) -> PatternMask:
-        """The mask of the other keys, which are counted among themselves; pairs of the pattern stay as they are."""
+        """The mask after these keys were dropped; columns are renumbered, and the same pairs stay allowed."""
 
         def dense() -> torch.Tensor:
             pairs = self.pairs()
@@ -197,7 +197,7 @@ def regard_mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> torch.Tensor | None:
-    """A mask as transformers' AttentionMaskInterface asks for it.
+    """The mask function that is registered with transformers' AttentionMaskInterface.
 
     Args:
         batch_size, q_length, kv_length, q_offset, kv_offset: sizes, and positions of the first query and key.

@@ -1,4 +1,4 @@
-"""Attention modules of Longformer, LED and BigBird on regard's patterns, with the numbers of their own.
+"""Attention modules of Longformer, LED and BigBird, computed by regard with the same results.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -140,11 +140,11 @@ class _Windowed(nn.Module):
 
 
 class RegardLongformerSelfAttention(_Windowed, LongformerSelfAttention):
-    """That of Longformer."""
+    """The self-attention of Longformer, computed by regard."""
 
 
 class RegardLEDEncoderSelfAttention(_Windowed, LEDEncoderSelfAttention):
-    """That of LED's encoder, which is Longformer's."""
+    """The self-attention of LED's encoder, which is the same as Longformer's."""
 
 
 class RegardLEDDecoderAttention(LEDDecoderAttention):
@@ -242,7 +242,7 @@ def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
 
 
 class RegardBigBirdSelfAttention(BigBirdSelfAttention):
-    """BigBird's full attention, which it also takes for short inputs; as BERT's."""
+    """BigBird's full attention, which it also uses for short inputs; the same as BERT's."""
 
     def forward(
         self,
@@ -271,7 +271,7 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
 
 
 class RegardBigBirdAttention(BigBirdAttention):
-    """Holds one of the two above, and makes the other when BigBird changes its type of attention."""
+    """Holds one of the two modules above, and replaces it by the other when BigBird changes its type of attention."""
 
     def set_attention_type(self, value: str, layer_idx: int | None = None) -> None:
         super().set_attention_type(value, layer_idx=layer_idx)

@@ -1,4 +1,4 @@
-"""`replace_attention`: other patterns or mechanisms for chosen layers of a model, and the way back."""
+"""`replace_attention`: other patterns or mechanisms for chosen layers of a model, and how to undo it."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Replacement:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Let the model compute its own attention inside the block; tables of positions stay as long as they are."""
+        """Let the model compute its own attention inside the block; tables of positions keep their length."""
         for module in self._modules():
             module.__dict__.pop(CHANGE, None)
         try:

@@ -25,7 +25,7 @@ __all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", 
 @brief
 @dataclass(frozen=True)
 class ExplainedCall:
-    """What became of one call of an attention module.
+    """How one call of an attention module was computed.
 
     Args:
         layer: the name of the module.
@@ -49,7 +49,7 @@ class ExplainedCall:
 
 @dataclass(frozen=True)
 class Explained:
-    """What became of the attention of a model in one forward pass; its repr is a table.
+    """How the attention of a model was computed in one forward pass; its repr is a table.
 
     Args:
         model: the class of the model.
@@ -155,7 +155,7 @@ def _options(asked: Asked, plan: Plan) -> tuple[str, ...]:
 
 
 def explain(model: PreTrainedModel, inputs: Any) -> Explained:
-    """Run a model once, and show for each layer what became of its mask and its options.
+    """Run a model once, and show how the mask and the options of each layer were computed.
 
     Args:
         model: an attached model.

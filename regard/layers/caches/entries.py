@@ -214,7 +214,7 @@ def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tu
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:
-    """A whole number among the words of a file.
+    """A whole number from the metadata of a file.
 
     Raises:
         CheckpointError: anything else.

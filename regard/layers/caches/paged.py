@@ -35,7 +35,7 @@ class Pool:
         return self.planes["k"].shape[1]
 
     def take(self, count: int) -> list[Page]:
-        """So many free pages; the pool doubles if it has too few."""
+        """Take this many free pages; the pool doubles if it has too few."""
         if len(self.free) < count or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()):
             before = self.pages
             after = before if len(self.free) >= count else max(2 * before, before + count - len(self.free))

@@ -45,7 +45,7 @@ class Score(Declared, enrol=False):
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
-        """Raise a ShapeError unless it compares queries of head_dim with keys of key_dim."""
+        """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
 
     def projected_dim(self, head_dim: int) -> int:
         """The head_dim of what `project` returns."""

@@ -78,25 +78,26 @@ class Comparison:
         """What is compared, and what all contenders have in common.
 
         Args:
-            data: as for the training of the task; or pronouns.
+            data: data as for `regard train` of this task; or pronouns, the embedded corpus.
             valid: validation data; without them they are split off.
             task: what is trained: translation or language-model.
             models: translators, by name.
-            kv_heads: the Transformer once with each, such as 8,2,1.
-            heads: the Transformer once with each, such as 1,8.
-            attention: the Transformer's encoder, or the language model, once with each pattern; repeated.
-            equal_parameters: widen or narrow all to as many numbers as the first has.
+            kv_heads: train the Transformer with each of these numbers of key/value heads, such as 8,2,1.
+            heads: train the Transformer with each of these numbers of heads, such as 1,8.
+            attention: train the Transformer with this pattern in its encoder, or the language model; repeat it for more
+                models.
+            equal_parameters: widen or narrow all models to as many parameters as the first has.
             steps: optimiser steps of each model; 2,000 without minutes.
             minutes: minutes of training of each model, in place of steps.
             size: size of the models: tiny, small or base.
-            dim: size of the vectors, of all.
-            layers: layers of all.
+            dim: size of the vectors of all models.
+            layers: layers of all models.
             positions: encoding of positions in the Transformer.
-            dropout: dropout of all.
+            dropout: dropout of all models.
             vocab_size: sub-words at most.
             batch_tokens: ids in a batch.
-            learning_rate: peak of the learning rate, of all.
-            warmup_steps: steps of linear rise, of all.
+            learning_rate: peak learning rate of all models.
+            warmup_steps: warm-up steps of all models, in which the learning rate rises linearly.
             schedule: the learning rate after the warm-up: inverse_square_root, cosine or constant.
             label_smoothing: share of the probability that is spread over all ids.
             validate_every: steps between validations.

@@ -76,8 +76,9 @@ def teach(settings: Settings) -> Taught:
             "with the new state.",
             "The scores differ too: Bahdanau's is additive, v · tanh(W s + U h_j); Luong's is multiplicative, hᵀ W "
             "h_j, which is a single matrix product for all words.",
-            "Luong's paper adds input feeding: what a step has made of its state and its context is an input of the "
-            "next step too, beside the next word. So the decoder knows what it has attended to, but one step later "
+            "Luong's paper adds input feeding: the vector that a step computes from its state and its context is also "
+            "an input of the next step, beside the next word. So the decoder knows what it has attended to, but one "
+            "step later "
             "than Bahdanau's.",
             f"To observe the order, one target word is replaced: “{WRITTEN[EDITED]}”, the input of step {EDITED}. "
             f"The decoders are not trained, so only the step at which the weights change is meaningful, not the words "

@@ -50,19 +50,19 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["answer_head"],
         paragraphs=(
-            "In most models nobody knows what the right attention would be. In a model of chemical reactions it is "
+            "For most models the right attention weights are unknown. For a model of chemical reactions they are "
             "known: each atom of the product came from one atom of the reactants. RXNMapper, an encoder with 12 layers "
-            "of 8 heads, was trained on 1.3 million reactions to predict masked symbols, and nobody told it where "
+            "of 8 heads, was trained on 1.3 million reactions to predict masked symbols, and was never told where "
             f"atoms come from. Yet in layer {figures['layer']}, head {figures['head']}, counted from 0, a product "
             "atom gives its largest weight to the atom that it came from.",
             f"This is checked on {len(figures['reactions'])} reactions with {atoms} product atoms whose origins are "
-            f"certain; atoms that symmetry makes interchangeable count as one. The model's 96 heads are right for "
+            f"certain; atoms that are equivalent by symmetry count as one. The model's 96 heads are right for "
             f"{figures['mean_share']:.0%} of them on average. Its twelve layers share their weights, so it is the same "
             "head in all of them, and it is right more often in the higher ones.",
-            "Then parts of the attention are taken away, with the weights as they are. A window in the ten layers "
-            "before leaves the head most of its answers, so most of what these layers must tell it about an atom comes "
-            "from the atom's neighbours. In the head's own layer a window hides the answers, which stand far away, on "
-            "the other side of the arrow. A head or a layer that may look at no key returns zeros.",
+            "Then parts of the attention are removed, without changing the model's weights. With a window in the ten "
+            "earlier layers most answers of the head stay right, so most of what these layers must tell it about an "
+            "atom comes from the atom's neighbours. In the head's own layer a window hides the answers, which are far "
+            "away, on the other side of the arrow. A head or a layer that may look at no key returns zeros.",
             f"{report.source} The weights in the picture are in the report too. Source: Schwaller et al. 2021, "
             "Extraction of organic chemistry grammar from unsupervised learning of chemical reactions.",
         ),
@@ -107,13 +107,13 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         ("nothing", own),
         *((f"head number {head} of layers 0 to {len(layers) - 1}", f"{share:.1%}") for head, share in enumerate(heads)),
         *((f"all heads of layer {layer}", f"{share:.1%}") for layer, share in enumerate(layers)),
-        *((f"all but {count_of(row['heads'], 'heads')} of layers 0 to {len(layers) - 1}", f"{row['share']:.1%}")
+        *((f"all but {count_of(row['heads'], 'heads')} in each of layers 0 to {len(layers) - 1}", f"{row['share']:.1%}")
           for row in replaced["heads_kept"]),
     )  # fmt: skip
     return (
         Table(
             f"Right product atoms with windows (without: {own})",
-            ("window", "origins inside of it", "in the layers before", "in the head's layer", "in all layers"),
+            ("window", "origins inside", "window in the earlier layers", "in the head's layer", "in all layers"),
             windows,
         ),
         Table("Right product atoms without heads or layers", ("without", "right"), erased),
@@ -132,7 +132,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     few = min(replaced["heads_kept"], key=lambda row: row["heads"])
     return (
         Claim(
-            "The head finds more than nine of ten product atoms' origins.",
+            "The head finds the origins of more than nine of ten product atoms.",
             share(numbers["head_share"]).above(0.9),
             f"{share(numbers['head_share'])} of {atoms}; the mean of all heads is {numbers['mean_share']:.3f}",
         ),
@@ -142,7 +142,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{share(numbers['shares'][-1][numbers['head']])} and {share(numbers['shares'][0][numbers['head']])}",
         ),
         Claim(
-            "It does not count positions: the i-th atom taken for the i-th is right far less often.",
+            "It does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
+            "often.",
             share(numbers["head_share"]).above(share(numbers["by_place"]).times(2)),
             f"{share(numbers['by_place'])}",
         ),
@@ -152,8 +153,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{numbers['right']} and {shown['right']} of {shown['atoms']}",
         ),
         Claim(
-            "Narrow windows in the layers before leave more than three quarters of the answers; in the head's own "
-            "layer they leave less than a quarter.",
+            "With narrow windows in the earlier layers more than three quarters of the answers stay right; with "
+            "narrow windows in the head's own layer less than a quarter.",
             every(
                 *(share(row["before"]).above(0.75) for row in narrow),
                 *(share(row["own_layer"]).below(0.25) for row in narrow),
@@ -163,12 +164,13 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ),
         ),
         Claim(
-            "No single head of the layers before is needed for more than a quarter of the answers.",
+            "No single head of the earlier layers is needed for more than a quarter of the answers.",
             every(*(one.above(0.75) for one in alone)),
             f"without one of them at least {min(alone, key=lambda one: one.value)}",
         ),
         Claim(
-            "Together they are needed: with one head in each of these layers more than a third of the answers is lost.",
+            "Together the heads are needed: with one head left in each of these layers more than a third of the "
+            "answers is lost.",
             share(few["share"]).below(0.67),
             f"{share(few['share'])}",
         ),
@@ -187,7 +189,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     scale_beside(figure, image, heads, "share of right atoms")
     rows = numbers["replaced"]["windows"]
     sizes = [row["window"] for row in rows]
-    for number, (name, label) in enumerate((("before", "in the layers before"), ("own_layer", "in the head's layer"))):
+    for number, (name, label) in enumerate((("before", "in the earlier layers"), ("own_layer", "in the head's layer"))):
         draw_line(windows, sizes, [row[name] for row in rows], number, label)
     draw_line(windows, sizes, [numbers["inside"][size] for size in sizes], 2, "origins inside")
     windows.axhline(numbers["replaced"]["own"], color=INK, linestyle="--", linewidth=1, label="no window")

@@ -77,9 +77,10 @@ def teach(settings: Settings) -> Taught:
             "else. Performer and random feature attention (RFA) estimate the weights by random features: with more "
             "features the estimate approaches softmax. The linear transformer replaces the exponential by "
             "(elu(q) + 1) · (elu(k) + 1), which is another function, so no setting brings it closer.",
-            "LSH attention (Reformer) computes exact weights for the pairs that share a hash, and none for the others: "
-            "it needs few large weights. Its queries are its keys, so it is compared with exact attention of that "
-            "form. Linformer mixes n keys and values into r by a matrix: it needs keys that r mixtures can stand for.",
+            "LSH attention (Reformer) computes exact weights for the pairs that share a hash, and none for the "
+            "others: it works well if few weights are large. Its queries are its keys, so it is compared with exact "
+            "attention of that form. Linformer mixes n keys and values into r by a matrix: it works well if r "
+            "mixtures can represent the keys.",
             f"The texts have {WORDS} words in {TOPICS} topics; words of a topic have similar vectors. Scores are "
             f"cosines times {FLAT:g} (flat weights) or {SHARP:g} (sharp weights). The projections of Linformer are "
             f"learned in a model; here they average neighbouring words. Errors are relative to the norm of the exact "
@@ -297,9 +298,10 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ),
         ),
         Claim(
-            "The linear transformer estimates another function: nothing in it comes closer to exp(q · k).",
+            "The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · "
+            "k).",
             off["LinearTransformer"][1] > 0.1 and off["LinearTransformer"][0] == off["LinearTransformer"][1],
-            f"{off['LinearTransformer'][1]:.3f} from it at the best factor",
+            f"relative error {off['LinearTransformer'][1]:.3f} when multiplied by the best factor",
         ),
         Claim(
             "Performer suits flat weights: sharp ones have a larger error at every number of features.",
@@ -307,13 +309,14 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{min(harder):.1f} to {max(harder):.1f} times as large",
         ),
         Claim(
-            "LSH needs topics: with them its error is at most two thirds of that without, and more rounds reduce it.",
+            "LSH needs similar words: in texts with topics its error is at most two thirds of that without topics, "
+            "and more rounds reduce it.",
             all(one < two / 1.5 for one, two in zip(topics, loose, strict=True)) and topics[-1] < topics[0],
             f"with {ROUNDS[-1]} rounds {topics[-1]:.3f} and {loose[-1]:.3f}; with 1 round {topics[0]:.3f}",
         ),
         Claim("A text that fits into one chunk is computed exactly by LSH.", numbers["one_chunk"], ROUNDING),
         Claim(
-            "Linformer needs keys that its mixtures can stand for: sorted words have less than half the error of "
+            "Linformer needs keys that its mixtures can represent: sorted words have less than half the error of "
             "shuffled ones.",
             tidy[at] < mixed[at] / 2,
             f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics",

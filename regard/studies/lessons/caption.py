@@ -145,14 +145,16 @@ def _paragraphs(report: Report) -> tuple[str, ...]:
         "the picture, keys and values from the text. Nothing else connects text and picture.",
         f"This denoiser has {figures['parameters']:,} parameters and was trained in {figures['cpu_seconds']} seconds "
         f"of CPU time, on pictures of {SIDE} × {SIDE} pixels with two things each: {PATCHES} patches, 7 or 8 words. Of "
-        f"{len(every_scene())} scenes (two things and how they stand), {figures['held_out_scenes']} were held out, so "
-        f"that drawing them needs words that are understood one by one. What a picture shows is decided by the nearest "
-        f"of all pictures that can be drawn.",
-        f"The weights of the model are stored with the lesson, so it draws here and now: try --text with a caption of "
-        f"your own. The shares over many captions are read from a report, for which a second model without "
+        f"{len(every_scene())} scenes (two things and their relation), {figures['held_out_scenes']} were held out: "
+        f"the model can draw them only if it understands each word by itself. To decide what a generated picture "
+        f"shows, it is compared with a picture of every scene; the nearest one counts.",
+        f"The weights of the model are stored with the lesson, so the pictures are drawn when the lesson runs: try "
+        f"--text with a caption of your own. The shares over many captions are read from a report, for which a second "
+        f"model without "
         f"cross-attention was trained in {figures['without_cpu_seconds']} seconds. {report.source}",
         "The weights show where patches look, not everything that the words say: the word vectors have exchanged "
-        "information before the patches read them, and patches without a thing look at words without content, such as "
+        "information before the patches read them, and patches that show no thing look at words without content, such "
+        "as "
         "“of” and “a”. "
         "Source: Rombach et al. 2022, section 3.3; Ho et al. 2020; Song et al. 2021.",
     )

@@ -119,7 +119,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             "normalised "
             "again.",
             all(total < 1 - 1e-3 for total in left[:-1]),
-            f"the first row sums to {left[0]:.2f}, the last, of which nothing is masked, to {left[-1]:.2f}",
+            f"the first row sums to {left[0]:.2f}, the last, in which nothing is masked, to {left[-1]:.2f}",
         ),
         Claim(
             "The three steps give the same weights as minus infinity before the softmax.",

@@ -72,7 +72,7 @@ def teach(settings: Settings) -> Taught:
         lesson=LESSONS["complexity"],
         paragraphs=(
             "Three questions decide what a layer costs for a text of n words: how many operations it takes, how many "
-            "of them must wait for each other, and how many layers a signal passes from one word to any other. The "
+            "of them must wait for each other, and how many layers information passes from one word to any other. The "
             "table of the Transformer paper answers them by formulas for layers with d numbers per word; later papers "
             "added rows.",
             "Here they are counted: the allowed pairs of a pattern, the operations that torch counts while a recurrent "
@@ -84,7 +84,7 @@ def teach(settings: Settings) -> Taught:
             "each layer carries a signal one word to either side, so n words take n - 1 layers. The causal "
             "convolutions "
             "of the lesson recurrent look two words back in each layer, and take half as many.",
-            f"Time is not counted but measured, on one processor, where fast instructions and memory matter too. "
+            f"Time is not counted but measured on one processor, so it also depends on its instructions and memory. "
             f"{report.source} Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, "
             f"table 1; Wang et al. 2020, table 1.",
         ),
@@ -238,8 +238,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{paths['conv-3'][1]}, recurrent {paths['gru'][0]} and {paths['gru'][1]}",
         ),
         Claim(
-            "Measured times order the layers in the same way: quadratic ones above strided and fixed, and these above "
-            f"linear ones, by more than {NEAR}.",
+            f"Measured times give the same order: exponents of quadratic layers are above those of strided and fixed, "
+            f"and these above those of linear layers, by more than {NEAR}.",
             every(*(lies_above(higher, lower) for higher, lower in pairwise(groups))),
             ", ".join(f"{SHORT_NAMES.get(name, name)} {_exponent(times[name])}" for name in (*QUADRATIC, *ROOTED))
             + f", linear ones {_range(groups[-1])}",

@@ -159,13 +159,13 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     shapes = numbers["shapes"]
     return (
         Claim(
-            "The output has the image's shape, the weights a row of words for every cell.",
+            "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
             shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
             f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
         ),
         Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], ROUNDING),
         Claim(
-            "Every cell looks most at the word for what it shows.",
+            "Every cell gives its largest weight to the word for what it shows.",
             numbers["cells_right"] == HEIGHT * WIDTH,
             f"{numbers['cells_right']} of {HEIGHT * WIDTH} cells",
         ),

@@ -58,14 +58,14 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["decoder"],
         paragraphs=(
-            "A decoder computes, after each word, a distribution of the next word. While it is trained, the whole "
-            "sentence is known: one pass computes the distributions at all positions, and each is compared with the "
-            "word that follows. The causal mask makes this honest, because no position looks at the word that it "
-            "predicts. A sentence of n words is n exercises in one pass.",
-            "While it writes, the next word is not known before the last one is chosen, so words come one by one. A "
-            "cache keeps keys and values of earlier words, so each step computes one position; the numbers are the "
-            "same as in one pass.",
-            f"The exercises of one sentence train a small decoder here for {PASSES} passes. Source: Attention Is All "
+            "After each word, a decoder computes a distribution of the next word. In training the whole sentence is "
+            "known: one pass computes the distributions at all positions, and each is compared with the word that "
+            "follows. The causal mask makes this valid, because no position can look at the word that it predicts. A "
+            "sentence of n words gives n training examples in one pass.",
+            "In generation the next word depends on the words chosen before, so words are written one by one. A cache "
+            "keeps the keys and values of earlier words, so each step computes one position; the results are the same "
+            "as in one pass.",
+            f"Here a small decoder is trained on one sentence for {PASSES} passes. Source: Attention Is All "
             f"You Need, Vaswani et al. 2017, section 3.2.3.",
         ),
         tables=_tables(numbers),
@@ -168,7 +168,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     without = passes["without a cache"]["positions"]
     return (
         Claim(
-            "One pass gives at every position the logits that a pass over the words up to there gives.",
+            "At every position, one pass gives the same logits as a pass over only the words up to there.",
             numbers["prefixes"],
             f"{count_of(count, 'positions')}, {ROUNDING}",
         ),
@@ -179,19 +179,19 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"all parameters, {ROUNDING}",
         ),
         Claim(
-            "Training takes one pass for all words; writing takes one after the other.",
+            "Training takes one pass for all words; writing takes one pass for each word.",
             passes["training"] == {"passes": 1, "positions": count}
             and passes["writing"] == {"passes": count, "positions": count}
             and without == count * (count + 1) // 2,
             f"1 pass against {count}; without a cache {count_of(without, 'positions')} instead of {count}",
         ),
         Claim(
-            "Another last word changes no earlier logits.",
+            "Replacing the last word changes no earlier logits.",
             max([*moved[:-1], 0.0]) < EXACT < moved[-1],
             f"the logits after it change by {moved[-1]:.2f}, all others not at all except for rounding",
         ),
         Claim(
-            "All positions learn at once: after the training each predicts its next word.",
+            "All positions learn at once: after training, each predicts its next word.",
             right[-1] == count,
             f"{right[0]} of {count} before, {right[-1]} after {count_of(PASSES, 'passes')}",
         ),
@@ -201,9 +201,9 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     words, vocabulary = numbers["words"], numbers["vocabulary"][1:]
     side = min(max(5.2, 0.2 * len(words)), 9.0)
-    begin(figure, f"One sentence is {len(words)} exercises, trained in one pass", 2 * side + 2.6, side + 1.2)
+    begin(figure, f"One sentence: {len(words)} training examples in one pass", 2 * side + 2.6, side + 1.2)
     left, right = figure.subplots(1, 2)
-    _draw_exercises(left, words, side)
+    _draw_examples(left, words, side)
     after = torch.tensor(numbers["after"])[:, 1:]
     rows = [_read_so_far(words[:place]) for place in range(len(words))]
     image = draw_map(right, after, rows, vocabulary, cell=side / len(words))
@@ -228,8 +228,8 @@ def _read_so_far(words: list[str]) -> str:
     return "… " * (len(read) > 2) + " ".join(read[-2:])
 
 
-def _draw_exercises(axes: Axes, words: list[str], side: float) -> None:
-    """A row for each exercise: the words that it reads, and the word that it predicts."""
+def _draw_examples(axes: Axes, words: list[str], side: float) -> None:
+    """A row for each training example: the words that it reads, and the word that it predicts."""
     from matplotlib.colors import ListedColormap
 
     count = len(words)

@@ -57,9 +57,9 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "An encoder layer has two parts: self-attention, in which every word looks at all words, and a "
             "feed-forward network, which computes each word alone. Around each part are a residual connection and a "
-            "norm. The residual connection adds the output of the part to its input, so a word's vector is a stream "
-            "to which parts add; the norm gives each part a vector of the same length to read.",
-            f"A small encoder of {LAYERS} layers with random weights shows what each of them is for. Its parts are "
+            "norm. The residual connection adds the output of the part to its input, so every part adds to the vector "
+            "of a word; the norm scales the input of each part to the same length.",
+            f"A small encoder of {LAYERS} layers with random weights shows what each of these is for. Its parts are "
             f"recorded while it reads a sentence; then the last word is replaced, and then the residual connections "
             f"are left out. Layers are counted from 0.",
             "Without residual connections the vectors of all words become the same vector after a few layers, and no "
@@ -167,9 +167,9 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{2 * LAYERS} parts, {ROUNDING}",
         ),
         Claim(
-            "The norms give every part vectors of the same length to read.",
+            "The norms scale the input of every part to the same length.",
             off < 0.01,
-            f"all √{DIM} = {math.sqrt(DIM):.2f}, to {max(off, 1e-4):.1%}; the streams end with "
+            f"all √{DIM} = {math.sqrt(DIM):.2f}, to {max(off, 1e-4):.1%}; the vectors end with lengths of "
             f"{min(numbers['written']):.1f} to {max(numbers['written']):.1f}",
         ),
         Claim(

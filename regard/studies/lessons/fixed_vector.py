@@ -65,8 +65,8 @@ def teach(settings: Settings) -> Taught:
             "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
             f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. "
             f"The first table counts the independent directions in which a change of these numbers can change what the "
-            f"decoder writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers pass "
-            f"at most {DIM} directions, whatever the weights are. With attention nearly as many pass as there are "
+            f"decoder writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers at "
+            f"most {DIM} directions pass, whatever the weights are. With attention nearly as many pass as there are "
             f"numbers. Not all: "
             f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} "
             f"of {DIM} per word; and a direction with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
@@ -75,8 +75,9 @@ def teach(settings: Settings) -> Taught:
             f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
             f"Transformer keeps a key and a value in each of its layers.",
             f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
-            "No model is good beyond the lengths of its training: attention removes the limit of the vector, not the "
-            "need to have seen such lengths. Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 "
+            "No model does well on texts longer than those it was trained on: attention removes the limit of the "
+            "vector, but models still need to be trained on such lengths. Source: Cho et al. 2014, section 2.2; "
+            "Bahdanau et al. 2015, section 5.1 "
             "and figure 2.",
         ),
         tables=_tables(numbers),
@@ -189,7 +190,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{directions['none'][-1]} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words",
         ),
         Claim(
-            "With attention, more directions reach the decoder with every further word.",
+            "With attention, every further word adds directions that reach the decoder.",
             all(
                 all(one < two for one, two in pairwise(counts)) and counts[-1] > 2 * DIM
                 for counts in (directions[name] for name in LIVE[1:])
@@ -218,7 +219,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"at least {lowest} of {numbers['tests']} texts at length {short}",
         ),
         Claim(
-            "At the longest training length only the models with attention do, with every seed.",
+            "At the longest training length only the models with attention still reverse texts, with every seed.",
             every(least.above(RIGHT), most.below(WRONG)),
             f"at least {least} with attention and at most {most} with one vector at length {longest}",
         ),

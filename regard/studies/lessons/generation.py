@@ -269,7 +269,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     control = _mean([row["control"] for row in rows])
     return (
         Claim(
-            "A step with a cache gives the logits of reading the whole text, so both write the same words.",
+            "A step with a cache gives the same logits as reading the whole text, so both write the same words.",
             all(numbers["same_scores"]) and all(numbers["same_words"]),
             f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, {ROUNDING}",
         ),
@@ -287,7 +287,8 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
                       for heads, count in each.items()),
         ),
         Claim(
-            "Fewer key/value heads cost quality: the fewer, the more bits per character after further training.",
+            "Fewer key/value heads cost quality: the fewer they are, the more bits per character remain after further "
+            "training.",
             all(worse) and all(row["uptrained"] > row["control"] for row in rows),
             f"report: {told} key/value heads, {control:.3f} with {numbers['report']['heads']}",
         ),

@@ -60,7 +60,7 @@ def teach(settings: Settings) -> Taught:
         lesson=LESSONS["grouped"],
         paragraphs=(
             "A model that generates text stores the keys and values of all earlier words for every head, and reads all "
-            "of them at every step. Most of the time of a step is spent reading memory, so a smaller cache makes "
+            "of them at every step. A step spends most of its time reading memory, so a smaller cache makes "
             "generation faster.",
             f"In grouped-query attention several query heads share one key/value head: of {HEADS} query heads, head h "
             f"reads key/value head h // ({HEADS} // kv_heads). With a single key/value head it is called multi-query "
@@ -172,7 +172,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ROUNDING,
         ),
         Claim(
-            "If they differ, the mean is closer to the original than the first head of the group or new heads.",
+            "If they differ, their mean is closer to the original than the first head of the group or new heads.",
             all(
                 mean < min(first, new)
                 for mean, first, new in zip(errors["mean"][1:], errors["first"][1:], errors["new"][1:], strict=True)

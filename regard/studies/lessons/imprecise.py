@@ -59,10 +59,10 @@ def teach(settings: Settings) -> Taught:
     return Taught(
         lesson=LESSONS["imprecise"],
         paragraphs=(
-            "Articles that explain attention simplify. Most of their sentences hold as they stand; the eight below "
-            "need a word more. This lesson computes each of them, so that a reader who implements attention from an "
-            "article can see where the difference matters.",
-            "None of this is a fault of the explanations: the formulas beside the sentences are right. Sources: "
+            "Articles that explain attention simplify. Most of their sentences are right as they stand; the eight "
+            "below are not exact. This lesson tests each of them by computation, so that a reader who implements "
+            "attention from an article can see where the difference matters.",
+            "The articles' formulas are right; only the sentences beside them are not exact. Sources: "
             "Vaswani et al. 2017, sections 3.2.1, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Kitaev et "
             "al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3.",
         ),
@@ -130,12 +130,13 @@ def _claims_of_formulas(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{first:.2f} to {last:,.0f}; 10000 · 2π is {longest:,.0f}",
         ),
         Claim(
-            "Masking after the softmax and dividing by the rest is minus infinity before it, and regard's “causal”.",
+            "Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity "
+            "before it, and as regard's “causal”.",
             masks["apart"] < EXACT and masks["from_regard"] < EXACT,
             ROUNDING,
         ),
         Claim(
-            "They part if every visible weight rounds to 0: masking afterwards divides 0 by 0.",
+            "They differ if every visible weight rounds to 0: then masking after the softmax divides 0 by 0.",
             masks["after_is_nan"] and masks["before_sums_to_1"],
             f"a masked score {masks['gap']:.0f} above the others, in float32",
         ),
@@ -155,7 +156,7 @@ def _claims_of_costs(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{linear:.1f} and {fixed:.1f} times",
         ),
         Claim(
-            "Linformer needs 16 times if k grows with the length, as much as full attention.",
+            "Linformer needs 16 times the operations if k grows with the length, like full attention.",
             growing == 16 and 15 < full < 16.5,
             f"k = n / {measures.SHARE}: {growing:.1f} times; full: {full:.1f} times",
         ),
@@ -191,7 +192,8 @@ def _claims_of_roles(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{roles['target']} × {roles['source']} weights for {roles['target']} states and {roles['source']} words",
         ),
         Claim(
-            "Another state of the decoder changes its own row alone; another word of the encoder changes every row.",
+            "Replacing a state of the decoder changes only its own row; replacing a word of the encoder changes every "
+            "row.",
             roles["by_state"] == [roles["changed"]] and roles["by_word"] == list(range(roles["target"])),
             f"rows {roles['by_state']} and {roles['by_word']}, counted from 0",
         ),

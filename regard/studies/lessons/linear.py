@@ -64,12 +64,11 @@ def teach(settings: Settings) -> Taught:
             "softmax(Q Kᵀ) V cannot be computed in another order, because the softmax needs the score of every pair. "
             "If the weight of a pair is a product of features, φ(q) · φ(k), the matrix product is associative: "
             "(Q' K'ᵀ) V = Q' (K'ᵀ V), where Q' = φ(Q) and K' = φ(K).",
-            f"The left side needs n × n weights, the right side one matrix of {DIM} × {DIM} numbers for any length: "
-            f"4 n² d operations become 4 n d². Both cost the same if n = d. The tables count slightly more, 2 n² (2 d "
-            f"+ 1) "
-            f"and 4 n d (d + 1): one more column gives the sums of weights by which the rows are divided. In the "
-            f"causal form K'ᵀ V is a sum over "
-            f"the earlier words, so this sum is enough to continue a text.",
+            f"The left side needs n × n weights; the right side needs one matrix of {DIM} × {DIM} numbers for any "
+            f"length: 4 n² d operations become 4 n d². Both cost the same if n = d. The tables count slightly more, "
+            f"2 n² (2 d + 1) and 4 n d (d + 1): one more column gives the sums of weights by which the rows "
+            f"are divided. In the causal form K'ᵀ V is a sum over the earlier words, so this sum is enough to "
+            f"continue a text.",
             "The result is not softmax attention: φ(x) = elu(x) + 1 is not exp, so the model is a different one and "
             "must be trained with this attention. Source: Katharopoulos et al. 2020, equations 4 to 7.",
         ),

@@ -70,19 +70,19 @@ def teach(settings: Settings) -> Taught:
         lesson=LESSONS["one_head"],
         paragraphs=(
             "Splitting a layer of d numbers into h heads of d / h changes neither the number of parameters nor the "
-            "operations of its matrix products. One article writes that a single head sees one position. It sees all "
-            "positions, but returns "
-            "one weighted mean of their values, in which the words can no longer be told apart.",
+            "operations of its matrix products. One article says that a single head sees one position. In fact it "
+            "sees all positions, but returns one weighted mean of their values, from which the words cannot be "
+            "separated again.",
             f"Here the weights are constructed. Every word is {CONTENT} numbers of content, among them a colour, and "
             f"its position. In “{' '.join(WORDS)}” the word “{WORDS[QUERY]}” reads the orange “{WORDS[READ[0]]}” and "
-            f"the blue “{WORDS[READ[1]]}”. One head of {DIM} gives both a weight of 0.5 and returns their mean. Two "
+            f"the blue “{WORDS[READ[1]]}”. One head of {DIM} gives each a weight of 0.5 and returns their mean. Two "
             f"heads of {DIM // 2} read one word each and return both contents side by side.",
             "More heads are not always better. A head of one number scores keys along one line, so the key in the "
             "middle of three can never get the largest weight; with two numbers, keys on a circle can each be chosen.",
             f"Trained translators, one head or eight with equal parameters, are in a report of one seed. "
-            f"{report.source} Training with eight heads took more CPU time: every head has an n × n matrix of weights "
-            f"of its own, and the softmax of eight such matrices, written and read again in the backward pass, takes "
-            f"time that operations of matrix products do not count. Source: Vaswani et al. 2017, section 3.2.2; "
+            f"{report.source} Training with eight heads took more CPU time: every head has its own n × n matrix of "
+            f"weights, and the softmax of eight such matrices, which the backward pass reads again, takes time that "
+            f"is not included in the operations of the matrix products. Source: Vaswani et al. 2017, section 3.2.2; "
             f"Bhojanapalli et al. 2020, section 3 (heads "
             f"that are too narrow).",
         ),

@@ -75,7 +75,7 @@ def teach(settings: Settings) -> Taught:
         lesson=LESSONS["recurrent"],
         paragraphs=(
             "A recurrent network updates one state word by word. The state after word t needs the state after word "
-            "t - 1, so a text of n words takes n steps, and no number of processors makes them fewer. An attention "
+            "t - 1, so a text of n words takes n steps, however many processors there are. An attention "
             "layer computes the outputs of all words from the inputs of all words: one step for any length.",
             f"A causal convolution also computes all words in one step, but each from {WIDTH} words: itself and the "
             f"{WIDTH - 1} before it. So the last word depends on the first only through a stack of about "
@@ -84,15 +84,17 @@ def teach(settings: Settings) -> Taught:
             "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
             "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
             "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
-            "Five attention layers wait for each other, for any length. Counted from 0 they are: self-attention of "
+            "This call takes five attention layers one after the other, for any length. Counted from 0 they are: "
+            "self-attention of "
             "encoder layers 0 and 1, cross-attention of decoder layer 0, and self-attention and cross-attention of "
             "decoder layer 1. The self-attention of decoder layer 0 can run beside the encoder. "
-            "Writing is different. The next word is an input of the step after it, so every model writes one word in "
-            "each step. The price of attention is n² pairs: the lesson complexity measures at which length that costs "
-            "more than it saves.",
-            "The gradients of the table are of random weights. In the recurrent network the dependence on the first "
-            "word passes one cell after the other and shrinks in each. In the attention layer it takes one step "
-            "however far the word is; its size follows from the random vectors of the two words, so it rises and falls "
+            "Generation is different: each word is an input of the next step, so every model writes one word in each "
+            "step. Attention costs n² pairs; the lesson complexity measures at which length this costs more than it "
+            "saves.",
+            "The gradients of the table are of random weights. In the recurrent network the influence of the first "
+            "word passes through one cell after the other and shrinks in each. In the attention layer it takes one "
+            "step, however far away the word is; its size follows from the random vectors of the two words, so it "
+            "rises and falls "
             "without a trend, and exceeds 1 where the first word has more weight than the last. Source: Vaswani et "
             "al. 2017, section 4 and table 1.",
         ),
@@ -239,7 +241,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             ends.format(count_of(counted["convolution"][0], "steps"), counted["convolution"][-1]),
         ),
         Claim(
-            f"Dilated convolutions do so after the least number of layers L with {WIDTH}^L ≥ n.",
+            f"Dilated convolutions do so after L layers, where L is the least number with {WIDTH}^L ≥ n.",
             all(
                 WIDTH ** (layers - 1) < length <= WIDTH**layers
                 for length, layers in zip(LENGTHS, counted["dilated"], strict=True)
@@ -258,7 +260,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         ),
         Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], ROUNDING),
         Claim(
-            "A Transformer predicts all words of a known target in one call as it does word by word.",
+            "A Transformer predicts all words of a known target in one call, with the same results as word by word.",
             numbers["same_scores"],
             f"{max(WRITTEN)} words, {ROUNDING}",
         ),
@@ -270,14 +272,14 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{WRITTEN[-1]}",
         ),
         Claim(
-            "Writing takes a call for each word, for a Transformer as for a recurrent network.",
+            "Generation takes one call for each word, in a Transformer and in a recurrent network.",
             all(calls == list(WRITTEN) for calls in numbers["writing"].values()),
             f"{WRITTEN[-1]} words, {numbers['writing']['transformer'][-1]} and {numbers['writing']['recurrent'][-1]} "
             f"calls",
         ),
         Claim(
-            "With random weights the gradient of the first word nearly vanishes in the recurrent network, and does not "
-            "in the attention layer.",
+            "With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in "
+            "the attention layer.",
             gradients["recurrent"][-1] < FORGOTTEN and gradients["attention"][-1] > KEPT,
             f"{_plain(gradients['recurrent'][-1])} and {_plain(gradients['attention'][-1])} of that of the last word, "
             f"{LENGTHS[-1]} words",

@@ -165,7 +165,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{agreement} of {numbers['sentences']}, by chance {numbers['chance']:.3f}",
         ),
         Claim(
-            "The translation knows the referent more often than this row of weights shows it.",
+            "The translation uses the right referent more often than these weights show it.",
             swapped["right"].above(agreement),
             f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
         ),

@@ -79,15 +79,15 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
         f"other modules with {test['words']:,} words to test on, of which at most {numbers['texts']} texts are used; "
         f"{sizes}. {numbers['source']}",
         "The links are labelled by rules, without a parser: the same word earlier, the bracket that is closed, and in "
-        "phrases such as 'the given list of' the article, the modifier and the noun. A few of those of grammar are "
-        "wrong. A head is right if the right word has the largest weight of all but the word itself.",
+        "phrases such as 'the given list of' the article, the modifier and the noun. A few of the grammatical links "
+        "are wrong. A head is right if the right word has the largest weight of all but the word itself.",
         "The head of each relation is chosen on validation texts and measured on test texts. The baselines use no "
         "content: the fixed offset that is right most often in the validation texts, a random choice, and the best "
-        f"head of the same model before training. A head is beyond them if it beats each by more than {ERRORS} "
-        "standard errors, with documents as the independent units.",
-        "The column weight is the mean weight on the right words. From the neighbour: how often the same head looks at "
-        "the same key from the neighbouring word, which is not related to it. If this is as often, the head finds such "
-        "keys from everywhere: the nearest article, not the article of this noun.",
+        f"head of the same model before training. A head is beyond every baseline if it is better than each by more "
+        f"than {ERRORS} standard errors, with documents as the independent units.",
+        "The column weight is the mean weight on the right words. The column “from the neighbour” is how often the "
+        "same head looks at the same key from the neighbouring word, which is not related to it. If this happens as "
+        "often, the head looks at such keys from any word: at the nearest article, not at the article of this noun.",
         *(_summary(name, model) for name, model in models.items()),
         "Larger models that learn for longer show more, among them heads that find what followed the same word earlier "
         "(Olsson et al. 2022, In-context Learning and Induction Heads); these two do not.",
@@ -190,8 +190,8 @@ def _sentence_claims(models: dict[str, Any]) -> tuple[Claim, Claim]:
             "; ".join(f"{name}: most on {' and '.join(words)}" for name, words in most.items()),
         ),
         Claim(
-            "In the language model *it* has the same weights whether the sentence ends in *tired* or in *congested*, "
-            "which comes later.",
+            "In the language model the weights of *it* are the same whether the sentence ends in *tired* or in "
+            "*congested*, because that word comes later.",
             change == 0,
             f"largest change {change:g}",
         ),

@@ -62,16 +62,18 @@ def teach(settings: Settings) -> Taught:
             "In full attention each of n words looks at every word, itself too: n² pairs. A sparse pattern keeps a "
             "few pairs for "
             "each word. Which pairs it keeps decides how many layers a word needs until it depends on all others, "
-            "because a layer can only pass on what the words in its pattern have read in the layers below.",
+            "because a layer passes on only what the words in its pattern have received in the layers below.",
             f"BigBird joins three patterns: a window ({WINDOW // 2} neighbours on each side), a global word that looks "
             f"at all words and that all words look at, and {RANDOM} random words for each word. The Sparse Transformer "
-            f"is causal. Its strided pattern keeps the last s words and every s-th word before them; its fixed pattern "
-            f"keeps the own block of s words and the last word of every block. With s = √n both keep about n · √n "
+            f"is causal. Its strided pattern keeps the last s words and every s-th word before them; its fixed "
+            f"pattern keeps the word's own block of s words and the last word of every block. With s = √n both keep "
+            f"about n · √n "
             f"pairs.",
             "The layers are computed from the patterns by boolean products: a word depends on another after two layers "
             "if it looks at a word that looks at it. Residual connections keep what was reached before. Random words "
-            "alone never connect all words: each word looks at three, but some word is drawn by no other, so no other "
-            "word ever depends on it. Source: Zaheer et al. 2020, section 2; Child et al. 2019, section 4.",
+            "alone never connect all words: each word looks at three, but some words are not drawn by any other word, "
+            "so no other word ever depends on them. Source: Zaheer et al. 2020, section 2; Child et al. 2019, section "
+            "4.",
         ),
         tables=_tables(numbers),
         claims=_claims(numbers),
@@ -228,9 +230,10 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"{', '.join(map(str, mixed))} layers for {', '.join(map(str, LAYERED))} words",
         ),
         Claim(
-            "Random words alone never connect all words, because some word is drawn by no other.",
+            "Random words alone never connect all words, because some words are not drawn by any other word.",
             layers["random"] == [None] * len(LAYERED) and min(numbers["undrawn"]) > 0,
-            f"{', '.join(map(str, numbers['undrawn']))} words drawn by no other, of {', '.join(map(str, LAYERED))}",
+            f"{', '.join(map(str, numbers['undrawn']))} words not drawn by any other, "
+            f"of {', '.join(map(str, LAYERED))}",
         ),
         Claim(
             "Two layers suffice with a global word, and for strided and fixed with s = √n.",
@@ -238,9 +241,9 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"at {', '.join(map(str, LAYERED))} words",
         ),
         Claim(
-            "Sparse attention is dense attention with the mask.",
+            "Sparse attention gives the same output as dense attention with the mask.",
             same == len(pairs) and weights == 0,
-            f"{same} of {len(pairs)} patterns {ROUNDING}; weights where the mask has none: {weights} pairs",
+            f"{same} of {len(pairs)} patterns {ROUNDING}; weights outside the mask: {weights} pairs",
         ),
         Claim(
             "The counts are the numbers of pairs in the masks.",

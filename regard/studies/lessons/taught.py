@@ -203,7 +203,7 @@ _ALL = (
     Lesson(
         "caption", "A picture that follows its caption", "How do words steer a picture through cross-attention?", TEXT
     ),
-    Lesson("imprecise", "Where articles are imprecise", "Which sentences of the articles need a word more?"),
+    Lesson("imprecise", "Where articles are imprecise", "Which sentences of the articles are not exact?"),
 )
 LESSONS: dict[str, Lesson] = {lesson.name: lesson for lesson in _ALL}
 

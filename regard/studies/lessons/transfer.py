@@ -51,15 +51,17 @@ def teach(settings: Settings) -> Taught:
         paragraphs=(
             "Labels are expensive, texts without labels are not. An encoder first learns to predict words that were "
             "hidden in such texts. Then its last part, the head, is replaced by a new one for the labels, and training "
-            "continues with the few labelled texts. What the encoder learned about the language is taken over.",
+            "continues with the few labelled texts. The new model keeps what the encoder learned about the language.",
             f"Here the labels say which of {CLASSES} kinds of thing *it* refers to, as in “The animal did not cross "
-            f"the street because it was too tired.” The pairs of nouns in the test occur in no training sentence. Both "
+            f"the street because it was too tired.” The pairs of nouns in the test sentences do not occur in any "
+            f"training sentence. Both "
             f"encoders have the same sizes, labels and steps, and each has the learning rate that was best for it on "
             f"validation sentences. One starts from random weights, the other from {recipe['sentences']:,} sentences "
             f"without labels.",
             f"{report.source}",
-            "The two learning problems share a corpus, so this is an easy case of transfer. The gain shrinks as labels "
-            "grow, and with few labels it differs much from seed to seed. Source: Devlin et al. 2019 (BERT), sections "
+            "The two learning problems share a corpus, so this is an easy case of transfer. The gain shrinks as the "
+            "number of labels grows, and with few labels it differs much from seed to seed. Source: Devlin et al. "
+            "2019 (BERT), sections "
             "3.1 and 3.2.",
         ),
         tables=_tables(numbers),

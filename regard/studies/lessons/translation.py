@@ -176,7 +176,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"once each, and {count_of(written, 'times')} the decoder with its queries",
         ),
         Claim(
-            "Written one by one, the logits are those of one pass.",
+            "The logits of words written one by one are the same as those of one pass.",
             numbers["same"],
             ROUNDING,
         ),
@@ -186,12 +186,12 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
             f"source words move it by {float(encoder[:, :read].min()):.3f} or more, written words by exactly 0",
         ),
         Claim(
-            "A source word changes the logits at every written position.",
+            "Replacing a source word changes the logits at every written position.",
             float(decoder[:, :read].min()) > 1e-6,
             f"by {float(decoder[:, :read].min()):.3f} or more",
         ),
         Claim(
-            "A written word changes the logits after it, and none before it.",
+            "Replacing a written word changes the logits after it, and none before it.",
             float(own[torch.ones_like(own).tril().bool()].min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
             f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and not at all",
         ),

@@ -60,8 +60,8 @@ class ClassifierTraining(Recipe):
 
         Args:
             data: lines of label TAB text.
-            valid: likewise; without them they are split off by a hash of the text.
-            from_run: begin with the encoder of a training on hidden words.
+            valid: validation lines in the same form; without them a part is split off by a hash of the text.
+            from_run: start from the encoder of a run of masked-words.
             pooling: vector of a text: the mean over its positions, or that of the first one.
         """
 

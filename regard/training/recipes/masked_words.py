@@ -55,7 +55,7 @@ class EncoderRunConfig(StackConfig):
     """Everything that decides the training of an encoder.
 
     Args:
-        longest: ids of a text at most.
+        longest: largest number of ids of a text.
     """
 
     longest: int = setting(256, least=3)

@@ -20,16 +20,16 @@ class RunConfig(TrainingConfig):
     Args:
         data: the files to learn from, or pronouns for the embedded corpus.
         valid: the files to validate on; without them a part of the data is held out.
-        vocab_size: pieces of the vocabulary at most.
-        tokeniser: kind of the pieces; bpe learns sub-words from the data.
+        vocab_size: largest size of the vocabulary.
+        tokeniser: kind of vocabulary; bpe learns sub-words from the data.
         positions: encoding of positions: rotary, alibi, learned, sinusoidal or none.
         dim: size of the vectors.
         heads: query heads.
         kv_heads: key/value heads of every attention.
         layers: layers of the model.
         dropout: share of the numbers that are dropped in training.
-        gradient_checkpointing: compute the inside of each layer again in the backward pass, to hold less memory.
-        batch_tokens: ids in a batch at most, padding included.
+        gradient_checkpointing: recompute each layer in the backward pass, to save memory.
+        batch_tokens: largest number of ids in a batch, padding included.
     """
 
     data: tuple[str, ...] = setting(metavar="FILE")
@@ -75,8 +75,8 @@ class StackConfig(RunConfig):
 
     Args:
         attention: pattern of the layers; may be repeated, and the layers take them in turn.
-        mechanism: mechanism of the layers: softmax, linear, 'performer(features=256)', ...; may be repeated likewise.
-        max_length: number of positions, where they are learned.
+        mechanism: mechanism of the layers: softmax, linear, 'performer(features=256)', ...; may be repeated too.
+        max_length: number of positions, if positions are learned.
     """
 
     attention: tuple[str, ...] = setting((), metavar="PATTERN")

@@ -94,12 +94,12 @@ class TranslationTraining(Recipe):
         Args:
             data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
             valid: validation pairs; without them they are split off by a hash of the source.
-            model: what is trained: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
+            model: the model to train: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.
             mechanism: mechanism of the encoder: softmax, linear, 'performer(features=64)', ...
             decoder_attention: pattern of the decoder, ANDed with causal.
             cross_attention: pattern from decoder to encoder.
-            layers: layers of encoder and decoder each.
+            layers: number of layers in the encoder and in the decoder.
             norm: whether norms come before (pre) or after (post) each sub-layer.
             positions: encoding of positions.
             hidden: size inside the feed-forward, or of the recurrent states.
@@ -109,8 +109,8 @@ class TranslationTraining(Recipe):
             window: words on each side in Luong's local attention.
             input_feeding: feed Luong's attentional vector to the next step.
             label_smoothing: share of the probability that is spread over all ids.
-            trim_vocabulary: drop sub-words that occur in the training pairs only as a part of longer ones, so that
-                none is left that is never learned.
+            trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
+                never be learned.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
                 pronoun, into one batch.
         """
