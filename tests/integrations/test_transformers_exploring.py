@@ -204,10 +204,10 @@ def test_chosen_layers_and_a_batch_row_are_shown():
     assert chosen.weights.shape[0] == 1
 
 
-def test_bfloat16_is_shown():
+def test_bfloat16_and_float64_are_shown_as_float32():
     (found,) = explore_pretrained(gpt2().bfloat16(), TOKENIZER, SENTENCE).attentions
-    (plain,) = explore_observed(collected("weights", torch.bfloat16)).attentions
-    for one in (found, plain):
+    (wide,) = explore_observed(collected("weights", torch.float64)).attentions
+    for one in (found, wide):
         assert one.weights.dtype == torch.float32
         assert torch.allclose(one.weights.sum(-1), torch.ones(()), atol=0.02)
 
