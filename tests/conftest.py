@@ -1,11 +1,13 @@
 """Every test starts from the same random state, and a failing example is found again by running the test again."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from regard.functional import kept
 
 settings.register_profile(
     "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -22,6 +24,19 @@ POISONED = {"contracts", "backends", "caches"}
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_plans() -> Iterator[Callable[[], None]]:
+    """Forgets all plans before and after a test that changes what planning reads, and in between when it is called."""
+
+    def forget() -> None:
+        for store in (kept._plans, kept._steps, kept._calls, kept._own):
+            store.clear()
+
+    forget()
+    yield forget
+    forget()
 
 
 @pytest.fixture(autouse=True)

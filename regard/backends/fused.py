@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.sinks import with_sinks
-from regard.backends.statistics.second_pass import compute_statistics, with_statistics
+from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
@@ -184,10 +183,7 @@ class FusedCalls:
         else:
             output, log_sum_exp = compose(self, operands)
         output = output if output.dtype == dtype else output.to(dtype)
-        if not problem.want:
-            return Result(output)
-        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
+        return result_of(problem, operands, output, log_sum_exp) if problem.want else Result(output)
 
     @cached_property
     def _only(self) -> RowBlock | None:

@@ -263,23 +263,25 @@ def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
 
 def _checked_invariance(rotated: Model, model: Model) -> float:
     """How far the outputs of a model with rotated heads are from the model's own, in float64."""
-    largest = difference(rotated, model)
-    if not largest <= TOLERANCE:
-        raise RegardError(
-            f"with rotated heads the outputs of the model change by {largest:.1e} (at most {TOLERANCE:.0e}); nothing "
-            f"was written. This is a bug of regard; please report it with the config of the model"
-        )
-    return largest
+    return _within_rounding(difference(rotated, model), "with rotated heads the outputs of the model change")
 
 
 def _checked_difference(model: Model, twin: Model) -> float:
     if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
         raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
-    largest = difference(model, twin)
+    return _within_rounding(difference(model, twin), "the converted model and its reference differ")
+
+
+def _within_rounding(largest: float, fault: str) -> float:
+    """The difference, if it is one of rounding.
+
+    Raises:
+        RegardError: it is larger; `fault` is the beginning of the sentence.
+    """
     if not largest <= TOLERANCE:
         raise RegardError(
-            f"the converted model and its reference differ by {largest:.1e} (at most {TOLERANCE:.0e}); "
-            f"nothing was written. This is a bug of regard; please report it with the config of the model"
+            f"{fault} by {largest:.1e} (at most {TOLERANCE:.0e}); nothing was written. This is a bug of regard; please "
+            f"report it with the config of the model"
         )
     return largest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ class Slopes(Bias):
 
 
 @pytest.fixture
-def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_rows(monkeypatch: pytest.MonkeyPatch, fresh_plans: Callable[[], None]) -> None:
     """Programs for every batch row, however few pairs there are."""
     monkeypatch.setattr(tiled_backend, "ROW_PATTERNS", 0)
 
@@ -74,7 +75,9 @@ def answers(backend: str, qkv: tuple[torch.Tensor, ...], **options: Any) -> list
 
 
 @pytest.fixture(params=["kernel", "fused calls"])
-def computed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def computed_by(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fresh_plans: Callable[[], None]
+) -> None:
     """Programs with residues by the native kernel, or by fused calls, as where there is no compiler."""
     if request.param == "fused calls":
         monkeypatch.setattr(tiled_backend, "kernels_for", lambda _: None)

@@ -42,7 +42,7 @@ def go_on(state, q, k, v, parameters, steps, **options):
 
 
 @every
-@pytest.mark.parametrize("steps", [[LENGTH], [1] * LENGTH, [5, 130, 1, 0, 3]], ids=["whole", "one by one", "pieces"])
+@pytest.mark.parametrize("steps", [[LENGTH], [1] * LENGTH, [5, 128, 2, 1, 0, 3]], ids=["whole", "one by one", "pieces"])
 @pytest.mark.parametrize(
     "span", [p.Full(), p.KeySpan(3, 90), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120]))], ids=str
 )

@@ -14,6 +14,7 @@ from test_commands import regard
 import regard as package
 from regard.cli.options import default_text, fields_in_order, sentence_of
 from regard.conversion.uptraining import Uptraining
+from regard.errors import ArgumentError
 from regard.models import LanguageConfig
 from regard.models.encoder import EncoderConfig
 from regard.models.recurrent import RecurrentConfig
@@ -189,3 +190,25 @@ def test_a_setting_without_a_sentence_is_seen():
 def test_no_command_writes_a_default_into_its_help():
     for path in ROOT.glob("cli/*.py"):
         assert not re.search(r"\[default: ['\"]?-?[\d.]+['\"]?[\];]", path.read_text("utf-8")), path.name
+
+
+CHECKED = {
+    "steps", "warmup_steps", "weight_decay", "accumulate", "validate_every", "patience", "keep", "seed",
+    "skip_non_finite", "heads", "kv_heads", "layers",
+}  # fmt: skip
+RECIPES = (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining)
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED))
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_least_number_of_an_option_is_the_least_that_python_takes(recipe, name):
+    (least,) = (field.metadata.get("least") for field in fields(recipe.Config) if field.name == name)
+    assert least is not None
+
+    def configs(number):
+        config = recipe.Config(data=("pairs.tsv",), **{name: number})
+        return config.training_config(), config.model_config(300)
+
+    assert configs(least)
+    with pytest.raises(ArgumentError, match=rf"{name} is {least - 1}; .* of at least {least}$"):
+        configs(least - 1)

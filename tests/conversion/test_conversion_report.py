@@ -108,3 +108,12 @@ def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     assert content["predictions"] is None
     assert content["conversion"]["likeness"][0]["pooled"] == [0.1, 0.2]
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json", "likeness.png"}
+
+
+def test_rows_of_a_language_model_have_as_many_ids_as_asked(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT.replace("\n", " "))
+    tokeniser = Tokeniser.train([TEXT], 300, verbatim=True)
+    model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
+    config = Uptraining.Config(texts=(str(tmp_path / "text.txt"),), block=8, batch_tokens=512)
+    task = held_out_task(model, {TOKENISER_FILE: tokeniser.to_json()}, config)
+    assert max(batch.ids.shape[1] for batch in task.validation_batches()) == 8

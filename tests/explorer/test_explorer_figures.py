@@ -66,8 +66,8 @@ def test_the_same_picture_has_the_same_bytes(tmp_path):
 
 def test_sixty_words_are_large_enough_to_read(tmp_path):
     draw_attention(weights(1, 1, 60, causal=True), tmp_path / "sixty.svg", [f"word{at}" for at in range(60)])
-    inches = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "sixty.svg").read_text("utf-8"))[1]) / 72
-    assert inches >= 60 * 0.15  # rows of 10.8 points and more, for letters of 6.5
+    heights = re.findall(r'<image[^>]* height="([\d.]+)"', (tmp_path / "sixty.svg").read_text("utf-8"))
+    assert max(map(float, heights)) >= 60 * 11.8  # points of a row, for letters of 6.5
 
 
 def test_what_show_takes_is_drawn(tmp_path):

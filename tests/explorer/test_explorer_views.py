@@ -151,20 +151,21 @@ def models():
 @pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong"])
 @torch.no_grad()
 def test_probabilities_without_a_word_are_those_of_the_model(name):
-    model = models()[name]
-    found = without_each(model, TOKENISER, SOURCE, IDS, 40)
+    model, written = models()[name], TOKENISER.encode("Das Wildtier war überaus müde.")
+    found = without_each(model, TOKENISER, SOURCE, written, 40)
     ids = torch.tensor([[*TOKENISER.encode(SOURCE), END]])
-    target = torch.tensor([[BEGIN, *IDS]])
-    words = TOKENISER.words([*IDS, END])
+    target = torch.tensor([[BEGIN, *written]])
+    words = TOKENISER.words([*written, END])
+    assert max(len(span) for _, span in words) > 1  # sub-words of one word are multiplied
     table = model.embedding.weight
     for place, (_, span) in enumerate(TOKENISER.words(ids[0].tolist())[:-1]):
         vectors = table[ids].clone()
         vectors[0, list(span)] = baseline(ids, table)[0, 0]
         chances = model(ids, target, source_vectors=vectors).log_softmax(-1)[0]
-        chances = chances.gather(1, torch.tensor([*IDS, END])[:, None])[:, 0]
+        chances = chances.gather(1, torch.tensor([*written, END])[:, None])[:, 0]
         expected = [float(chances[list(ids_of)].sum().exp()) for _, ids_of in words]
         assert found[place].probabilities == pytest.approx(expected, rel=1e-4)
-    plain = model(ids, target).log_softmax(-1)[0].gather(1, torch.tensor([*IDS, END])[:, None])[:, 0]
+    plain = model(ids, target).log_softmax(-1)[0].gather(1, torch.tensor([*written, END])[:, None])[:, 0]
     assert found[None].probabilities[0] == pytest.approx(float(plain[list(words[0][1])].sum().exp()), rel=1e-4)
 
 
@@ -328,10 +329,12 @@ def test_texts_without_a_common_word_are_compared_without_an_error(browser, page
 def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
     maps = look_text(language_model(), TOKENISER, SOURCE)
     (one,) = explore_maps(maps).attentions
-    links = [link for link in relations_in(maps.words)["noun to article"] if max(link[1]) < link[0]]
-    expected = torch.stack([maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]).mean(0)
-    torch.testing.assert_close(one.measured["noun to article"], expected)
-    assert one.links["noun to article"][0] == len(links)
+    for name in ("previous word", "noun to article"):
+        links = relations_in(maps.words)[name]
+        expected = torch.stack([maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]).mean(0)
+        torch.testing.assert_close(one.measured[name], expected)
+        assert one.links[name][0] == len(links)
+    assert len(relations_in(maps.words)["previous word"]) > 5
     assert "article to noun" not in one.links  # a causal model cannot look ahead
     with Opened(browser, f"{page_of(explore_maps(maps))}#view=heads") as opened:
         opened.page.get_by_role("combobox", name="Sort by").select_option("noun to article")
@@ -372,10 +375,7 @@ def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatc
             if view != "Reader":
                 assert "sampled" in opened.page.locator("[data-sampled]").first.inner_text()
         opened.view("Heat map")
-        assert (
-            f"({one.sampled[0]})" in opened.page.locator("table").first.inner_text()
-            or opened.page.locator("canvas.heatmap").count()
-        )
+        assert opened.page.locator("canvas.heatmap").count() == 1
         assert not opened.complaints
 
 

@@ -37,6 +37,15 @@ def word_pieces():
     return wrapped(inner)
 
 
+def characters():
+    """Characters after a mark for each space, as sentence pieces have where no longer piece fits."""
+    inner = Tokenizer(models.BPE(unk_token="<unk>"))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=50, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False)
+    inner.train_from_iterator([SENTENCE], trainer)
+    return wrapped(inner)
+
+
 def wrapped(inner):
     end = inner.token_to_id("</s>")
     inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
@@ -75,7 +84,7 @@ def eager(model, **inputs):
         return model(**inputs, output_attentions=True)
 
 
-@pytest.mark.parametrize("tokenizer", [byte_level(), word_pieces()])
+@pytest.mark.parametrize("tokenizer", [byte_level(), word_pieces(), characters()])
 def test_words_are_whole(tokenizer):
     model = transformers.GPT2Model(
         transformers.GPT2Config(vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=1, n_positions=128)
@@ -84,7 +93,9 @@ def test_words_are_whole(tokenizer):
     assert [word for word in words if word.isalpha() and word.isascii()][:6] == [
         "The", "animal", *(() if "didn't" in words else ("didn", "t")), "cross", "the", "street", "because",
     ][:6]  # fmt: skip
-    assert "überfüllte" in words
+    assert words[0] == "The"  # a space that is a piece of its own belongs to it
+    cats = {"猫犬"} if "猫犬" in tokenizer.get_vocab() else {"猫", "犬"}
+    assert {"überfüllte", *cats} <= set(words)
     assert words[-1] == "</s>"
     assert len(words) < len(tokenizer(SENTENCE)["input_ids"])
 
@@ -173,6 +184,14 @@ def test_what_observe_collected_is_shown_with_the_words_that_fit():
     assert show(found).html.count("<script") == 3
 
 
+def test_kinds_of_attention_with_weights_of_one_shape_are_not_joined():
+    model = attach(t5().eval())
+    ids = torch.arange(2, 9)[None]
+    with torch.no_grad(), observe(model, "weights") as observed:
+        model(input_ids=ids, decoder_input_ids=ids)
+    assert sorted(len(one.weights) for one in explore_observed(observed).attentions) == [2, 3, 3]
+
+
 def test_chosen_layers_and_a_batch_row_are_shown():
     model = attach(gpt2().eval())
     ids = torch.arange(2, 12).view(2, 5)
@@ -185,10 +204,12 @@ def test_chosen_layers_and_a_batch_row_are_shown():
     assert chosen.weights.shape[0] == 1
 
 
-def test_bfloat16_is_shown():
+def test_bfloat16_and_float64_are_shown_as_float32():
     (found,) = explore_pretrained(gpt2().bfloat16(), TOKENIZER, SENTENCE).attentions
-    assert found.weights.dtype == torch.float32
-    assert torch.allclose(found.weights.sum(-1), torch.ones(()), atol=0.02)
+    (wide,) = explore_observed(collected("weights", torch.float64)).attentions
+    for one in (found, wide):
+        assert one.weights.dtype == torch.float32
+        assert torch.allclose(one.weights.sum(-1), torch.ones(()), atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +240,8 @@ def test_a_mistake_is_one_sentence(call, error, says):
         call()
 
 
-def collected(want):
-    model = attach(gpt2())
+def collected(want, dtype=torch.float32):
+    model = attach(gpt2().to(dtype))
     with torch.no_grad(), observe(model, want) as observed:
         model(torch.tensor([[1, 2, 3]]))
     return observed

@@ -95,6 +95,9 @@ def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind(
         ]  # fmt: skip
         expected = logits(model, tf.DynamicCache(config=model.config), (0, 0, 0), (9, *[1] * 30))
         assert float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
+    with replace_attention(BY_NAME["Llama"].model(), layers=[1], pattern=SINKS) as replacement:
+        kinds = [type(layer).__name__ for layer in replacement.new_cache().layers]
+        assert kinds == ["DynamicLayer", "WindowLayer", "DynamicLayer"]
 
 
 def test_a_cache_of_an_inference_block_is_used_outside_of_it():

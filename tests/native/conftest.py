@@ -1,13 +1,12 @@
 """Tests of the kernel are collected where its library is built; the others show what happens where it is not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from regard.backends.native.library import load
-from regard.functional import kept
 
 collect_ignore_glob = ["test_native_*.py"] if isinstance(load(), str) else []  # test_without_native.py runs everywhere
 
@@ -21,12 +20,7 @@ def native() -> Iterator[Any]:
 
 
 @pytest.fixture
-def fresh_plans() -> Iterator[None]:
-    """The test uses no plan of an earlier one, and leaves none behind."""
-    stores = kept._plans, kept._steps, kept._calls, kept._own
-    for store in stores:
-        store.clear()
-    yield
-    for store in stores:
-        store.clear()
+def fresh_plans(fresh_plans: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """As everywhere, and the test may change the number of threads."""
+    yield fresh_plans
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from regard.backends.flex.tile_map import TILE, most_pairs, tile_map
 from regard.backends.schedule import strict_refusal
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
-from regard.backends.statistics.second_pass import compute_statistics, with_statistics
+from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
@@ -59,10 +59,7 @@ class Flex(Described):
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)
-        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        if log_sum_exp is not None:
-            wanted |= compute_statistics(problem, operands, log_sum_exp)
-        return Result(output, **wanted)
+        return Result(output) if log_sum_exp is None else result_of(problem, operands, output, log_sum_exp)
 
     def _attend(self, problem: Problem, grid: Grid, operands: Operands) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output, and the log-sum-exp if a statistic needs it."""

@@ -21,7 +21,7 @@ from regard.backends.second_order import gradients
 from regard.backends.statistics.collectors import KINDS, Collector, Top, statistics_pieces
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
-from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, asked_for
 
 PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
@@ -41,6 +41,12 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
     return _passed(blocking, operands, log_sum_exp, None)
+
+
+def result_of(problem: Problem, operands: Operands, output: torch.Tensor, log_sum_exp: torch.Tensor) -> Result:
+    """The result of a call with every requested statistic, from its output and log-sum-exp."""
+    wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
+    return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
 
 
 def differentiable(

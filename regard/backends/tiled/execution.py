@@ -1,7 +1,7 @@
 """Runs programs: each call forward and backward, with outputs merged and gradients added.
 
-q and tensors of its shape are (rows of heads, group, q_len, ...), k and v are (rows of heads, keys, ...). The rows of
-heads are the key/value heads of all batch rows.
+The axes are those of `views`: q and tensors of its shape are (rows of heads, group, q_len, ...), k and v are (rows of
+heads, keys, ...).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.backends import flash
 from regard.backends.composed import KeptMasks
 from regard.backends.tiled.kernels import Kernels
 from regard.backends.tiled.program import Group, Program, Residues
-from regard.backends.tiled.views import GatherView, SliceView, StrideView, View, WindowView, every
+from regard.backends.tiled.views import GatherView, SliceView, StrideView, Tensors, View, WindowView, every
 from regard.core.backend import Relative
 from regard.patterns.ranges import Ranges, size
 from regard.patterns.row_blocks import Answers, shifted
@@ -59,25 +59,18 @@ class _Planned:
     call: flash.Call | None
 
 
-def forward(
-    program: Program,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    setting: Setting,
-) -> None:
-    """Fill output (rows of heads, group, q_len, v_dim) and log-sum-exp (rows of heads, group, q_len)."""
+def forward(program: Program, tensors: Tensors, setting: Setting) -> None:
+    """Fill the output and the log-sum-exp of the tensors."""
+    q, k, v, output, log_sum_exp = tensors
     if setting.kernels is not None and program.groups:
         there, sums = setting.kernels.forward(program, q, k[:, None], v[:, None])
         output.copy_(there)
         log_sum_exp.copy_(sums)
     else:
-        _fill_groups(program, output, log_sum_exp, q, k, v, setting)
+        _fill_groups(program, tensors, setting)
     for part in program.residues:
         if part.kind == "program":
-            _merge_inner(part, output, log_sum_exp, q, k, v, setting)
+            _merge_inner(part, tensors, setting)
             continue
         if setting.kernels is not None:
             for view in _stride_views(part, setting):
@@ -85,32 +78,24 @@ def forward(
                 _merge(view.rows(output), view.rows(log_sum_exp), *there)
             continue
         for view, call in _stride_calls(part, q, setting):
-            _merge(view.rows(output), view.rows(log_sum_exp), *view.attend(q, k, v, call))
+            _merge(view.rows(output), view.rows(log_sum_exp), *view.attend(tensors, call))
     for group in program.apart:
         if not group.keys:
             for rows in group.rows:
                 output[:, :, rows.start : rows.stop] = 0
                 log_sum_exp[:, :, rows.start : rows.stop] = -math.inf
     for view, call in _apart_calls(program, q, k, setting):
-        view.fill(output, log_sum_exp, q, k, v, call)
+        view.fill(tensors, call)
 
 
-def _fill_groups(
-    program: Program,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    setting: Setting,
-) -> None:
+def _fill_groups(program: Program, tensors: Tensors, setting: Setting) -> None:
     if not program.covers_rows:
-        output.zero_()
-        log_sum_exp.fill_(-math.inf)
-    for one in _planned(program, q, k, setting, COPIED):
-        call = one.call or _call(program, program.answers, one.group, one.views[0], setting, q)
+        tensors.output.zero_()
+        tensors.log_sum_exp.fill_(-math.inf)
+    for one in _planned(program, tensors.q, tensors.k, setting, COPIED):
+        call = one.call or _call(program, program.answers, one.group, one.views[0], setting, tensors.q)
         for view in one.views:
-            view.fill(output, log_sum_exp, q, k, v, call)
+            view.fill(tensors, call)
 
 
 def backward(program: Program, saved: flash.Saved, setting: Setting) -> Gradients:
@@ -253,20 +238,12 @@ def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, 
     log_sum_exp.copy_(total)
 
 
-def _merge_inner(
-    part: Residues,
-    output: torch.Tensor,
-    log_sum_exp: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    setting: Setting,
-) -> None:
-    q, k, v = _dense_rows(part, q), _dense_keys(part, k), _dense_keys(part, v)
+def _merge_inner(part: Residues, tensors: Tensors, setting: Setting) -> None:
+    q, k, v = _dense_rows(part, tensors.q), _dense_keys(part, tensors.k), _dense_keys(part, tensors.v)
     there, sums = q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3])
-    forward(part.inner, there, sums, q, k, v, setting.within(part))
+    forward(part.inner, Tensors(q, k, v, there, sums), setting.within(part))
     inner = (x.unflatten(0, (-1, part.count)) for x in (there, sums))
-    _merge(_lattice_rows(part, output), _lattice_rows(part, log_sum_exp), *inner)
+    _merge(_lattice_rows(part, tensors.output), _lattice_rows(part, tensors.log_sum_exp), *inner)
 
 
 def _add(

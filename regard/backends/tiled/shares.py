@@ -10,10 +10,11 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import KeptMasks, compose
-from regard.backends.statistics.second_pass import compute_statistics
+from regard.backends.statistics.second_pass import result_of
 from regard.backends.tiled.execution import Setting, backward, forward
 from regard.backends.tiled.kernels import Kernels
 from regard.backends.tiled.program import Program
+from regard.backends.tiled.views import Tensors
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -52,10 +53,7 @@ class TiledCalls:
             operands = operands._replace(**{name: getattr(operands, name).to(self.computing) for name in "qkv"})
         output, log_sum_exp = compose(self, operands)
         output = output if output.dtype == dtype else output.to(dtype)
-        if not problem.want:
-            return Result(output)
-        wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-        return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
+        return result_of(problem, operands, output, log_sum_exp) if problem.want else Result(output)
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = operands.q, operands.k, operands.v
@@ -65,15 +63,11 @@ class TiledCalls:
             setting = self._setting(share, operands)
             if share.is_whole:  # results are written in place
                 heads = (k.shape[1], q.shape[1] // k.shape[1])
-                own_output, own_sums = (
-                    output.unflatten(1, heads).flatten(0, 1),
-                    log_sum_exp.unflatten(1, heads).flatten(0, 1),
-                )
-                own_q = q.unflatten(1, heads).flatten(0, 1)
-                forward(share.ahead, own_output, own_sums, own_q, k.flatten(0, 1), v.flatten(0, 1), setting)
+                own_q, *own = (x.unflatten(1, heads).flatten(0, 1) for x in (q, output, log_sum_exp))
+                forward(share.ahead, Tensors(own_q, k.flatten(0, 1), v.flatten(0, 1), *own), setting)
                 continue
-            own = tuple(_queries(share, x, k.shape[1]) for x in (output, log_sum_exp, q))
-            forward(share.ahead, *own, _keys(share, k, q), _keys(share, v, q), setting)
+            own_q, *own = (_queries(share, x, k.shape[1]) for x in (q, output, log_sum_exp))
+            forward(share.ahead, Tensors(own_q, _keys(share, k, q), _keys(share, v, q), *own), setting)
             _set(share, output, own[0])
             _set(share, log_sum_exp, own[1])
         return output, log_sum_exp

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from regard.backends import flash
+
+
+class Tensors(NamedTuple):
+    """What a program reads, and what it fills: output (rows of heads, group, q_len, v_dim) and its log-sum-exp."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
 
 
 class View:
@@ -35,20 +46,15 @@ class View:
         mask = mask.expand(mask.shape[0], group, *mask.shape[2:])  # the rows of a group's heads follow each other
         return mask.transpose(1, 2).flatten(2, 3)  # (heads or 1, blocks or 1, group · rows, keys)
 
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: flash.Call
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(self, tensors: Tensors, call: flash.Call) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp of the call on this view."""
-        return flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
+        return flash.forward(self.rows(tensors.q), self.keys(tensors.k), self.keys(tensors.v), call)
 
-    def fill(
-        self, output: torch.Tensor, log_sum_exp: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-        call: flash.Call,
-    ) -> None:  # fmt: skip
+    def fill(self, tensors: Tensors, call: flash.Call) -> None:
         """Compute the call on this view and write its output and log-sum-exp."""
-        values, sums = flash.forward(self.rows(q), self.keys(k), self.keys(v), call)
-        self.put(output, values)
-        self.put(log_sum_exp, sums)
+        values, sums = self.attend(tensors, call)
+        self.put(tensors.output, values)
+        self.put(tensors.log_sum_exp, sums)
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,8 @@ class SliceView(View):
     def for_groups(self, mask: torch.Tensor, group: int) -> torch.Tensor:
         return mask[:, :, 0]
 
-    def fill(
-        self, output: torch.Tensor, log_sum_exp: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-        call: flash.Call,
-    ) -> None:  # fmt: skip
+    def fill(self, tensors: Tensors, call: flash.Call) -> None:
+        q, k, v, output, log_sum_exp = tensors
         at, over = self.at, self.over
         output[:, :, at], log_sum_exp[:, :, at] = flash.forward(q[:, :, at], k[:, None, over], v[:, None, over], call)
 

@@ -113,7 +113,13 @@ class PatternMap:
 
 @dataclass(frozen=True)
 class StepAxis:
-    """One axis of a step: what it counts, a label for each index, and the index of the word that is followed."""
+    """One axis of a step.
+
+    Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the word that is followed.
+    """
 
     unit: str
     labels: tuple[str, ...]

@@ -256,8 +256,8 @@ def _belongs(before: str, after: str) -> bool:
     if not after.startswith(before):
         return True  # the ids before are a part of a character
     added = after[len(before) :]
-    if not before or not added:
-        return not added
+    if not before or not added:  # pieces that are a space at the beginning, or that write nothing
+        return True
     if before.endswith(("\N{REPLACEMENT CHARACTER}", " ")):
         return True  # a space that is a piece of its own belongs to the word after it
     if added[0] in "'’" and added[1:2].isalpha():

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from regard.arguments import count_of, of_kind
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
+from regard.inspection.explorer.records import StepAxis
 from regard.patterns import parse
 from regard.reprs import brief
 from regard.studies.walkthrough.formula import formula_text
@@ -29,19 +30,13 @@ Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are co
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One axis of a step.
+class Axis(StepAxis):
+    """One axis of a step, as the explorer shows it, and how its indices are counted.
 
     Args:
-        unit: what the axis counts.
-        labels: one for each index.
-        chosen: the index of the chosen word.
         first: the number shown for index 0: words are counted from 1, ids from 0.
     """
 
-    unit: str
-    labels: tuple[str, ...]
-    chosen: int | None = None
     first: int = 1
 
     def __len__(self) -> int:

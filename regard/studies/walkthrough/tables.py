@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 
 from regard.arguments import of_kind
-from regard.inspection.explorer.records import ShownStep, ShownWalk, StepAxis
+from regard.inspection.explorer.records import ShownStep, ShownWalk
 from regard.studies.walkthrough.formula import formula_mathml
 from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk
 
@@ -200,7 +200,7 @@ def shown_walk(walk: Walk) -> ShownWalk:
     steps = tuple(
         ShownStep(
             step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
-            tuple(StepAxis(axis.unit, axis.labels, axis.chosen) for axis in step.axes), step.value, step.scale,
+            step.axes, step.value, step.scale,
         )
         for step in walk.steps
     )  # fmt: skip

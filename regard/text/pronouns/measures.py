@@ -17,9 +17,8 @@ def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
     """Replace the referent by a noun of the same class and another gender; the rest is unchanged.
 
     The causal check: does the translated pronoun follow? If the two nouns of the sentence differ in gender, the new
-        noun
-    has the third gender, so a pronoun that follows the new referent differs from one that follows the other noun. The
-    new noun pair may belong to any split.
+    noun has the third gender, so a pronoun that follows the new referent differs from one that follows the other noun.
+    The new noun pair may belong to any split.
 
     Args:
         sentence: the sentence to vary.
