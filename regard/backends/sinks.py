@@ -73,8 +73,10 @@ def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result],
     return Result(output, **found)
 
 
-def _step(compute: Callable[[Call], Result], call: Call) -> Result:
-    return Result(_scaled(compute(call), None if call.sink is None else prepared_sink(call.sink, call.q)))
+def _step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
+    if (plain := compute(call)) is None:
+        return None
+    return Result(_scaled(plain, None if call.sink is None else prepared_sink(call.sink, call.q)))
 
 
 def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
