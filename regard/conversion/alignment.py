@@ -4,8 +4,9 @@ Each head writes keys and values in a basis of its own, so the mean of two heads
 basis leave the outputs of a layer as they are:
 
     values   v -> R v  with  Wo -> Wo Rᵀ, for any orthogonal R of each head
-    keys     k -> R k  with  q -> R q, or W -> W Rᵀ in scores qᵀ W k, if R commutes with the rotation by positions: within each rotary pair a plane
-             rotation, elsewhere any orthogonal matrix; behind a norm with shared weights only signs
+    keys     k -> R k  with  q -> R q, or with W -> W Rᵀ in scores qᵀ W k, if R commutes with the rotation by
+             positions: within each rotary pair a plane rotation, elsewhere any orthogonal matrix; behind a norm with
+             shared weights only signs
     heads    any order, if the query heads and their columns of Wo move along
 
 `align` chooses, among these, the rotations that bring the heads of each group closest to their mean (Procrustes), and

@@ -115,8 +115,8 @@ def _check_rotatable(name: str, layer: nn.Module) -> None:
     score = score_of(layer)
     if not isinstance(score, ScaledDot | Dot | General):
         raise UnsupportedError(
-            f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; use method mean or "
-            f"first"
+            f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
+            f"use method mean or first"
         )
 
 
