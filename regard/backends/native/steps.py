@@ -69,6 +69,9 @@ class Steps:
         self._repeats = not (self.varies or self.summed or problem.q_len > STEP or problem.bias is not None)
         self._repeats &= len(self.looks[0].spans) == 1
         self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        rows, heads, dim = problem.q_len, problem.heads, problem.v_dim
+        # Of the output (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim): shape and strides.
+        self._room = (problem.batch, heads, rows, dim), (rows * heads * dim, dim, heads * dim, 1)
         self._local = threading.local()
 
     def run(self, call: Call) -> Result | None:
@@ -84,7 +87,7 @@ class Steps:
             looks = [_look(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
             if not 0 < len(looks) <= len(self.looks):
                 return None
-        output, q = self._room(), dense(q)
+        output, q = torch.empty_strided(*self._room, dtype=problem.dtype, device="cpu"), dense(q)
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
         first = k.first if isinstance(k, Stored) else 0
         by_row = isinstance(call.q_start, torch.Tensor) or self.varies
@@ -107,9 +110,9 @@ class Steps:
 
     def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
         """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
-        filled, k_len = self._filled(False), k.shape[2]
+        filled, k_len = getattr(self._local, "alike", None) or self._filled(by_row=False), k.shape[2]
         layout = k_len, call.q_start, q.stride(), k.stride(), v.stride()
-        output = self._room()
+        output = torch.empty_strided(*self._room, dtype=self.problem.dtype, device="cpu")
         if layout != filled.layout:
             filled.layout = None
             q, k, v = dense(q), dense(k), dense(v)
@@ -125,12 +128,6 @@ class Steps:
         filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
         self.library.forward(filled.address)
         return Result(output)
-
-    def _room(self) -> torch.Tensor:
-        """Memory for the output, (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim)."""
-        problem = self.problem
-        shape = problem.batch, problem.q_len, problem.heads, problem.v_dim
-        return torch.empty(shape, dtype=problem.dtype, device="cpu").transpose(1, 2)
 
     def _filled(self, by_row: bool) -> _Filled:
         """The call struct of this thread, with a schedule for each batch row or for all of them."""
