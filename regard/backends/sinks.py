@@ -73,8 +73,10 @@ def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result],
     return Result(output, **found)
 
 
-def _step(compute: Callable[[Call], Result], call: Call) -> Result:
-    return Result(_scaled(compute(call), None if call.sink is None else prepared_sink(call.sink, call.q)))
+def _step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
+    if (plain := compute(call)) is None:
+        return None
+    return Result(_scaled(plain, None if call.sink is None else prepared_sink(call.sink, call.q)))
 
 
 def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
@@ -115,9 +117,14 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
         log_sum_exp, sink = log_sum_exp.double(), sink.double()
     keys = log_sum_exp.masked_fill(empty, 0)
     z = keys - sink
-    share = z.sigmoid().masked_fill(empty, 0)
+    share = _sigmoid(z).masked_fill(empty, 0)
     log_sigmoid = torch.nn.functional.logsigmoid  # logaddexp has no second derivative beside a sink of -inf
     both = torch.where(z > 0, keys - log_sigmoid(z), sink - log_sigmoid(-z))  # no gradient cancels on either side
     every = torch.where(empty, sink, both)
-    weight = torch.where(empty, (sink > -math.inf).to(z.dtype), (-z).sigmoid())
+    weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
     return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))
+
+
+def _sigmoid(z: torch.Tensor) -> torch.Tensor:
+    """σ(z), whose gradient σ(z) σ(-z) is exact where σ(z) is close to 1: torch computes it as σ(z) (1 - σ(z))."""
+    return torch.where(z > 0, 1 - (-z).sigmoid(), z.sigmoid())

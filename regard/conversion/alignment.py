@@ -4,8 +4,9 @@ Each head writes keys and values in a basis of its own, so the mean of two heads
 basis leave the outputs of a layer as they are:
 
     values   v -> R v  with  Wo -> Wo Rᵀ, for any orthogonal R of each head
-    keys     k -> R k  with  q -> R q, if R commutes with the rotation by positions: within each rotary pair a plane
-             rotation, elsewhere any orthogonal matrix; behind a norm with shared weights only signs
+    keys     k -> R k  with  q -> R q, or with W -> W Rᵀ in scores qᵀ W k, if R commutes with the rotation by
+             positions: within each rotary pair a plane rotation, elsewhere any orthogonal matrix; behind a norm with
+             shared weights only signs
     heads    any order, if the query heads and their columns of Wo move along
 
 `align` chooses, among these, the rotations that bring the heads of each group closest to their mean (Procrustes), and
@@ -43,18 +44,30 @@ class Alignment:
     keys: torch.Tensor
     values: torch.Tensor
 
-    def applied(self, layer: Projections) -> Projections:
-        """The layer with rotated heads in the new order; its outputs are the same."""
-        members = layer.members
-        order = torch.tensor(self.order)
-        readers = (order[:, None] * members + torch.arange(members)).flatten()
+    def applied(self, layer: Projections, *, queries: bool = True) -> Projections:
+        """The layer with rotated heads in the new order; its outputs are the same.
+
+        Args:
+            layer: as it was given to `align`.
+            queries: whether queries are rotated with their keys; if not, `matrices` are.
+        """
+        members, readers = layer.members, self._readers(layer.members)
         keys, values = (rotations.repeat_interleave(members, 0) for rotations in (self.keys, self.values))
         return Projections(
-            q=keys @ layer.q[readers],
-            k=self.keys @ layer.k[order],
-            v=self.values @ layer.v[order],
+            q=keys @ layer.q[readers] if queries else layer.q[readers],
+            k=self.keys @ layer.k[self.order],
+            v=self.values @ layer.v[self.order],
             o=torch.einsum("ohd,hed->ohe", layer.o[:, readers], values),
         )
+
+    def matrices(self, learned: torch.Tensor) -> torch.Tensor:
+        """The matrices W of scores qᵀ W k (heads, query_dim, key_dim) for the rotated keys: W Rᵀ in the new order."""
+        members = len(learned) // len(self.order)
+        return learned[self._readers(members)] @ self.keys.repeat_interleave(members, 0).mT
+
+    def _readers(self, members: int) -> torch.Tensor:
+        """The query heads in their new order, `members` for each key/value head."""
+        return (torch.tensor(self.order)[:, None] * members + torch.arange(members)).flatten()
 
 
 def align(

@@ -221,17 +221,19 @@ class FolderConversion:
 
     def _write_layer(self, number: str, save: Callable[[Tensors], None], read_back: Read) -> None:
         name = self.source.layer_names()[number]
-        original = self.source.layout.read(name, self.source.sizes, self._digested)
-        self._check_finite(name, original)
-        layer = self._aligned(number, name, original)
         seed = zlib.crc32(name.encode())
         pooling = self.method if self.method in POOLINGS else "mean"
         dtype = self._dtype(name)
-        pooled = layer.resized(self.kv_heads, pooling, seed)
+        pooled = self._aligned(number, name, self._original(name)).resized(self.kv_heads, pooling, seed)
         fold = self._fold(name)
         save(self.layer(number, fold(pooled)))
         if self.check:
             self._check_layer(number, fold(pooled), dtype, read_back)
+
+    def _original(self, name: str) -> Projections:
+        layer = self.source.layout.read(name, self.source.sizes, self._digested)
+        self._check_finite(name, layer)
+        return layer
 
     def _aligned(self, number: str, name: str, layer: Projections) -> Projections:
         """The layer with rotated heads, if the method asks for it; the change of its outputs is noted."""

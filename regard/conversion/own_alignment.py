@@ -15,7 +15,7 @@ from regard.conversion.heads import Likeness
 from regard.conversion.projections import KeySpace, Projections
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import MultiHeadAttention
-from regard.mechanisms import Softmax
+from regard.mechanisms import Dot, General, ScaledDot, Score, Softmax
 from regard.positions import Rotary
 
 Calibration = Callable[[Any], object]
@@ -68,7 +68,11 @@ def aligned(
         moment = moments.get(name)
         space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
         may_move = regroup and not differs_by_head(model, layer)
-        after = align(before, count, moment, space, regroup=may_move).applied(before)
+        matrix = layer.mechanism.learned["weight"] if isinstance(score_of(layer), General) else None
+        alignment = align(before, count, moment, space, regroup=may_move)
+        after = alignment.applied(before, queries=matrix is None)
+        if matrix is not None:
+            matrix.copy_(alignment.matrices(matrix))
         found.append(likeness(name, before, after, count, moment))
         _assign(layer, after)
     return Aligned(turned, tuple(found))
@@ -108,11 +112,18 @@ def second_moment(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def _check_rotatable(name: str, layer: nn.Module) -> None:
     assert isinstance(layer, MultiHeadAttention)
-    declared = layer.mechanism.declared
-    if not isinstance(declared, Softmax) or not declared.score.lowered().is_dot_product:
+    score = score_of(layer)
+    if not isinstance(score, ScaledDot | Dot | General):
         raise UnsupportedError(
-            f"align rotates keys, which changes the results of {declared} in {name}; use method mean or first"
+            f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
+            f"use method mean or first"
         )
+
+
+def score_of(layer: MultiHeadAttention) -> Score | None:
+    """The score whose softmax a layer computes; None for another mechanism."""
+    declared = layer.mechanism.declared
+    return declared.score if isinstance(declared, Softmax) else None
 
 
 def differs_by_head(model: Any, layer: MultiHeadAttention) -> bool:

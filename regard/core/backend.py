@@ -139,7 +139,7 @@ class Offer:
     cost: Cost
     run: Callable[[Operands], Result]
     takes_stored: bool = False
-    steps: Callable[[Call], Result] | None = None
+    steps: Callable[[Call], Result | None] | None = None
 
 
 class Backend(Protocol):

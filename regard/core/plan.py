@@ -111,7 +111,7 @@ class Plan:
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
 
     @property
-    def steps(self) -> Callable[[Call], Result] | None:
+    def steps(self) -> Callable[[Call], Result | None] | None:
         """A function for calls that differ from this plan's in k_len and q_start only; None where there is none."""
         return self._offer.steps
 

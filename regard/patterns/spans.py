@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from regard.patterns.algebra import Both
+from regard.patterns.algebra import Both, Either
 from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern
 
@@ -25,7 +25,7 @@ def spans_apart(pattern: Pattern | str | None) -> Hashable | None:
     if isinstance(pattern, KeySpan) and pattern.varies_by_row:
         ends = (pattern.start, pattern.stop)
         return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
-    if isinstance(pattern, Both) and pattern.varies_by_row:
+    if isinstance(pattern, Both | Either) and pattern.varies_by_row:
         parts = [spans_apart(part) for part in pattern.parts]
-        return None if None in parts else ("both", *parts)
+        return None if None in parts else (pattern.sign, *parts)
     return pattern if pattern.by_value else None

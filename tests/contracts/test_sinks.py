@@ -78,6 +78,19 @@ def test_every_statistic_sends_its_gradient_to_the_sink(pattern, monkeypatch):
         assert torch.autograd.gradcheck(statistics, leaves), backend
 
 
+def test_a_sink_that_weighs_little_has_an_exact_gradient():
+    """Its gradient is its weight times what the other weights lose: no digit is lost where the weight is tiny."""
+    q, k, v = qkv()
+    for backend in computing(q, k, v, sink=SINK):
+        for low in (-5.0, -15.0, -25.0):
+            sink = torch.full((6,), low, dtype=torch.float64, requires_grad=True)
+            detail = ask(backend, q, k, v, sink=sink, want=("log_sum_exp",))
+            (found,) = torch.autograd.grad(detail.output.sum(), sink)
+            weight = (sink.detach()[:, None] - detail.log_sum_exp.detach()).exp()
+            expected = -(weight * detail.output.detach().sum(-1)).sum((0, 2))
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
 def test_a_sink_is_a_key_with_this_score_and_the_value_zero():
     q, k, v = qkv()
     bias = torch.cat([torch.zeros(6, 7, 11), SINK[:, None, None].expand(6, 7, 1)], -1).double()

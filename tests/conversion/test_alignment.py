@@ -99,6 +99,10 @@ KINDS = {
     "grouped": (LanguageModel, {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 4}),
     "learned": (LanguageModel, {"biases": True, "norm": "layer", "positions": "learned"}),
     "alibi": (LanguageModel, {"positions": "alibi", "head_dim": 5}),
+    "matrix": (
+        LanguageModel,
+        {"layers": 2, "kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"},
+    ),
     "encoder": (TextEncoder, {"layers": 2}),
     "translator": (TranslationTransformer, {"positions": "rotary"}),
 }
@@ -154,8 +158,11 @@ def change(layer, groups, step, moves):
             turn = torch.diag_embed(torch.where(torch.rand(size // 2) < 0.5, -1.0, 1.0).double().repeat(2))
         for h in range(j * members, (j + 1) * members):
             output[h] = basis @ output[h]
-            for part in views[0]:
-                part[h] = turn @ part[h]
+            if "weight" in layer.mechanism.learned:
+                layer.mechanism.learned["weight"][h] @= turn.T
+            else:
+                for part in views[0]:
+                    part[h] = turn @ part[h]
         for parts, matrix in ((views[1], turn), (views[2], basis)):
             for part in parts:
                 part[j] = matrix @ part[j]
@@ -164,7 +171,7 @@ def change(layer, groups, step, moves):
         readers = (order[:, None] * members + torch.arange(members)).flatten()
         for part in (*views[1], *views[2]):
             part.copy_(part[order].clone())
-        for part in (*views[0], output):
+        for part in (*views[0], output, *layer.mechanism.learned.values()):
             part.copy_(part[readers].clone())
 
 
@@ -176,6 +183,13 @@ def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     few = with_kv_heads(model, 2, "align", calibration=says if with_text else None)
     torch.testing.assert_close(says(few), expected, rtol=1e-6, atol=1e-6)
     assert (says(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
+
+
+def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_between():
+    model = new_model("learned", mechanism="softmax(general(6, 5))")
+    rotated = own_models.turned(model, 2, says).model
+    torch.testing.assert_close(says(rotated), says(model), rtol=1e-9, atol=1e-9)
+    assert not torch.equal(projections_of(rotated.blocks[0].attention).k, projections_of(model.blocks[0].attention).k)
 
 
 def test_a_saved_model_reports_what_was_checked(tmp_path):
@@ -217,6 +231,9 @@ def test_what_cannot_be_aligned_is_refused():
     linear = LanguageModel(LanguageModel.Config(**SIZES, mechanism="linear", positions="none"))
     with pytest.raises(UnsupportedError, match=r"align rotates keys, which changes the results of linear"):
         with_kv_heads(linear, 2, "align")
+    added = new_model("learned", mechanism="softmax(concat(6, 6, 8))")
+    with pytest.raises(UnsupportedError, match=r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"):
+        with_kv_heads(added, 2, "align")
     with pytest.raises(ArgumentError, match="the calibration did not run"):
         with_kv_heads(new_model("rotary"), 2, "align", calibration=lambda model: None)
     with pytest.raises(ArgumentError, match="a function that runs the model on a text"):

@@ -112,6 +112,18 @@ class _Analysis:
         vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27  # may be taken for 0
         self.w = Number(w, w * relative + w.clamp_max(vanishing), u)
         self.score_error, self.lse, self.whole = score_error, lse, whole
+        self.sink = self._weight_of_sink()
+
+    def _weight_of_sink(self) -> Number:
+        """What the sink weighs in each row, (batch, heads, q_len, 1)."""
+        made, lse = self.made, self._signed_lse()
+        sink = made.spread_sink(made.sink)[..., None].expand(lse.shape)
+        there = sink > -torch.inf
+        weight = torch.where(there, sink - lse, -torch.inf).exp()
+        logits = torch.where(there, sink, 0).abs() + 2 * self.lse
+        relative = self.mean_error + self.u * (logits + made.case.k_len + 8) + self.half
+        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
+        return Number(weight, weight * relative + weight.clamp_max(vanishing), self.u)
 
     def _signed(self) -> torch.Tensor:
         return self.made.spread(self.made.added["learned"].double() if "learned" in self.made.added else None)
@@ -145,6 +157,11 @@ class _Analysis:
         if "log_sum_exp" in come:
             through = through + self._column(come["log_sum_exp"])
         d_score = w * through
+        inner = (w * pull).sum(-1)  # what a larger sink takes from every weight, and adds to the log-sum-exp
+        if "log_sum_exp" in come:
+            inner = inner + self._column(come["log_sum_exp"])
+        if "entropy" in come:
+            inner = inner + self._column(come["entropy"]) * w.sum(-1)
         d_dot = d_score * self.slope * self.scale
         go = come["output"]
         first = {
@@ -152,6 +169,7 @@ class _Analysis:
             "k": self._grouped(d_dot.mT @ self.q),
             "v": self._grouped(kept.mT @ go),
             "bias": d_score,
+            "sink": self.sink * inner,
         }
         told |= {
             f"d {name}": self._of(name, first[name], pieces=self.pieces + (len(come) > 1)) for name in answer.first
@@ -179,19 +197,28 @@ class _Analysis:
             moved_score = moved_score + self._exact(
                 torch.where(torch.isinf(self._signed()), 0, made.spread(made.directions["bias"].double()))
             )
-        moved_through = moved_score + (w * moved_score).sum(-1)
+        moved_lse = (w * moved_score).sum(-1)
+        if "sink" in answer.first:
+            moved_sink = self._exact(made.spread_sink(made.directions["sink"].double())[..., None])
+            moved_lse = moved_lse + self.sink * moved_sink
+        moved_through = moved_score + moved_lse
         moved_w = w * moved_through
         moved_pull = factors * (go @ a_v.mT)
         if "entropy" in come:
             moved_pull = moved_pull + self._column(come["entropy"]) * moved_through
         moved_d = moved_w * through + w * (moved_pull + (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1))
         moved_dot = (moved_d * self.slope + d_score * self.curve * moved) * self.scale
+        moved_inner = (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1)
+        if "entropy" in come:
+            moved_inner = moved_inner + self._column(come["entropy"]) * moved_w.sum(-1)
+        moved_weight = self.sink * (moved_lse if "sink" not in answer.first else moved_lse + moved_sink)
         moved_kept = moved_w * factors
         twice = {
             "q": moved_dot @ self.k + d_dot @ a_k,
             "k": self._grouped(moved_dot.mT @ self.q) + self._grouped(d_dot.mT @ along["q"]),
             "v": self._grouped(moved_kept.mT @ go),
             "bias": moved_d,
+            "sink": moved_weight * inner + self.sink * moved_inner,
             "grad_output": moved_kept @ self.v + kept @ a_v,
         }
         return told | {f"dd {name}": self._of(name, twice[name], pieces=4) for name in answer.second}
@@ -240,6 +267,8 @@ class _Analysis:
         """The error of a gradient, a sum of `pieces`; that of a bias is summed over the pairs it was added to."""
         made = self.made
         kind = made.added["learned"].dtype if name == "bias" else made.dtype
+        if name == "sink":
+            return self._of_sink(found, pieces)
         rounding = pieces * torch.finfo(kind).eps / SLACK if pieces > 1 and kind.itemsize == 2 else 0.0
         found = Number(found.size, found.error + rounding * found.size, self.u)
         if name != "bias":
@@ -255,3 +284,13 @@ class _Analysis:
         if not spread.numel():
             return torch.zeros_like(learned)
         return torch.autograd.grad(spread, learned, whole)[0]
+
+    def _of_sink(self, found: Number, pieces: int) -> torch.Tensor:
+        """The error of the gradient of the sinks, each the sum over the rows that have it."""
+        assert self.made.sink is not None
+        learned = torch.zeros(self.made.sink.shape, dtype=torch.float64).requires_grad_()
+        spread = self.made.spread_sink(learned)[..., None].expand(found.error.shape)
+        terms = found.error.numel() // max(1, learned.numel())
+        rounding = pieces * torch.finfo(self.made.dtype).eps / SLACK if self.made.dtype.itemsize == 2 else 0.0
+        whole = found.error + (terms * self.u + rounding) * found.size
+        return torch.autograd.grad(spread, learned, whole)[0] if spread.numel() else torch.zeros_like(learned)

@@ -15,6 +15,7 @@ PLAIN_LENGTHS = (1, 1, 2, 3, 5, 5, 7, 7, 8, 11, 11, 13, 13, 16, 17, 19, 23, 29, 
 LONG_LENGTHS = (61, 64, 67, 97, 128, 131, 257, 300)
 DIMS = (1, 2, 3, 5, 8, 16, 19)
 EVERYTHING = ("q", "k", "v", "bias")
+TENSOR_SINKS = ("heads", "rows", "one")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Case:
     dropout: float = 0.0
     dropout_seed: int = 0
     q_start: int | tuple[int, ...] | None = None
-    learners: tuple[str, ...] = ()  # of q, k, v, bias: what needs a gradient; none: computed under no_grad
+    learners: tuple[str, ...] = ()  # of q, k, v, bias, sink: what needs a gradient; none: computed under no_grad
     want: tuple[Any, ...] = ()  # names of statistics, ("top_keys", n), ("weights_of", rows, heads)
     pulled: tuple[str, ...] = ()  # the statistics that a gradient comes in by, besides the output
     grad_layout: str = "contiguous"
@@ -94,7 +95,7 @@ def draw_case(seed: int) -> Case:
     if bias is None or bias.kind in ("alibi", "slopes"):
         learners = tuple(x for x in learners if x != "bias")
     want = _want(r, q_len, group * kv_heads) if r.random() < 0.35 else ()
-    return Case(
+    case = Case(
         seed, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice(DIMS), r.choice(DIMS),
         dtype=r.choice(DTYPES[:2] + DTYPES) if learning else r.choice(DTYPES),
         pattern=drawn(r, max(q_len, k_len), list(LEAVES)),
@@ -116,6 +117,9 @@ def draw_case(seed: int) -> Case:
         second=r.random() < 0.4 and q_len * k_len < 2000,
         sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
     )  # fmt: skip
+    # Drawn last, so that a seed stands for the call that it stood for before sinks learned.
+    learns = learning and case.sink in TENSOR_SINKS and r.random() < 0.75
+    return replace(case, learners=(*learners, "sink")) if learns else case
 
 
 def _name(want: Any) -> str:
@@ -177,8 +181,8 @@ def simpler(case: Case) -> Iterator[Case]:
                  "second", "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
         if getattr(case, name) != getattr(plain, name):
             changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
-            if name == "bias":
-                changes["learners"] = tuple(x for x in case.learners if x != "bias")
+            if name in ("bias", "sink"):
+                changes["learners"] = tuple(x for x in case.learners if x != name)
             yield replace(case, **changes)
     for pattern in simpler_patterns(case.pattern):
         yield replace(case, pattern=pattern)

@@ -80,6 +80,9 @@ def _continued(made: Made, kind: str, room: dict[str, int]) -> Tensors:
     bias, leaf = made.bias()
     if leaf is not None:
         leaves["bias"] = leaf
+    sink = made.given_sink()
+    if "sink" in case.learners:
+        leaves["sink"] = sink
     cache = new_cache(kind, case.batch, case.kv_heads, case.head_dim, v_dim=case.v_dim, dtype=made.dtype, **room)
     pattern, outputs = made.pattern(), []
     with torch.set_grad_enabled(bool(case.learners)):
@@ -97,7 +100,7 @@ def _continued(made: Made, kind: str, room: dict[str, int]) -> Tensors:
                     scale=case.scale,
                     dropout=case.dropout,
                     dropout_seed=case.dropout_seed,
-                    sink=made.given_sink(),
+                    sink=sink,
                 )
             )
         whole = torch.cat(outputs, 2)

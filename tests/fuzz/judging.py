@@ -83,10 +83,12 @@ def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     bias, leaf = made.bias()
     if leaf is not None:
         leaves["bias"] = leaf
+    if "sink" in case.learners:
+        leaves["sink"] = made.given_sink()
     options: dict[str, Any] = {
         "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale,
         "dropout": case.dropout, "dropout_seed": case.dropout_seed, "q_start": made.q_start(),
-        "sink": made.given_sink(),
+        "sink": leaves.get("sink", made.given_sink()),
     }  # fmt: skip
     with torch.set_grad_enabled(bool(case.learners)):
         found = _called(case, backend, leaves, made.wants(), options)
@@ -180,7 +182,7 @@ class _Expected:
     def _dtype(self, name: str) -> torch.dtype:
         made = self.made
         kind = name.split()[-1]
-        if kind in ("output", "q", "k", "v", "grad_output"):
+        if kind in ("output", "q", "k", "v", "sink", "grad_output"):
             return made.dtype
         if kind == "bias":
             return made.added["learned"].dtype

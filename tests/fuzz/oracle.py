@@ -32,6 +32,8 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     leaves = {name: x.masked_fill(made.hidden[..., None], 0) if name != "q" else x for name, x in leaves.items()}
     if "learned" in made.added:
         leaves["bias"] = made.added["learned"].double()
+    if made.sink is not None:
+        leaves["sink"] = made.sink
     leaves = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     group = case.heads // case.kv_heads
     k, v = (leaves[name].repeat_interleave(group, 1) for name in ("k", "v"))
@@ -42,15 +44,12 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     bias = made.spread(leaves.get("bias"))
     live = torch.from_numpy(made.mask.copy()) & (bias != -torch.inf)
     scores = scores + torch.where(bias == -torch.inf, 0, bias)
-    empty = ~live.any(-1, keepdim=True)
-    masked = scores.masked_fill(~live, -torch.inf).masked_fill(empty, 0)
-    sink = torch.full((), -torch.inf, dtype=torch.float64) if made.sink is None else made.sink
-    sink = sink.view(*(1,) * (2 - sink.dim()), *sink.shape)[..., None]  # (batch or 1, heads or 1, 1)
-    empty_sum = empty[..., 0] & (sink == -torch.inf)  # nothing to divide by
-    summed = torch.logaddexp(masked.logsumexp(-1).masked_fill(empty[..., 0], -torch.inf), sink)
-    summed = summed.masked_fill(empty_sum, 0) if bool(empty_sum.any()) else summed
-    weights = (masked - summed[..., None]).exp().masked_fill(empty | ~live, 0)
-    finite = summed
+    sink = made.spread_sink(leaves.get("sink")).expand(scores.shape[:3])  # one more key, which has no value
+    every = torch.cat([live.expand(scores.shape), (sink > -torch.inf)[..., None]], -1)
+    empty_sum = ~every.any(-1)  # nothing to divide by
+    masked = torch.cat([scores, sink[..., None]], -1).masked_fill(~every, -torch.inf)
+    finite = masked.masked_fill(empty_sum[..., None], 0).logsumexp(-1)
+    weights = (masked[..., :-1] - finite[..., None]).exp()
     far = torch.from_numpy(abs(made.at.j - made.at.i)).double()
 
     values: Tensors = {

@@ -97,6 +97,9 @@ class Made:
         if case.bias is not None and "bias" in case.learners:
             learned = self.added["learned"]
             self.directions["bias"] = self.numbers(*learned.shape).to(learned.dtype)
+        if "sink" in case.learners:
+            assert self.sink is not None
+            self.directions["sink"] = self.numbers(*self.sink.shape).to(self.dtype)
 
     def numbers(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self._drawn, dtype=torch.float64)
@@ -192,10 +195,16 @@ class Made:
         return logits if case.sink == "number" else logits.to(self.dtype).double()
 
     def given_sink(self) -> Any:
-        """The sink as the call gets it."""
+        """The sink as the call gets it; a tensor is a leaf of its own, which may learn."""
         if self.sink is None or not self.sink.dim():
             return None if self.sink is None else float(self.sink)
-        return self.sink.to(self.dtype)
+        return self.sink.to(self.dtype, copy=True).requires_grad_("sink" in self.case.learners)
+
+    def spread_sink(self, sink: torch.Tensor | None) -> torch.Tensor:
+        """The logit of the sink in every row, (batch or 1, heads or 1, 1) in float64; -inf without one."""
+        if sink is None:
+            return torch.full((1, 1, 1), -torch.inf, dtype=torch.float64)
+        return sink.view(*(1,) * (2 - sink.dim()), *sink.shape)[..., None]
 
     def spread(self, learned: torch.Tensor | None) -> torch.Tensor:
         """The bias of every pair in float64, given what it is made of."""

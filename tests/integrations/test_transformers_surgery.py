@@ -245,24 +245,6 @@ def _linear(calls, module, q, k, v, mask):
     return (weights @ v).transpose(1, 2).contiguous(), None
 
 
-@pytest.mark.parametrize("padding", ["none", "left", "right"])
-def test_a_compiled_model_computes_the_pattern_or_refuses(padding):
-    """There masks hold pairs, so where rows are padded on the left, their first keys are not known."""
-    model, live = model_of("Mistral"), torch.ones(3, 24, dtype=torch.bool)
-    if padding != "none":
-        live[0, slice(0, 7) if padding == "left" else slice(-7, None)] = False
-    replace_attention(model, pattern=STREAMING)
-    given = {"use_cache": False} | ({} if padding == "none" else {"attention_mask": live.long()})
-    expected = output(model, **given)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager")
-    if padding == "left":
-        with pytest.raises(rg.UnsupportedError, match="run uncompiled"):
-            output(compiled, **given)
-    else:
-        assert checks.farthest(output(compiled, **given), expected, live) <= checks.TOLERANCE
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [

@@ -87,10 +87,20 @@ CHANGING = {
     "a window, sinks and spans": lambda n: {
         "pattern": (p.CausalWindow(9) | p.Prefix(40)) & p.KeySpan(torch.randint(0, n, (2,)))
     },
+    "a window or spans": lambda n: {"pattern": p.CausalWindow(9) | p.KeySpan(torch.randint(0, n, (2,)), [n // 2, n])},
+    "a padded window and sinks by row": lambda n: {
+        "pattern": p.KeySpan([n // 7, n // 3]) & (p.CausalWindow(9) | p.KeySpan([n // 7, n // 3], [n // 7 + 4, n // 2]))
+    },
+    "lists whose order follows their numbers": lambda n: {
+        "pattern": p.SlidingWindow(8) & p.KeySpan([n % 10, 3]) | p.SlidingWindow(80) & p.KeySpan([-n % 10, n - 20])
+    },
     "a bias": lambda n: {"pattern": "causal", "bias": torch.randn(1, 4, 1, n)},
     "a bias that masks": lambda n: {"bias": torch.randn(n).masked_fill(torch.rand(n) > 0.7, -INF), "softcap": 5.0},
     "a bias of queries": lambda n: {"bias": torch.randn(2, 1, 1, 1)},
 }
+
+
+SPANS = {name: options for name, options in CHANGING.items() if not options(64).keys() & {"bias", "sink"}}
 
 
 @pytest.mark.parametrize("options", CHANGING.values(), ids=CHANGING)
@@ -105,6 +115,20 @@ def test_one_plan_serves_every_length_and_every_span_and_bias(options, planned):
                 found, rg.attention_detail(q, keys, values, want="log_sum_exp", backend="native", **given).output
             )
     assert len(planned) == 1
+
+
+@pytest.mark.parametrize("sink", [None, 0.5])
+def test_spans_that_leave_more_bands_apart_than_the_first_ones_are_planned(sink):
+    """A part that another one implies falls away, here where both spans are equal."""
+    q, k, v = tensors(2, 1, 300, torch.float32)
+    with torch.no_grad():
+        for k_len in range(280, 300):
+            spans = p.KeySpan([k_len - 70, 5], [k_len, 9]), p.KeySpan([k_len - 70, 5], [k_len - k_len // 290, 9])
+            pattern = p.Causal() & (p.SlidingWindow(20) & spans[0] | spans[1])
+            keys, values = k[:, :, :k_len], v[:, :, :k_len]
+            found = rg.attention(q, keys, values, pattern=pattern, sink=sink)
+            expected = rg.attention(q, keys, values, pattern=pattern, sink=sink, backend="reference")
+            torch.testing.assert_close(found, expected)
 
 
 def test_padding_that_changes_from_batch_to_batch_is_planned_once(planned):
@@ -142,14 +166,17 @@ def test_changing_steps_keep_numbers_that_are_not_finite_to_their_queries(name):
             assert torch.equal(found.isnan(), expected.isnan())
 
 
+@pytest.mark.parametrize("options", [lambda n: {"pattern": "causal"}, *SPANS.values()], ids=["causal", *SPANS])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
-def test_steps_read_keys_as_a_cache_stores_them(dtype):
-    q, keys, values = tensors(2, 1, 60, torch.float32)
+def test_steps_read_keys_as_a_cache_stores_them(dtype, options, planned):
+    q, keys, values = tensors(2, 1, 64, torch.float32)
     with torch.no_grad():
-        for k_len in range(33, 60, 3):
+        for k_len in range(33, 64, 3):
             k, v = (Stored(*stored("x", x[:, :, :k_len], dtype)) for x in (keys, values))
-            found = rg.attention(q, k, v, pattern="causal")
-            assert torch.equal(found, rg.attention_detail(q, k, v, pattern="causal", backend="native").output)
+            given = options(k_len)
+            found = rg.attention(q, k, v, **given)
+            assert torch.equal(found, rg.attention_detail(q, k, v, **given, backend="native").output)
+    assert len(planned) == 1
 
 
 def test_a_step_keeps_numbers_that_are_not_finite_to_their_queries():

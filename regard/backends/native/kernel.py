@@ -74,7 +74,9 @@ class Kernel:
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
             return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf)
-        output = torch.empty(batch, q_len, heads, self.problem.v_dim, dtype=dtype, device="cpu").transpose(1, 2)
+        v_dim = self.problem.v_dim
+        strides = q_len * heads * v_dim, v_dim, heads * v_dim, 1  # it lies as (batch, q_len, heads, v_dim)
+        output = torch.empty_strided((batch, heads, q_len, v_dim), strides, dtype=dtype, device="cpu")
         filled = self._local.filled
         layout = None
         if self._plain and type(k) is torch.Tensor and type(v) is torch.Tensor:

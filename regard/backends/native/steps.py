@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,32 +62,37 @@ class Steps:
 
     def __init__(self, library: Library, problem: Problem, bands: list[Bands]) -> None:
         self.library, self.problem = library, problem
-        self.sides = [(one.left, one.right) for one in bands]
-        self.spans = [_spans(one) for one in bands]  # of keys, one or by batch row
+        self.looks = [_look(one) for one in bands]
         self.varies = problem.pattern.varies_by_row
         self.summed = "log_sum_exp" in problem.want
         self._products = problem.batch * problem.heads * problem.q_len * (problem.head_dim + problem.v_dim)  # of a key
         self._repeats = not (self.varies or self.summed or problem.q_len > STEP or problem.bias is not None)
-        self._repeats &= len(self.spans[0]) == 1
+        self._repeats &= len(self.looks[0].spans) == 1
         self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        rows, heads, dim = problem.q_len, problem.heads, problem.v_dim
+        # Of the output (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim): shape and strides.
+        self._room = (problem.batch, heads, rows, dim), (rows * heads * dim, dim, heads * dim, 1)
         self._local = threading.local()
 
-    def run(self, call: Call) -> Result:
-        """Output, and the log-sum-exp if the problem wants it."""
+    def run(self, call: Call) -> Result | None:
+        """Output, and the log-sum-exp if the problem wants it; None if the spans of this call leave more bands apart
+        than those of the problem, which needs a plan."""
         problem, q = self.problem, call.q
         if self._repeats and type(call.k) is type(call.v) is torch.Tensor and type(call.q_start) in (int, NoneType):
             return self._repeated(call, q, call.k, call.v)
         k, v = (x if isinstance(x, Stored) else dense(x) for x in (call.k, call.v))
         k_len = k.shape[2]
-        spans = self.spans
-        if self.varies:  # with other numbers in each call
-            spans = [_spans(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
-        output, q = self._room(), dense(q)
+        looks = self.looks
+        if self.varies:  # with other numbers in each call, which decide the order of the bands and which one is needed
+            looks = [_look(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
+            if not 0 < len(looks) <= len(self.looks):
+                return None
+        output, q = torch.empty_strided(*self._room, dtype=problem.dtype, device="cpu"), dense(q)
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
         first = k.first if isinstance(k, Stored) else 0
         by_row = isinstance(call.q_start, torch.Tensor) or self.varies
         filled = self._filled(by_row) if problem.q_len <= STEP else _Many(problem)
-        filled.place(self, spans, range(first, k_len), call.q_start)
+        filled.place(looks, range(first, k_len), call.q_start)
         filled.layout, into = None, filled.call
         into.first_key, into.keys = first, k_len - first
         into.threads = min(torch.get_num_threads(), max(1, self._products * k_len // FEWEST))
@@ -105,13 +110,13 @@ class Steps:
 
     def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
         """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
-        filled, k_len = self._filled(False), k.shape[2]
+        filled, k_len = getattr(self._local, "alike", None) or self._filled(by_row=False), k.shape[2]
         layout = k_len, call.q_start, q.stride(), k.stride(), v.stride()
-        output = self._room()
+        output = torch.empty_strided(*self._room, dtype=self.problem.dtype, device="cpu")
         if layout != filled.layout:
             filled.layout = None
             q, k, v = dense(q), dense(k), dense(v)
-            filled.place(self, self.spans, range(k_len), call.q_start)
+            filled.place(self.looks, range(k_len), call.q_start)
             filled.call.first_key, filled.call.keys = 0, k_len
             filled.most_threads = max(1, self._products * k_len // FEWEST)
             for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
@@ -124,40 +129,52 @@ class Steps:
         self.library.forward(filled.address)
         return Result(output)
 
-    def _room(self) -> torch.Tensor:
-        """Memory for the output, (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim)."""
-        problem = self.problem
-        shape = problem.batch, problem.q_len, problem.heads, problem.v_dim
-        return torch.empty(shape, dtype=problem.dtype, device="cpu").transpose(1, 2)
-
     def _filled(self, by_row: bool) -> _Filled:
         """The call struct of this thread, with a schedule for each batch row or for all of them."""
         name = "by_row" if by_row else "alike"
         if (found := getattr(self._local, name, None)) is None:
-            found = _Filled(self.problem, self.problem.batch if by_row else 1, len(self.sides))
+            found = _Filled(self.problem, self.problem.batch if by_row else 1, len(self.looks))
             setattr(self._local, name, found)
         return found
 
 
-Sides = tuple[int | None, int | None]
-Spans = list[tuple[int, int]]
+class Look(NamedTuple):
+    """The keys of a query: those up to `left` before and `right` after its position, within a span.
+
+    spans: start and stop of each batch row, or of all of them.
+    """
+
+    left: int | None
+    right: int | None
+    spans: list[tuple[int, int]]
+
+    def span(self, row: int, k_len: int) -> tuple[int, int]:
+        """The keys of a batch row that some query may look at, among k_len."""
+        start, stop = self.spans[row if len(self.spans) > 1 else 0]
+        low = min(max(start, 0), k_len)
+        return low, max(min(stop, k_len), low)
+
+    def run(self, position: int, low: int, high: int) -> tuple[int, int]:
+        """The keys of the query at a position, of those from low to high."""
+        lo = low if self.left is None else min(max(position - self.left, low), high)
+        hi = high if self.right is None else min(max(position + self.right + 1, low), high)
+        return lo, max(lo, hi)
 
 
-def _spans(bands: Bands) -> Spans:
-    """The keys from start to stop of each batch row, or of all of them."""
+def _look(bands: Bands) -> Look:
     spans = torch.broadcast_tensors(bands.start, bands.stop)
-    return list(zip(*(one.tolist() for one in spans), strict=True))
+    return Look(bands.left, bands.right, list(zip(*(one.tolist() for one in spans), strict=True)))
 
 
 class _Many(Filled):
     """A call struct for many queries, whose schedules are made for one call."""
 
-    def place(self, steps: Steps, spans: list[Spans], keys: range, q_start: int | torch.Tensor | None) -> None:
+    def place(self, looks: list[Look], keys: range, q_start: int | torch.Tensor | None) -> None:
         """Write the schedule of each batch row."""
-        problem, (left, right) = self.problem, steps.sides[0]
-        start, stop = (torch.tensor(ends, dtype=torch.int64, device="cpu") for ends in zip(*spans[0], strict=True))
+        problem, (look,) = self.problem, looks
+        start, stop = (torch.tensor(ends, dtype=torch.int64, device="cpu") for ends in zip(*look.spans, strict=True))
         starts = _starts(q_start, problem.q_len, keys.stop)
-        flats = Bands(left, right, start, stop).flats(starts, problem.q_len, keys)
+        flats = Bands(look.left, look.right, start, stop).flats(starts, problem.q_len, keys)
         rows = torch.arange(len(flats), dtype=torch.int32, device="cpu")[:, None]
         table = None if len(flats) == 1 else rows.expand(problem.batch, problem.heads).contiguous()
         self.lowered = Lowered(flats, table)
@@ -189,50 +206,39 @@ class _Filled(Filled):
         self.call.schedules, self.call.schedule = count, ctypes.addressof(self.structs)
         self.call.schedule_of = ctypes.addressof(self.schedule_of) if count > 1 else None
 
-    def place(self, steps: Steps, spans: list[Spans], keys: range, q_start: int | torch.Tensor | None) -> None:
+    def place(self, looks: list[Look], keys: range, q_start: int | torch.Tensor | None) -> None:
         """Write the keys that each query may look at, as `Bands.bounds` gives them."""
         starts = _starts(q_start, self.problem.q_len, keys.stop)
         for row in range(self.count):
             first = starts[row if len(starts) > 1 else 0]
-            own = [one[row if len(one) > 1 else 0] for one in spans]
             if self.most == 1:
-                self._place_one(row, first, steps.sides[0], own[0], keys.stop)
+                self._place_one(row, first, looks[0], keys.stop)
             else:
-                self._place_all(row, first, steps.sides, own, keys)
+                self._place_all(row, first, looks, keys.stop)
 
-    def _place_one(self, row: int, first: int, sides: Sides, span: tuple[int, int], k_len: int) -> None:
+    def _place_one(self, row: int, first: int, look: Look, k_len: int) -> None:
         """The run of a batch row whose queries may look at one band."""
-        q_len, (left, right), (start, stop) = self.problem.q_len, sides, span
-        low = min(max(start, 0), k_len)
-        high = max(min(stop, k_len), low)
+        q_len = self.problem.q_len
+        low, high = look.span(row, k_len)
         at = row * q_len
         for i in range(q_len):
-            position = first + i
-            lo = low if left is None else min(max(position - left, low), high)
-            hi = high if right is None else min(max(position + right + 1, low), high)
-            self.lo[at + i], self.hi[at + i] = lo, max(lo, hi)
+            self.lo[at + i], self.hi[at + i] = look.run(first + i, low, high)
         begin, end = self.lo[at], self.hi[at + q_len - 1]
         whole = begin == self.lo[at + q_len - 1] and self.hi[at] == end
         self.block[4 * row + 3] = int(begin < end)
         self.runs[4 * row : 4 * row + 4] = [begin, end, int(Kind.WHOLE if whole else Kind.BOUNDED), 0]
         self.structs[row].origin = low
 
-    def _place_all(self, row: int, position: int, sides: list[Sides], spans: Spans, keys: range) -> None:
+    def _place_all(self, row: int, position: int, looks: list[Look], k_len: int) -> None:
         """The runs of the one query of a batch row that may look at several bands."""
-        runs, origin = [], keys.stop
-        for (left, right), (start, stop) in zip(sides, spans, strict=True):
-            low = min(max(start, 0), keys.stop)
-            high = max(min(stop, keys.stop), low)
-            origin = min(origin, low)
-            lo = low if left is None else min(max(position - left, low), high)
-            hi = high if right is None else min(max(position + right + 1, low), high)
-            runs.append(range(lo, max(lo, hi)))
-        joined = union(runs)
+        spans = [look.span(row, k_len) for look in looks]
+        joined = union(range(*look.run(position, *span)) for look, span in zip(looks, spans, strict=True))
         numbers = [number for run in joined for number in (run.start, run.stop, int(Kind.WHOLE), 0)]
         at = 4 * self.most * row
         self.runs[at : at + len(numbers)] = numbers
         self.block[4 * row + 3] = len(joined)
-        self.structs[row].origin, self.structs[row].runs = origin, len(joined)
+        self.structs[row].origin = min((low for low, high in spans if low < high), default=0)
+        self.structs[row].runs = len(joined)
 
 
 def _starts(q_start: int | torch.Tensor | None, q_len: int, k_len: int) -> list[int]:

@@ -188,7 +188,9 @@ def _computed_again(
     options: tuple[float | None, float | None, float, torch.Tensor | None],
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
-    if torch.compiler.is_compiling() or type(mask) is not PatternMask or position_bias is not None:
+    if type(mask) is not PatternMask or type(q) is not torch.Tensor or position_bias is not None:
+        return None
+    if torch.compiler.is_dynamo_compiling():
         return None
     if CHANGE in module.__dict__ or watchers.get() or not (known := mask.plans):
         return None

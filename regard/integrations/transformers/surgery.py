@@ -24,7 +24,14 @@ from regard.integrations.transformers.attaching import (
 )
 from regard.integrations.transformers.attending import CHANGE, Asked
 from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.origins import Origin, counted_from
+from regard.integrations.transformers.origins import (
+    Origin,
+    checked,
+    counted_from,
+    joined_in_graph,
+    packed,
+    unmovable,
+)
 from regard.integrations.transformers.tables import Tables, tables_of
 from regard.integrations.transformers.tracing import TracedMask
 from regard.integrations.transformers.watching import layer_names
@@ -51,7 +58,9 @@ class Change:
     def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
         self.pattern, self.mechanism = pattern, mechanism
         self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
-        self.causal = (Causal() & pattern).canonical()  # made here, since torch.compile does not trace canonical
+        # Asked for here, since torch.compile does not trace it; patterns keep their period once it was asked for.
+        self.causal, self.text = (Causal() & pattern).canonical(), str(pattern)
+        self.by_distance = pattern.period == 1
 
     def mask_of(self, key: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
         """The mask of the keys that a `WindowLayer` kept; the given one for other caches."""
@@ -71,18 +80,31 @@ class Change:
             return asked._replace(pattern=pattern, q_start=given.begin, plans=plans)
         if self.pattern == Full():
             return asked
-        by_distance = self.pattern.period == 1
+        by_distance, name = self.by_distance, f"{type(module).__name__} computes {self.text}"
+        if isinstance(given, TracedMask):
+            return asked._replace(pattern=self._of_traced(given, name))
         if q_len != k_len and (given is not None or not by_distance):
-            raise UnsupportedError(_unknown(module, self.pattern, f"{q_len} queries beside {k_len} keys of a cache"))
-        if given is not None and not by_distance and not _begin_at_first_key(given):
-            raise UnsupportedError(
-                _unknown(module, self.pattern, "rows that begin at different keys or hold several documents")
-            )
+            raise UnsupportedError(_unknown(name, f"{q_len} queries beside {k_len} keys of a cache"))
+        if given is not None and not by_distance:
+            sentence = _unknown(name, "rows that begin at different keys or hold several documents")
+            holds = _begin_at_first_key(given)
+            if asked.bias is not None and torch.compiler.is_compiling():  # the mask, as it is added there
+                asked = asked._replace(bias=asked.bias + checked(asked.bias.new_zeros(1), holds, sentence))
+            elif not bool(holds):
+                raise UnsupportedError(sentence)
         if asked.pattern == Full():
             pattern = self.pattern
         else:
             pattern = self.causal if asked.pattern == Causal() else asked.pattern & self.pattern
         return asked._replace(pattern=pattern)
+
+    def _of_traced(self, mask: TracedMask, name: str) -> Pattern:
+        """The pattern beside a mask of a graph."""
+        if self.by_distance:
+            return mask.pattern & self.pattern
+        if mask.first_key != 0:
+            raise UnsupportedError(_unknown(name, "keys of a cache that dropped the first ones"))
+        return joined_in_graph(mask.pattern, self.pattern, name)
 
     def _of_mask(self, module: nn.Module, mask: PatternMask) -> tuple[Pattern, dict[Any, Any]]:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
@@ -96,7 +118,7 @@ class Change:
         return made
 
     def _origins(self, mask: PatternMask) -> Origin:
-        return 0 if self.pattern.period == 1 or self.pattern == Full() else mask.origins
+        return 0 if self.by_distance or self.pattern == Full() else mask.origins
 
     def _joined(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
         """The pairs of a mask and of the pattern, counted from its origins; kept, since each id of a text asks."""
@@ -111,44 +133,29 @@ class Change:
 
     def _moved(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
         pattern = self.pattern
-        if pattern.period == 1 or pattern == Full():
+        if self.by_distance or pattern == Full():
             return pattern
-        _refuse_documents(module, own, pattern)
+        name = f"{type(module).__name__} computes {self.text}"
+        if any(isinstance(part, SameDocument) for part in (own.parts if isinstance(own, Both) else (own,))):
+            raise UnsupportedError(packed(name))
         moved = counted_from(pattern, origins)
         if moved is None:
-            raise UnsupportedError(
-                f"{type(module).__name__} computes {pattern}, which counts positions from the first key, for rows that "
-                f"begin at keys {origins}, and this pattern cannot be moved by row; pad on the right, or give rows of "
-                f"one length"
-            )
+            raise UnsupportedError(unmovable(name, str(origins)))
         return moved
 
 
-@torch.compiler.disable(reason="a pattern that counts positions from the first key needs the values of the mask")
-def _begin_at_first_key(mask: torch.Tensor | TracedMask) -> bool:
-    """Whether all rows begin at the first key and hold one document."""
-    if isinstance(mask, TracedMask):
-        mask = mask.pattern.dense(*mask.shape[-2:], q_start=mask.q_start).expand(mask.shape[0], 1, -1, -1)
+def _begin_at_first_key(mask: torch.Tensor) -> torch.Tensor:
+    """Whether all rows of a mask of pairs begin at the first key and hold one document, one boolean."""
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     live, beside = allowed.any(-2), allowed.diagonal(-1, -2, -1)  # (.., keys), and each key seen by the query after it
-    return bool(allowed[..., 0].flatten(1).any(1).all()) and bool((beside | ~live[..., :-1]).all())
+    return allowed[..., 0].flatten(1).any(1).all() & (beside | ~live[..., :-1]).all()
 
 
-def _unknown(module: nn.Module, pattern: Pattern, what: str) -> str:
+def _unknown(name: str, what: str) -> str:
     return (
-        f"{type(module).__name__} computes {pattern}, and was given a mask of pairs and {what}, so the key from which "
-        f"positions count is not known. Give a mask (batch, length) instead of one of pairs, and run uncompiled where "
-        f"a cache or padding is used"
+        f"{name}, and was given a mask of pairs and {what}, so the key from which positions count is not known. "
+        f"Give a mask (batch, length) instead of one of pairs, and run uncompiled where a cache drops keys"
     )
-
-
-def _refuse_documents(module: nn.Module, mask: Pattern, pattern: Pattern) -> None:
-    parts = mask.parts if isinstance(mask, Both) else (mask,)
-    if any(isinstance(part, SameDocument) for part in parts):
-        raise UnsupportedError(
-            f"{type(module).__name__} computes {pattern}, which counts positions from the first key of a row, and this "
-            f"row packs several documents; give each document a row, or choose a pattern of distances alone"
-        )
 
 
 class Replacement:

@@ -26,12 +26,18 @@ class UnreadMaskWarning(UserWarning):
 
 
 class TracedMask:
-    """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs."""
+    """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
+
+    first_key: the position of the first key, which is above 0 where a cache dropped keys.
+    """
 
     dtype, ndim = torch.bool, 4
 
-    def __init__(self, pattern: Pattern, q_start: Any, shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(
+        self, pattern: Pattern, q_start: Any, shape: tuple[int, ...], device: torch.device, first_key: Any
+    ) -> None:
         self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
+        self.first_key = first_key
 
     def dim(self) -> int:
         """The number of axes."""
@@ -51,7 +57,7 @@ class TracedMask:
         if not isinstance(last, slice) or last.start not in (None, 0) or last.step not in (None, 1):
             raise UnsupportedError("a mask is cut to its first keys in a compiled model, and in no other way")
         keys = self.shape[-1] if last.stop is None else min(last.stop, self.shape[-1])
-        return TracedMask(self.pattern, self.q_start, (*self.shape[:-1], keys), self.device)
+        return TracedMask(self.pattern, self.q_start, (*self.shape[:-1], keys), self.device, self.first_key)
 
 
 def traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
@@ -73,7 +79,7 @@ def traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
     start = given["q_offset"] - offset
     if isinstance(start, torch.Tensor):
         start = start.to(torch.int64).reshape(1).expand(shape[0])
-    return TracedMask(pattern, start, shape, given["device"])
+    return TracedMask(pattern, start, shape, given["device"], offset)
 
 
 def _pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
