@@ -15,6 +15,7 @@ import typer
 from regard.arguments import count_of
 from regard.cli.console import check_picture_name, out, say
 from regard.cli.hints import say_if_unfinished
+from regard.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard.cli.options import Run, listed
 from regard.cli.why import INSTEAD
 from regard.conversion.folders import is_hugging_face
@@ -39,6 +40,7 @@ LONGEST_WORD = 60  # characters of a word that is put in the place of another
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 
 
+@quiet_interrupts()  # nothing is lost: files are written whole
 def view(
     run: Run,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
@@ -264,12 +266,14 @@ def _draw(opened: OpenedRun, text: str, path: Path) -> None:
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:
-    with server:
-        out(server.url)
-        say("the page is served to this machine until Ctrl-C ends it")
-        if browser:
-            webbrowser.open(server.url)
-        try:
+    heed_interrupts()
+    try:
+        with server:
+            out(server.url)
+            say("the page is served to this machine until Ctrl-C ends it")
+            if browser:
+                webbrowser.open(server.url)
             server.serve_forever()
-        except KeyboardInterrupt:
-            say("ended")
+    except KeyboardInterrupt:
+        say("ended")
+        leave(0)  # a sentence may still be read
