@@ -1,20 +1,28 @@
-"""What Ctrl-C does: while modules are imported it ends the program with one word, later a command may save its work."""
+"""What Ctrl-C does: where nothing can be lost it ends the program at once, with one word; elsewhere a command saves its
+work.
+
+Ending at once skips what Python does at its end. There it stops threads that are inside PyTorch, and C++ aborts the
+process for that: "terminate called without an active exception".
+"""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 @contextmanager
 def quiet_interrupts() -> Generator[None]:
-    """While modules are imported, Ctrl-C ends the program at once, with one word; `heed_interrupts` ends that.
+    """While modules are imported, or a command has nothing to save, Ctrl-C ends the program at once, with one word.
 
-    An import that is interrupted elsewhere leaves half of a module, and a traceback. Programs that ignore Ctrl-C, such
-    as those in the background of a shell, go on ignoring it.
+    An import that is interrupted otherwise leaves half of a module, and a traceback; and where Python itself calls a
+    function, as when it frees an object, it prints a traceback and goes on. `heed_interrupts` ends this. Programs that
+    ignore Ctrl-C, such as those in the background of a shell, go on ignoring it.
     """
     main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if main_thread else None
@@ -31,6 +39,14 @@ def heed_interrupts() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, so that a command can save what it has done."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def leave(code: int) -> NoReturn:
+    """End the program at once, although threads may be inside PyTorch."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _leave(number: int, frame: object) -> None:

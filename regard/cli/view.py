@@ -15,6 +15,7 @@ import typer
 from regard.arguments import count_of
 from regard.cli.console import check_picture_name, out, say
 from regard.cli.hints import say_if_unfinished
+from regard.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard.cli.options import Run, listed
 from regard.cli.why import INSTEAD
 from regard.conversion.folders import is_hugging_face
@@ -26,7 +27,7 @@ from regard.inspection.explorer import Exploration, compared, explore_text, expl
 from regard.inspection.explorer.page import walk_to_answer
 from regard.inspection.explorer.records import ShownWalk, changed_to_json
 from regard.inspection.explorer.server import Ask, ExplorerServer
-from regard.inspection.lenses.erasing import Changed, with_word
+from regard.inspection.lenses.erasing import Changed, text_with_word, with_word
 from regard.inspection.maps import check_attends
 from regard.models import LanguageModel, TextEncoder
 from regard.studies.walkthrough import shown_walk, walk_whole_run
@@ -39,6 +40,7 @@ LONGEST_WORD = 60  # characters of a word that is put in the place of another
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 
 
+@quiet_interrupts()  # nothing is lost: files are written whole
 def view(
     run: Run,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
@@ -104,6 +106,7 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
+    change: Callable[[str, int, str], Changed] | None = None  # a text, the index of a word, and another word
 
     def walk(self, text: str) -> ShownWalk:
         """Every step of the computation, or the reason why it cannot be shown."""
@@ -129,18 +132,17 @@ class OpenedRun:
     def asks(self) -> dict[str, Ask]:
         """What the local page may ask for, by its name."""
         asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
-        if self.translator is not None:
+        if self.change is not None:
             asks["change"] = lambda body: changed_to_json(self._change(body))
         return asks
 
     def _change(self, body: Mapping[str, Any]) -> Changed:
-        """The translation with one word replaced; a word that does not occur in the training data is refused."""
-        translator, text, word = self.translator, body["text"], body.get("word", "")
-        assert translator is not None
+        """What the model does with one word replaced; a word that does not occur in the training data is refused."""
+        word = body.get("word", "")
         if isinstance(word, str):
-            _check_word(word, translator.words)
-        (translation,) = translator.translate([text])
-        return with_word(translator.model, translator.tokeniser, text, translation.ids, body.get("place", -1), word)
+            _check_word(word, None if self.translator is None else self.translator.words)
+        assert self.change is not None
+        return self.change(body["text"], body.get("place", -1), word)
 
 
 def _check_word(word: str, seen: SeenWords | None) -> None:
@@ -166,10 +168,18 @@ def open_run(run: Path, why: str | None, others: list[str]) -> OpenedRun:
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
         _check_no_why(why, run, saved.kind)
         kind = LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder
-        return OpenedRun(run, "Text", _reading_text(kind.from_saved(saved, str(run)), tokeniser), None)
+        model = kind.from_saved(saved, str(run))
+        change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
+        return OpenedRun(run, "Text", _reading_text(model, tokeniser), None, change)
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
-    return OpenedRun(run, "Sentence", _translating(translator, why, others), translator)
+    return OpenedRun(run, "Sentence", _translating(translator, why, others), translator, partial(_swapped, translator))
+
+
+def _swapped(translator: Translator, text: str, place: int, word: str) -> Changed:
+    """The translation with another word in the place of one."""
+    (translation,) = translator.translate([text])
+    return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
 
 
 def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
@@ -265,12 +275,14 @@ def _draw(opened: OpenedRun, text: str, path: Path) -> None:
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:
-    with server:
-        out(server.url)
-        say("the page is served to this machine until Ctrl-C ends it")
-        if browser:
-            webbrowser.open(server.url)
-        try:
+    heed_interrupts()
+    try:
+        with server:
+            out(server.url)
+            say("the page is served to this machine until Ctrl-C ends it")
+            if browser:
+                webbrowser.open(server.url)
             server.serve_forever()
-        except KeyboardInterrupt:
-            say("ended")
+    except KeyboardInterrupt:
+        say("ended")
+        leave(0)  # a sentence may still be read

@@ -74,7 +74,7 @@ def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     assert found["live"] is None
     assert bool(found["explained"]) == (kind != "encoder")
     assert len(found["patterns"]) == {"transformer": 3}.get(kind, 1)
-    assert bool(found["changes"]) == (kind in ("transformer", "bahdanau"))
+    assert bool(found["changes"]) == (kind != "encoder")
     assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
     if kind != "transformer":
         assert bool(found["walk"]["steps"]) == (kind != "bahdanau")

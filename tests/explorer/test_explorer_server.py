@@ -9,10 +9,12 @@ import time
 
 import pytest
 
+from regard.cli.view import open_run
+from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError
 from regard.inspection.explorer.server import LARGEST_BODY, ExplorerServer
 
-from .making import translation
+from .making import SOURCE, TOKENISER, language_model, translation, translator
 
 ENOUGH = 1.0  # seconds in which others are served
 
@@ -273,6 +275,84 @@ def test_fuzzed_requests_are_refused_or_explained(server):
 @pytest.mark.slow
 def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
+
+
+@pytest.fixture(scope="module", params=["translator", "language model"])
+def asked(request, tmp_path_factory):
+    """A server of a run that answers everything that a page may ask for."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    model = {"translator": translator, "language model": language_model}[request.param]()
+    model.save(run, {TOKENISER_FILE: TOKENISER.to_json()})
+    opened = open_run(run, None, [])
+    with ExplorerServer(translation(), lambda text: opened.read(text, None), asks=opened.asks()) as running:
+        assert set(running.asks) == {"read", "walk", "change"}
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+HOSTILE = (
+    "", " ", "a", "The", "street", "<b>", "</script><script>", "\0", "\ud800", "\u202e", "\n\t", "__proto__", "$(id)",
+    "../../etc", "a b", "\u00b4", "\U0001f600", "%s%n", "{0}", "nan", "-1", "x" * 70, "猫", "e\u0301", "'; --",
+    "<begin>", "<end>", "\x1b[2J",
+)  # fmt: skip
+NUMBERS = (0, 1, 2, -1, 3.0, 1.5, 10**6, 2**63, -(2**64), 10**300, 1e308, float("nan"), float("inf"), True, False)
+
+
+def anything(generator, depth=0):
+    """A JSON value of any kind."""
+    kind = generator.randrange(6 if depth < 3 else 3)
+    if kind < 3:
+        return (generator.choice(NUMBERS), generator.choice(HOSTILE), None)[kind]
+    values = [anything(generator, depth + 1) for _ in range(generator.randrange(4))]
+    return values if kind == 3 else {generator.choice(HOSTILE): value for value in values}
+
+
+def question(generator):
+    """A body that a page could send, or one of another shape."""
+    if generator.random() < 0.1:
+        return anything(generator)
+    text = generator.choice([SOURCE, "The street.", "a", *HOSTILE])
+    body = {"text": text, "place": generator.randrange(6), "word": generator.choice(HOSTILE)}
+    for name in list(body):
+        chance = generator.random()
+        if chance < 0.2:
+            body[name] = anything(generator)
+        elif chance < 0.3:
+            del body[name]
+    if generator.random() < 0.2:
+        body[generator.choice(HOSTILE)] = anything(generator)
+    return body
+
+
+def assert_answers_or_explains(server, count):
+    """A mistake of the page is a sentence of ours, and not the text of an error inside the model."""
+    generator = random.Random(0)
+    answered = 0
+    for _ in range(count):
+        name, body = generator.choice(sorted(server.asks)), question(generator)
+        status, headers, answer = post(server, body, path=f"/{server.token}/{name}")
+        assert status in (200, 400, 422), (name, body, answer)
+        assert headers["Content-Type"] == "application/json"
+        found = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
+        answered += status == 200
+        if status != 200:
+            assert 15 < len(found["error"]) < 3000
+            assert "the model cannot read this" not in found["error"], (name, body, found["error"])
+            assert "Traceback" not in found["error"]
+    assert answered > count // 20
+    assert_serves(server)
+
+
+def test_questions_of_any_shape_are_answered_or_explained(asked):
+    assert_answers_or_explains(asked, 60)
+
+
+@pytest.mark.slow
+def test_two_thousand_questions_of_any_shape_are_answered_or_explained(asked):
+    assert_answers_or_explains(asked, 2_000)
 
 
 def test_a_port_that_is_taken_is_explained(server):

@@ -27,6 +27,7 @@ from regard.inspection.explorer.sources import Attention, Exploration, Second
 from regard.inspection.explorer.streaming import LongHead
 from regard.inspection.lenses.record import Relevance
 from regard.storage.files import replace_file
+from regard.text.packages import needed
 
 EXACT = 400_000  # weights of a page that are stored as float32 too
 THUMBNAIL = 48  # rows and columns of a thumbnail
@@ -55,6 +56,28 @@ class Page:
         style = f"width:100%;height:{HEIGHT}px;border:0"
         frame = f'sandbox="allow-scripts allow-downloads" style="{style}" title="Attention explorer"'
         return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+    def widget(self) -> Any:
+        """The page as a Jupyter widget, by anywidget: Python reads what is chosen in it, and chooses.
+
+        Its trait `chosen` has the names and values of the page's address, as texts: `widget.chosen = {"view": "map"}`
+        shows the heat map, and `widget.observe(function, "chosen")` is called when somebody chooses. It needs a running
+        kernel; the page itself, which a cell displays without it, does not.
+
+        Raises:
+            MissingPackageError: anywidget is not installed.
+        """
+        with needed("anywidget", "a widget", "notebook"):
+            import anywidget  # ty: ignore[import-not-found]
+            import traitlets  # ty: ignore[import-not-found]
+
+        class ExplorerWidget(anywidget.AnyWidget):
+            _esm = _read("widget.js")
+            html = traitlets.Unicode().tag(sync=True)
+            height = traitlets.Int(HEIGHT).tag(sync=True)
+            chosen = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
+
+        return ExplorerWidget(html=self.html)
 
     def __repr__(self) -> str:
         return f"Page({len(self.html):,} characters)"

@@ -15,7 +15,7 @@ from regard.inspection.explorer.patterns import map_pattern, patterns_used
 from regard.inspection.explorer.records import PatternMap, ShownWalk
 from regard.inspection.lenses.alternatives import against_alternatives, alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
-from regard.inspection.lenses.erasing import Changed, without_each
+from regard.inspection.lenses.erasing import Changed, text_without_each, without_each
 from regard.inspection.lenses.explain import LENSES, explain
 from regard.inspection.lenses.passes import Explained
 from regard.inspection.lenses.record import Relevance
@@ -31,7 +31,8 @@ from regard.text import BEGIN, END, Tokeniser
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
 MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page; of a longer text some rows of each head are computed
-MOST_EXPLAINED = 40  # words of a text that are explained when the page is made
+MOST_EXPLAINED = 40  # words of a text that are explained, and erased, when the page is made
+MOST_REREAD = 200  # words of a text that is read again without each word
 PATTERN_LENGTH, LONGEST_PATTERN = 64, 100_000  # positions of a pattern that is shown without words
 
 
@@ -81,7 +82,8 @@ class Exploration:
         notes: sentences below the page, such as the settings of the model.
         patterns: which query may look at which key, for the layers of the model.
         walk: every step of the computation.
-        changes: what is written from the source as it is (None), and without each of its words.
+        changes: what is written from the source as it is (None), and without each of its words; or how a text without a
+            source goes on after each word.
         second: another exploration that this one is compared with.
         written_text: the translation as text.
     """
@@ -220,7 +222,10 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
     shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
     chosen = max(shifted, default=0)
-    return replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
+    found = replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
+    if len(maps.words) <= MOST_REREAD:
+        return replace(found, changes=text_without_each(model, tokeniser, text, MOST_EXPLAINED))
+    return replace(found, notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",))
 
 
 def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "") -> Exploration:

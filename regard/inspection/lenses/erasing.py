@@ -1,13 +1,14 @@
 """Erasure: the fall of the log odds when one word at a time is replaced by the baseline.
 
-And what is written then: the probability of each word that was written before, and the translation of what is left, or
-of the source with another word.
+And what a model does then: the probability of each word that it wrote or read before, and the translation of what is
+left, or of the source with another word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,8 @@ from regard.inspection.lenses.passes import (
     tables,
 )
 from regard.inspection.lenses.record import WordScores
-from regard.inspection.watching import in_eval_mode
+from regard.inspection.watching import Span, in_eval_mode
+from regard.models import LanguageModel
 from regard.models.kinds import TranslationModel
 from regard.reprs import brief
 from regard.text import BEGIN, END, PAD, Tokeniser, normalise
@@ -99,20 +101,21 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
 @brief
 @dataclass(frozen=True)
 class Changed:
-    """What a translation model does with a source of which a word was erased or replaced.
+    """What a model does with a text of which a word was erased or replaced.
 
     Args:
         word: what was put there; empty for an erased word.
-        probabilities: of each word that was written before, and of "<end>": at its place, after what was written
-            before it; the product over its sub-words.
+        probabilities: at its place, after the words before it, the product over its sub-words. Of a translation: each
+            word that was written before, and "<end>". Of a language model: each word that it read, from the second,
+            and the sub-word that is most probable after the text as it is.
         likeliest: at each of these places the most probable sub-words, as words, with their probabilities.
-        translation: the words of the translation of the changed source, by greedy search.
+        translation: the words of the translation of the changed source, by greedy search; none of a language model.
     """
 
     word: str
     probabilities: tuple[float, ...]
     likeliest: tuple[tuple[tuple[str, float], ...], ...]
-    translation: tuple[str, ...]
+    translation: tuple[str, ...] = ()
 
 
 def without_each(
@@ -158,14 +161,144 @@ def with_word(
         raise ArgumentError(f"word {place} does not exist; the source has the words 0 to {len(words) - 2}")
     if not a_string("word", word):
         return _after(model, tokeniser, ids, [place], target_ids)[0]
+    start, rest = _with_another(tokeniser, ids[:-1], words[place], word)
+    found = _after(model, tokeniser, [*tokeniser.encode(start + rest), END], [None], target_ids)[0]
+    return replace(found, word=word)
+
+
+def _with_another(tokeniser: Tokeniser, ids: Sequence[int], old: Span, word: str) -> tuple[str, str]:
+    """A text up to and with the other word in the place of an old one, and the rest of the text."""
     if len(normalise(word).split()) != 1:
-        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {words[place][0]!r}")
-    span = words[place][1]
-    before, through, text = (tokeniser.decode(ids[:stop]) for stop in (span.start, span.stop, len(ids) - 1))
+        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {old[0]!r}")
+    before, through, text = (tokeniser.decode(ids[:stop]) for stop in (old[1].start, old[1].stop, len(ids)))
     gap = " " if through[len(before) :].startswith(" ") else ""
-    changed = f"{before}{gap}{normalise(word)}{text[len(through) :]}"
-    found = _after(model, tokeniser, [*tokeniser.encode(changed), END], [None], target_ids)[0]
-    return Changed(word, found.probabilities, found.likeliest, found.translation)
+    return f"{before}{gap}{normalise(word)}", text[len(through) :]
+
+
+def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, most: int) -> dict[int | None, Changed]:
+    """The probability of each next word of a text as it is (None), and without each of its first words, by their index.
+
+    Args:
+        model, tokeniser: a language model and its tokeniser.
+        text: the text, which is read after "<begin>", the word 0.
+        most: how many words are erased at most.
+    """
+    read = ReadText.of(model, tokeniser, text)
+    places = range(1, min(len(read.spans), most + 1))
+    return dict(zip([None, *places], next_words(read, [None, *places]), strict=True))
+
+
+def text_with_word(model: LanguageModel, tokeniser: Tokeniser, text: str, place: int, word: str = "") -> Changed:
+    """The probability of each next word of a text in which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokeniser, text: as for `text_without_each`.
+        place: index of the word; "<begin>" is 0.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place that does not exist, or more than one word.
+
+    >>> tokeniser = Tokeniser.train(["The cat slept."] * 2, 300)
+    >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> changed = text_with_word(model, tokeniser, "The cat slept.", 2, "slept")
+    >>> len(changed.probabilities) == len("The cat slept . (next)".split())
+    True
+    """
+    read = ReadText.of(model, tokeniser, text)
+    if not 1 <= whole("place", place) < len(read.spans):
+        raise ArgumentError(f"word {place} does not exist; the text has the words 1 to {len(read.spans) - 1}")
+    if not a_string("word", word):
+        return next_words(read, [place])[0]
+    start, _ = _with_another(tokeniser, read.ids, read.spans[place], word)
+    return replace(next_words(read, [None], other=(place, tokeniser.encode(start)))[0], word=word)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadText:
+    """A text that a causal model reads, as vectors that can be changed.
+
+    Args:
+        ids: what is read.
+        spans: its words, with the indices of their ids.
+        embed: ids (n,) -> vectors (n, dim).
+        mean: (dim,) the vector of an erased word.
+        score: vectors (rows, n, dim) -> logits (rows, n, vocab_size).
+        spell: the ids before, and an id -> a word.
+    """
+
+    ids: list[int]
+    spans: Sequence[Span]
+    embed: Callable[[torch.Tensor], torch.Tensor]
+    mean: torch.Tensor
+    score: Callable[[torch.Tensor], torch.Tensor]
+    spell: Callable[[Sequence[int], int], str]
+
+    @classmethod
+    def of(cls, model: LanguageModel, tokeniser: Tokeniser, text: str) -> ReadText:
+        """What a language model reads before it continues a text: "<begin>" and the text."""
+        ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
+        table = tables(model)[1]
+
+        def score(vectors: torch.Tensor) -> torch.Tensor:
+            read = torch.zeros(vectors.shape[:2], dtype=torch.long, device=vectors.device).fill_(BEGIN)
+            with in_eval_mode(model):
+                return model(read, vectors=vectors)
+
+        mean = baseline(torch.tensor([ids], device=table.device), table)[0, 0]
+        return cls(ids, tokeniser.words(ids), lambda some: table[some], mean, score, partial(word_with, tokeniser))
+
+
+@torch.no_grad()
+def next_words(
+    read: ReadText, places: Sequence[int | None], other: tuple[int, list[int]] | None = None
+) -> list[Changed]:
+    """The probability of each next word without each of some words; None for the text as it is.
+
+    Args:
+        read: the text.
+        places: indices of words.
+        other: the index of a word, and the ids up to and with another one that is read in its place.
+    """
+    device = read.mean.device
+    plain = read.embed(torch.tensor(read.ids, device=device))
+    own = read.score(plain[None])[0].float().log_softmax(-1).cpu()
+    top = int(own[-1].argmax())
+    named: dict[tuple[int, int], str] = {}
+
+    def changed(logits: torch.Tensor, shift: int, place: int) -> Changed:
+        """Words up to the changed one are predicted before it is read."""
+        probabilities, likeliest = [], []
+        for at, (_, span) in enumerate([*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1):
+            rows, by = (logits, shift) if at > place else (own, 0)
+            chances = [rows[i - 1 + by, ([*read.ids, top])[i]].double() for i in span]
+            probabilities.append(float(torch.stack(chances).sum().exp()))
+            best = rows[span.start - 1 + by].topk(min(LIKELIEST, rows.shape[1]))
+            for one in best.indices.tolist():
+                if (span.start, one) not in named:
+                    named[span.start, one] = read.spell(read.ids[: span.start], one)
+            words = [named[span.start, one] for one in best.indices.tolist()]
+            likeliest.append(tuple(zip(words, best.values.exp().tolist(), strict=True)))
+        return Changed("", tuple(probabilities), tuple(likeliest))
+
+    if other is not None:
+        place, start = other
+        start = [*read.ids[:1], *start] if read.ids[0] == BEGIN else start
+        rest = read.ids[read.spans[place][1].stop :]
+        vectors = read.embed(torch.tensor([*start, *rest], device=device))
+        logits = read.score(vectors[None])[0].float().log_softmax(-1).cpu()
+        return [changed(logits, len(start) + len(rest) - len(read.ids), place)]
+    found: list[Changed] = []
+    for part in torch.arange(len(places)).split(max(1, NUMBERS_AT_ONCE // own.numel())):
+        vectors = plain.repeat(len(part), 1, 1)
+        for row, number in enumerate(part.tolist()):
+            if (place := places[number]) is not None:
+                vectors[row, list(read.spans[place][1])] = read.mean
+        scores = read.score(vectors).float().log_softmax(-1).cpu()
+        for row, number in enumerate(part.tolist()):
+            place = places[number]
+            found.append(changed(scores[row], 0, 0 if place is None else place))
+    return found
 
 
 @torch.no_grad()

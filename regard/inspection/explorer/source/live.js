@@ -1,7 +1,8 @@
-// What a changed text does: the form for another sentence, and words of the source that are erased or replaced. A local
-// page asks its server; a page that stands alone contains the erasure of each word.
+// What a changed text does: the form for another sentence, and words that are erased or replaced. A local page asks its
+// server; a page that stands alone contains the erasure of each word.
 
 import {html, nothing} from "lit-html";
+import {signed} from "./colours.js";
 import {choice} from "./controls.js";
 import {Source} from "./data.js";
 
@@ -44,23 +45,36 @@ async function read(app, event) {
   }
 }
 
+/** What "What if" shows: the words that are changed, and those whose probability moves, which are written or read next. */
+function changing(app) {
+  const {header} = app.source;
+  const {texts, changes: {unchanged, erased}} = header;
+  const follow = texts.target ?? [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]];
+  const first = texts.target ? 0 : 1; // before the first word of a text nothing was predicted
+  const wanted = texts.target ? app.state.row : app.state.next ?? app.state.row - first;
+  const written = Math.min(Math.max(Number(wanted), 0), follow.length - 1);
+  const named = (at) => (first && at === follow.length - 1 ? `${follow[at]} (what follows)` : follow[at]);
+  return {source: texts.source ?? texts.text, follow, written, named, unchanged, erased, translates: first === 0};
+}
+
 /** "What if a word were missing, or another one?" */
 export function changeView(app) {
   const {header} = app.source;
-  const {unchanged, erased} = header.changes;
+  const found = changing(app);
+  const {source, follow, written, named, unchanged, erased, translates} = found;
   const places = Object.keys(erased).map(Number);
-  const {source, target} = header.texts;
-  const written = Math.min(app.state.row, target.length - 1);
   const chances = (at) => erased[at].probabilities[written];
   const place = places.includes(app.state.changed) ? app.state.changed // at first the word that matters most
     : places.reduce((least, at) => (chances(at) < chances(least) ? at : least), places[0]);
   const swap = app.swap?.source === app.source && app.swap.place === place ? app.swap : null;
   const now = swap?.answer ?? erased[place];
-  if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The source has no word that can be erased.</p>`;
+  if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The ${translates ? "source" : "text"} has no word that can be erased.</p>`;
+  const row = (word, one, at) => [word, unchanged.probabilities[at], one.probabilities[at],
+    one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")];
   return html`
     <h2>What if a word were missing, or another one?</h2>
-    <p class="hint">Choose a word of the source:</p>
-    <div class="words" role="group" aria-label="Words of the source">
+    <p class="hint">Choose a word of the ${translates ? "source" : "text"}:</p>
+    <div class="words" role="group" aria-label="Words of the ${translates ? "source" : "text"}">
       ${source.map((word, at) => places.includes(at)
         ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
         : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
@@ -72,32 +86,43 @@ export function changeView(app) {
         <button ?disabled=${swap?.busy === true}>Replace</button>
         <button type="button" @click=${() => choose(app, place)}>Erase</button>
         <span role="alert">${swap?.said ?? nothing}</span></form>`
-        : html`<p class="hint">This page stands alone: it contains the erasure of each word. With <code>regard view</code> words can
+        : header.live ? nothing : html`<p class="hint">This page stands alone: it contains the erasure of each word. With <code>regard view</code> words can
           also be replaced.</p>`}
-      ${choice("Written word", target.map((word, at) => [at, word]), written, (row) => app.set({row}))}</div>
+      ${choice(translates ? "Written word" : "Next word", follow.map((_, at) => [at, named(at)]), written,
+        (row) => app.set(translates ? {row} : {next: row}))}</div>
     <section class="panel">
-      <p class="summary" data-change>${telling(header, now, place, written)}</p>
-      <h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-      <h3>${now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3>
-      <p class="sentence">${marked(unchanged.translation, now.translation)}</p>
+      <p class="summary" data-change>${telling(found, now, place)}</p>
+      ${translates ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
+        <h3>${now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3>
+        <p class="sentence">${marked(unchanged.translation, now.translation)}</p>`
+        : html`<h3>How the probability of each next word moves</h3>${moves(found, now)}`}
     </section>
     <div class="columns">
-      <section class="panel"><h3>Each written word</h3>${table("Written words", ["Word", "Before", "Now", "Most probable now"], target.map((word, at) =>
-        [word, unchanged.probabilities[at], now.probabilities[at], now.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]), written)}</section>
-      <section class="panel"><h3>“<bdi>${target[written]}</bdi>” without each word</h3>${table("Erasures", ["Without", "Before", "Now", "Most probable now"], places.map((at) =>
-        [source[at], unchanged.probabilities[written], erased[at].probabilities[written], erased[at].likeliest[written].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]), places.indexOf(place))}</section>
+      <section class="panel"><h3>Each ${translates ? "written" : "next"} word</h3>${table(translates ? "Written words" : "Next words", ["Word", "Before", "Now", "Most probable now"],
+        follow.map((_, at) => row(named(at), now, at)), written)}</section>
+      <section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", ["Without", "Before", "Now", "Most probable now"],
+        places.map((at) => row(source[at], erased[at], written)), places.indexOf(place))}</section>
     </div>
-    <p class="hint">Probabilities are among all words, after the words that were written before; of a word in several sub-words the
-      product. An erased word keeps its place and has the mean embedding of the sentence's words, as in the Reader. The
-      translations are written by greedy search.</p>
+    <p class="hint">Probabilities are among all words, after the words that were ${translates ? "written" : "read"} before; of a word in several sub-words the
+      product. An erased word keeps its place and has the mean embedding of the ${translates ? "sentence" : "text"}'s words, as in the Reader. ${translates
+        ? "The translations are written by greedy search."
+        : "Words up to the changed one were predicted before it was read, so their probability stays."}</p>
   `;
 }
 
-function telling({texts, changes}, now, place, written) {
-  const [before, after] = [changes.unchanged.probabilities[written], now.probabilities[written]];
-  const how = now.word ? `With “${now.word}” in the place of “${texts.source[place]}”` : `Without “${texts.source[place]}”`;
+function telling({source, named, written, unchanged}, now, place) {
+  const [before, after] = [unchanged.probabilities[written], now.probabilities[written]];
+  const how = now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
   const [likeliest, chance] = now.likeliest[written][0];
-  return `${how}, the probability of “${texts.target[written]}” is ${after.toFixed(3)} instead of ${before.toFixed(3)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+  return `${how}, the probability of “${named(written)}” is ${after.toFixed(3)} instead of ${before.toFixed(3)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+}
+
+/** Each next word with the change of its probability; the sign says the direction, not the colour alone. */
+function moves({follow, named, unchanged}, now) {
+  const by = follow.map((_, at) => now.probabilities[at] - unchanged.probabilities[at]);
+  const most = Math.max(...by.map(Math.abs), 0.1); // small moves stay pale
+  return html`<div class="words" data-moves>${follow.map((_, at) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
+    <small>${by[at] ? `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}` : "0"}</small></span>`)}</div>`;
 }
 
 /** A translation in which words that the other one does not have are marked, not by colour alone. */
@@ -116,16 +141,15 @@ function table(label, heads, rows, chosen) {
 
 function choose(app, place) {
   app.swap = null;
-  const {header} = app.source;
-  const written = Math.min(app.state.row, header.texts.target.length - 1);
-  app.set({changed: place, said: telling(header, header.changes.erased[place], place, written)});
+  const found = changing(app);
+  app.set({changed: place, said: telling(found, found.erased[place], place)});
 }
 
 async function change(app, event, place) {
   event.preventDefault();
   const {source} = app;
   const word = new FormData(event.target).get("word");
-  app.swap = {source, place, busy: true, said: "Translating…"};
+  app.swap = {source, place, busy: true, said: "Computing…"};
   app.draw();
   let swap;
   try {
@@ -135,6 +159,5 @@ async function change(app, event, place) {
   }
   if (app.source !== source || app.swap?.place !== place) return; // another sentence or word was chosen meanwhile
   app.swap = swap;
-  const {header} = source;
-  app.set({said: swap.answer ? telling(header, swap.answer, place, Math.min(app.state.row, header.texts.target.length - 1)) : swap.said});
+  app.set({said: swap.answer ? telling(changing(app), swap.answer, place) : swap.said});
 }

@@ -98,7 +98,9 @@ export class App {
   }
 
   #remember() {
-    const kept = new URLSearchParams(KEPT.map((name) => [name, this.state[name]]));
+    const chosen = Object.fromEntries(KEPT.map((name) => [name, String(this.state[name])]));
+    if (parent !== window) parent.postMessage({regard: chosen}, "*"); // a notebook's widget tells Python
+    const kept = new URLSearchParams(chosen);
     try {
       history.replaceState(null, "", `#${kept}`);
     } catch {
@@ -108,8 +110,12 @@ export class App {
 }
 
 function fromAddress(hash) {
-  const given = new URLSearchParams(hash.slice(1));
-  return Object.fromEntries(KEPT.filter((name) => given.has(name)).map((name) => [name, given.get(name)]));
+  return kept(Object.fromEntries(new URLSearchParams(hash.slice(1))));
+}
+
+/** What a page may be told to show, by its address or by the frame that contains it; `#repair` checks the values. */
+function kept(given) {
+  return Object.fromEntries(KEPT.filter((name) => Object.hasOwn(given, name)).map((name) => [name, String(given[name])]));
 }
 
 function page(app, weights) {
@@ -143,4 +149,7 @@ if (element) {
   const source = embedded();
   const app = source.header.long ? new LongApp(element, source) : new App(element, source);
   (app.load ? app.load() : app.draw()).then(() => addEventListener("resize", () => app.draw()));
+  if (app instanceof App) addEventListener("message", ({source: sender, data}) => {
+    if (sender === parent && parent !== window && data?.regard instanceof Object) app.set(kept(data.regard));
+  });
 }
