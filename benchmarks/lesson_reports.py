@@ -2,7 +2,7 @@
 
 python benchmarks/lesson_reports.py [NAME ...]
 
-Run it after a benchmark. The date of a copy is the day on which its results were committed.
+Run it after a benchmark. The date of a copy is the day on which its results were committed, or today.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,21 @@ REPORTS: dict[str, Callable[[], Report]] = {
 
 def _report(measured: dict[str, Any], day: str, figures: dict[str, Any]) -> Report:
     here = measured["environment"]
-    cores, threads = count_of(here["cores"], "cores"), count_of(here["threads"], "threads")
-    machine = f"{here['processor']}, {cores}, {threads}, torch {here['torch']}"
+    machine = f"{here['processor']}, {count_of(here['cores'], 'cores')}, 1 thread, torch {here['torch']}"
     return Report(command=measured["command"], day=day, machine=machine, figures=figures)
 
 
 def _read(name: str) -> tuple[dict[str, Any], str]:
-    """The results in a file, and the day on which they were committed."""
+    """The results in a file, and the day on which they were committed, or today if they are not yet."""
     path = RESULTS / name
-    log = ["git", "log", "-1", "--format=%cs", "--", path.name]
-    day = subprocess.run(log, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip()
+    changed = _git(path, "status", "--porcelain")
+    day = date.today().isoformat() if changed else _git(path, "log", "-1", "--format=%cs")
     return json.loads(path.read_text("utf-8")), day
+
+
+def _git(path: Path, *words: str) -> str:
+    command = ["git", *words, "--", path.name]
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _compare(asked: dict[str, Any]) -> str:

@@ -94,7 +94,7 @@ def decision_table() -> str:
     ]
     for choice in choices():
         faster = dict(times_faster(choice.row))[AT]
-        start = cheaper_from(choice.row)
+        start = cheaper_from(choice.row).removeprefix("cheaper from ").removesuffix(" on")  # the column says it
         lines.append(f"| {choice.means} | {choice.code} | {start} | {faster:.1f}× | {choice.loses} |")
     return "\n".join(lines)
 
