@@ -234,6 +234,8 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(alone, tmp_path, monk
     made = model()
     save_checkpoint(tmp_path, made, values={"step": 1})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with torch.no_grad():
+        next(made.parameters()).add_(1)  # the same numbers would not show a file that was written over
     monkeypatch.setattr(
         "regard.distributed.checkpoint.Manifest.write", lambda *_: (_ for _ in ()).throw(OSError("full"))
     )
