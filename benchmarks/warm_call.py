@@ -2,7 +2,7 @@
 
     python benchmarks/warm_call.py [--rounds 300]
 
-Of a tiny Llama-shaped model, where the arithmetic takes no time, each call of the attention function is timed by itself:
+Of a tiny Llama-shaped model, where arithmetic takes no time, each call of the attention function is timed by itself:
 a step with a dynamic cache, a prompt without gradients, a prompt with gradients. It prints medians and quartiles of the
 microseconds of the third layer's call, which finds what the first two have looked up.
 """
