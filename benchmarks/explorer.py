@@ -4,10 +4,14 @@ python benchmarks/explorer.py
 
 Random causal weights of 12 layers of 12 heads over 64, 128 and 512 words, and one streamed head over 100,000 positions.
 Each page is opened from a file in a browser without a network. Other viewers are measured in the same run, each as a
-page of what its own call returns; their packages ask for old versions of others, so install them in an environment of
-their own: pip install --no-deps bertviz circuitsvis inspectus. BertViz and CircuitsVis load their scripts from another
-host, so without a network their pages stay empty; what they asked for is counted. Needs playwright and Chromium.
-Writes results/explorer_cpu_202611.md.
+page of what its own call returns. Their packages ask for old versions of others, so install them in a folder of their
+own, and run with PYTHONPATH=PEERS; one that cannot be imported is named in the report:
+
+    pip install --target PEERS --no-deps bertviz circuitsvis inspectus 'importlib-metadata<9' zipp
+    pip install --target PEERS ipython
+
+BertViz and CircuitsVis load their scripts from another host, so without a network their pages stay empty; what they
+asked for is counted. Needs playwright and Chromium. Writes results/explorer_cpu_202611.md.
 """
 
 import json
@@ -217,6 +221,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     rows, missing = [], []
+    show(weights(1, 1, 4))  # what is loaded once
     with chromium() as browser, tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         rows += [ours(browser, folder, count) for count in (*PEER_SIZES, 512)]
@@ -225,12 +230,16 @@ def main() -> None:
                 if package_version(name) is None:
                     missing.append(name)
                     break
-                rows.append(peer(browser, folder, name, count))
+                try:
+                    rows.append(peer(browser, folder, name, count))
+                except ImportError as error:
+                    missing.append(f"{name} ({error})")
+                    break
                 print(json.dumps(rows[-1]), flush=True)
         rows.append(ours_long(browser, folder, LONG))
         version = browser.version
     found = environment()
-    absent = f" Not installed, so not measured: {', '.join(missing)}." if missing else ""
+    absent = f" Not installed or not importable, so not measured: {', '.join(missing)}." if missing else ""
     OUT.write_text(
         f"# Pages of the explorer\n\nMeasured on {date.today().isoformat()} by `python benchmarks/explorer.py` in "
         f"headless Chromium {version} without a network and without a GPU, on {found['processor']} with "
