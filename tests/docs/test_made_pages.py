@@ -132,7 +132,8 @@ def test_the_table_tells_the_crossings_of_the_report():
         title = measured.ROWS[choice.row].title
         (row,) = [line for line in report.splitlines() if line.startswith(f"| {title} | n·")]
         assert row.split("|")[-2].strip() == measured.cheaper_from(choice.row)
-        assert f"| {measured.cheaper_from(choice.row)} |" in choosing.decision_table()
+        start = measured.cheaper_from(choice.row).removeprefix("cheaper from ").removesuffix(" on")
+        assert f"| {start} |" in choosing.decision_table()
 
 
 @pytest.mark.parametrize("name", MODULES)
