@@ -251,7 +251,9 @@ class MultiHeadAttention(RecordedLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> Cache | RecurrentState:
-        """An empty cache in which this layer continues `batch` texts.
+        """An empty cache in which this layer continues `batch` texts, as if each were read at once by a causal pattern.
+
+        A pattern that looks ahead sees what the cache holds when a query is computed, never a later entry.
 
         Args:
             batch: number of texts.

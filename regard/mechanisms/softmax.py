@@ -13,7 +13,7 @@ from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
-from regard.mechanisms.scores.base import check_computable
+from regard.mechanisms.scores.base import check_computable, check_projected
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Softmax(Mechanism):
         return self.score.projected_dim(head_dim)
 
     def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
-        return self.score.project(q, k, parameters)
+        projected = self.score.project(q, k, parameters)
+        check_projected(self.score, q, k, projected)
+        return projected
 
     def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.score.project_keys(k, parameters)

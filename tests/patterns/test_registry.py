@@ -131,3 +131,16 @@ def test_a_registry_lists_what_is_importable_from_a_package():
     registry.enrol(EveryThird)
     assert registry.of_package("regard") == {"causal": p.Causal}
     assert set(registry.names()) == {"causal", "every_third"}
+
+
+@pytest.mark.parametrize("around", [lambda x: x, lambda x: x & p.Causal(), lambda x: ~x, lambda x: p.PerHead([x] * 4)])
+@pytest.mark.parametrize("answer", [lambda q, k: q - k, lambda q, k: torch.where(k <= q, 0.0, -torch.inf)])
+def test_a_pattern_that_answers_with_numbers_is_refused(answer, around):
+    @dataclass(frozen=True)
+    class Scores(p.Pattern, enrol=False):
+        def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+            return answer(q_pos, k_pos)
+
+    q = torch.randn(1, 4, 7, 8)
+    with pytest.raises(ArgumentError, match=r"Scores.allows answered with torch.*; it needs booleans"):
+        rg.attention(q, q, q, pattern=around(Scores()))

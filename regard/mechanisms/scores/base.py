@@ -48,7 +48,7 @@ class Score(Declared, enrol=False):
         """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
 
     def projected_dim(self, head_dim: int) -> int:
-        """The head_dim of what `project` returns."""
+        """The head_dim of what `project` returns; define it where that is another one."""
         return head_dim
 
     def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
@@ -82,6 +82,19 @@ def check_computable(score: Score) -> None:
             f"no backend knows the formula of {kind.__name__}; define lowered(), which returns the score that is left "
             f"once project has changed queries and keys, such as ScaledDot()"
         )
+
+
+def check_projected(score: Score, q: torch.Tensor, k: torch.Tensor, projected: Projected) -> None:
+    """Raise a ShapeError unless `project` returned queries and keys of the head_dim that the score declares, with which
+    the call was planned."""
+    kind, head_dim = type(score).__name__, score.projected_dim(q.shape[-1])
+    for name, given, found in (("queries", q, projected[0]), ("keys", k, projected[1])):
+        wanted = (*given.shape[:-1], head_dim)
+        if tuple(found.shape) != wanted:
+            raise ShapeError(
+                f"{kind}.project returned {name} {tuple(found.shape)} and this call needs {wanted}; if it changes the "
+                f"head_dim, define projected_dim(head_dim), which returns the new one"
+            )
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
