@@ -9,6 +9,8 @@ import sys
 import pytest
 from test_commands import regard
 
+from regard.studies.comparison.study import list_contenders
+
 SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--steps", 4)
 
 
@@ -124,6 +126,18 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
     assert "validation loss" in full["quality"]
 
 
+def test_folders_of_different_patterns_differ_however_they_are_spelt():
+    windows = [f"causal & (causal_window({8 + number}) {' | global_tokens(0..3)' * 20})" for number in range(2)]
+    patterns = ["strided(8) & causal", "strided(8) | causal", *windows]
+    folders = [one.folder for one in list_contenders("language-model", {"attention": patterns})]
+    assert folders[:2] == ["attention=strided_8__and_causal", "attention=strided_8__or_causal"]
+    assert len(set(folders)) == 4
+    assert max(map(len, folders)) < 128
+
+
+LANGUAGE = ("--task", "language-model")
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
@@ -132,6 +146,14 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
         (("--kv-heads", "8,x"), "'x' of '8,x' is not a number of heads"),
         (("--task", "language-model", "--models", "none"), "--models are translators"),
         (("--models", "none,none"), "named twice"),
+        (("--models", "none", "--attention", "causal"), "--attention belongs to the Transformer"),
+        (("--models", "none,transformer", "--attention", "causal_windw(3)"), "did you mean 'causal_window'"),
+        (
+            (*LANGUAGE, "--attention", "causal", "--attention", "causal & causal_windw(3)"),
+            "there is no pattern 'causal_windw'",
+        ),
+        ((*LANGUAGE, "--attention", "causal", "--attention", "causal"), "named twice"),
+        ((*LANGUAGE, "--dim", 16, "--heads", "2,3"), "multiple of heads, 3"),
     ],
 )
 def test_mistakes_are_told_before_any_work(wish, words, pairs, tmp_path):
