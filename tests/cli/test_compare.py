@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib import image
 from test_commands import regard
 
 from regard.studies.comparison.study import list_contenders
@@ -114,16 +115,28 @@ def test_equal_parameters_are_equal(pairs, tmp_path):
 def test_language_models_are_compared_by_their_patterns(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the animal did not cross the street because it was tired\n" * 60)
-    patterns = ("--attention", "causal", "--attention", "causal_window(8)")
+    long = "causal & (causal_window(8) | global_tokens(0..3) | strided(8) | random_blocks(2, block=8, past=true))"
+    patterns = ("--attention", "causal", "--attention", "causal_window(8)", "--attention", long)
     answer = regard(
         "compare", "--task", "language-model", "--data", text, *patterns, "--out", tmp_path / "study", "--json", *SMALL,
         "--batch-tokens", 512,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr.decode()
-    full, window = json.loads(answer.stdout)["rows"]
+    full, window, _ = json.loads(answer.stdout)["rows"]
     assert full["parameters"] == window["parameters"]
     assert window["memory"]["bytes an id written"] == 0 < full["memory"]["bytes an id written"]
     assert "validation loss" in full["quality"]
+    # k and v of 1 layer of 16 numbers of 4 bytes, for 64 ids: a language model has no source
+    assert full["memory"]["texts that fit"] == 64 * 2**20 // (64 * 2 * 16 * 4)
+    assert "bytes an id read" not in full["memory"]
+
+    report = (tmp_path / "study" / "compare.md").read_text()
+    assert "| KiB per id | KiB per text | texts of 64 ids" in report
+    assert "source" not in report
+    lines = [line for line in report.splitlines() if line.startswith(f"| attention={long}".replace("|", "\\|")[1:])]
+    assert [line.replace("\\|", "").count("|") for line in lines] == [4, 7, 5]
+    picture = image.imread(tmp_path / "study" / "compare.png")[..., :3]
+    assert (picture[:, [0, -1]] == 1).all()  # no name is cut by a border
 
 
 def test_folders_of_different_patterns_differ_however_they_are_spelt():
