@@ -100,6 +100,7 @@ def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
     return lines
 
 
+UNTRAINED = "untrained"  # in the names of candidates whose parameters were drawn
 LONGEST = 56  # the most characters of a name in the table
 LEGEND = (
     "error: |output - exact| / |exact|.",
@@ -198,6 +199,8 @@ class Approximation:
         ]
         lines += [f"  {sentence}" for sentence in self.suggestions.values()]
         lines += ["", *LEGEND]
+        if any(UNTRAINED in row.name for row in self.rows):
+            lines += [f"{UNTRAINED}: its parameters are random, so its error says nothing about a trained model."]
         if self.left_out:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)
