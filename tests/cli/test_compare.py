@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib import image
 from test_commands import regard
+
+from regard.studies.comparison.study import list_contenders
 
 SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--steps", 4)
 
@@ -112,16 +115,40 @@ def test_equal_parameters_are_equal(pairs, tmp_path):
 def test_language_models_are_compared_by_their_patterns(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the animal did not cross the street because it was tired\n" * 60)
-    patterns = ("--attention", "causal", "--attention", "causal_window(8)")
+    long = "causal & (causal_window(8) | global_tokens(0..3) | strided(8) | random_blocks(2, block=8, past=true))"
+    patterns = ("--attention", "causal", "--attention", "causal_window(8)", "--attention", long)
     answer = regard(
         "compare", "--task", "language-model", "--data", text, *patterns, "--out", tmp_path / "study", "--json", *SMALL,
         "--batch-tokens", 512,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr.decode()
-    full, window = json.loads(answer.stdout)["rows"]
+    full, window, _ = json.loads(answer.stdout)["rows"]
     assert full["parameters"] == window["parameters"]
     assert window["memory"]["bytes an id written"] == 0 < full["memory"]["bytes an id written"]
     assert "validation loss" in full["quality"]
+    # k and v of 1 layer of 16 numbers of 4 bytes, for 64 ids: a language model has no source
+    assert full["memory"]["texts that fit"] == 64 * 2**20 // (64 * 2 * 16 * 4)
+    assert "bytes an id read" not in full["memory"]
+
+    report = (tmp_path / "study" / "compare.md").read_text()
+    assert "| KiB per id | KiB per text | texts of 64 ids" in report
+    assert "source" not in report
+    lines = [line for line in report.splitlines() if line.startswith(f"| attention={long}".replace("|", "\\|")[1:])]
+    assert [line.replace("\\|", "").count("|") for line in lines] == [4, 7, 5]
+    picture = image.imread(tmp_path / "study" / "compare.png")[..., :3]
+    assert (picture[:, [0, -1]] == 1).all()  # no name is cut by a border
+
+
+def test_folders_of_different_patterns_differ_however_they_are_spelt():
+    windows = [f"causal & (causal_window({8 + number}) {' | global_tokens(0..3)' * 20})" for number in range(2)]
+    patterns = ["strided(8) & causal", "strided(8) | causal", *windows]
+    folders = [one.folder for one in list_contenders("language-model", {"attention": patterns})]
+    assert folders[:2] == ["attention=strided_8__and_causal", "attention=strided_8__or_causal"]
+    assert len(set(folders)) == 4
+    assert max(map(len, folders)) < 128
+
+
+LANGUAGE = ("--task", "language-model")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +159,14 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
         (("--kv-heads", "8,x"), "'x' of '8,x' is not a number of heads"),
         (("--task", "language-model", "--models", "none"), "--models are translators"),
         (("--models", "none,none"), "named twice"),
+        (("--models", "none", "--attention", "causal"), "--attention belongs to the Transformer"),
+        (("--models", "none,transformer", "--attention", "causal_windw(3)"), "did you mean 'causal_window'"),
+        (
+            (*LANGUAGE, "--attention", "causal", "--attention", "causal & causal_windw(3)"),
+            "there is no pattern 'causal_windw'",
+        ),
+        ((*LANGUAGE, "--attention", "causal", "--attention", "causal"), "named twice"),
+        ((*LANGUAGE, "--dim", 16, "--heads", "2,3"), "multiple of heads, 3"),
     ],
 )
 def test_mistakes_are_told_before_any_work(wish, words, pairs, tmp_path):

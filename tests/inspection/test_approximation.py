@@ -146,6 +146,23 @@ def test_a_mechanism_that_learned_brings_its_parameters():
     assert report.rows[0].error < 1e-12
 
 
+def test_what_has_to_learn_is_drawn_and_marked_as_untrained():
+    q, k, v = tensors()
+    report = approximation(q, k, v, mechanisms=["linformer(37, 4)"], seeds=[5], rounds=1)
+    parameters = Linformer(LENGTH, 4).new_parameters(HEADS, KV_HEADS, torch.Generator().manual_seed(5))
+    parameters = {name: one.detach().double() for name, one in parameters.items()}
+    estimate = rg.attention(q, k, v, mechanism=Linformer(LENGTH, 4), parameters=parameters)
+    exact = output_of(weights_of(q, k, True), v)
+    assert report.rows[0].error == pytest.approx(error_of(estimate.numpy(), exact), rel=1e-10)
+    assert report.rows[0].name.endswith("(untrained)")
+    assert "says nothing about a trained model" in str(report)
+
+
+def test_that_no_named_candidate_applies_is_an_error():
+    with pytest.raises(ArgumentError, match=r"no candidate applies to this call: linformer.* mixes all positions"):
+        approximation(*tensors(), pattern="causal", mechanisms=["linformer(37, 4)"], **FAST)
+
+
 def test_whatever_does_not_apply_is_listed_with_the_reason():
     q, k, v = tensors()
     report = approximation(

@@ -76,10 +76,10 @@ class Exact:
     own_score: torch.Tensor | None = None
 
     def errors(self, estimate: torch.Tensor) -> tuple[float, float]:
-        """The errors of an estimate: |estimate - exact| / |exact|, and its largest row over the mean size of rows.
+        """The errors of an estimate: |estimate - exact| / |exact|, and its largest row over the size of a row.
 
-        Sizes are Euclidean norms, the mean size is the root of the mean square: the two errors are equal if all rows
-        have the same error.
+        Sizes are Euclidean norms; that of a row is the root mean square over all rows, so that the two errors are equal
+        if all rows have the same error.
         """
         wrong = (estimate.to(self.output.dtype) - self.output).norm(dim=-1)  # (batch, heads, q_len)
         size = self.output.norm()

@@ -14,6 +14,7 @@ from regard.arguments import count_of, suggest
 from regard.core.combination import checked_parameters
 from regard.errors import ArgumentError, RegardError
 from regard.inspection.quality.call import Call
+from regard.inspection.quality.report import UNTRAINED
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import CausalWindow, Fixed, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided, as_pattern
@@ -62,6 +63,17 @@ class Candidate:
         if isinstance(self.what, Pattern) and kept is not None and kept == exact.plan().problem.kept_pairs:
             return f"it keeps all {count_of(kept, 'pairs')} of this call, so it is exact attention"
         return None
+
+    def prepared(self, exact: Call, seed: int) -> Candidate:
+        """The candidate with untrained parameters, drawn with a seed, if it needs some and none were given."""
+        if not isinstance(self.what, Mechanism) or self.parameters is not None:
+            return self
+        generator = torch.Generator().manual_seed(seed)
+        drawn = self.what.new_parameters(exact.q.shape[1], exact.k.shape[1], generator)
+        if not drawn:
+            return self
+        placed = {name: one.detach().to(exact.q) for name, one in drawn.items()}
+        return replace(self, name=f"{self.name} ({UNTRAINED})", parameters=placed)
 
     def call(self, exact: Call, seed: int | None = None) -> Call:
         """The call with which the candidate replaces an exact call; `seed=None` uses the candidate's own seed.
@@ -190,5 +202,5 @@ def _hashed(call: Call) -> list[Candidate]:
 
 
 def _learned(call: Call) -> list[Candidate]:
-    """Linformer, which is refused without trained parameters; the report lists it with the reason."""
+    """Linformer, whose projections are drawn, not trained; it is left out of causal calls, with the reason."""
     return [Candidate("Linformer", "Linformer", "", Linformer(max(1, call.k.shape[2]), 256))]

@@ -90,7 +90,8 @@ def approximation(
         k: keys (batch, kv_heads, k_len, head_dim).
         v: values (batch, kv_heads, k_len, v_dim).
         mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
-            with learned parameters; several of every family by default.
+            with learned parameters; several of every family by default. Parameters that are missing are drawn with the
+            first seed, and say nothing about quality: the row is marked "untrained".
         pattern: of the call; combined with a candidate's own pattern by &.
         scale: of the call; ignored for mechanisms without a scale.
         q_start: as for `attention`.
@@ -103,8 +104,8 @@ def approximation(
 
     Raises:
         ShapeError: tensors whose shapes do not fit each other.
-        ArgumentError: no seed, a tolerance or number of rounds that is not above 0, or tensors whose exact attention
-            is empty, zero or not finite.
+        ArgumentError: no candidate that was given applies; no seed; a tolerance or number of rounds that is not above
+            0; or tensors whose exact attention is empty, zero or not finite.
 
     >>> q, k, v = torch.randn(3, 1, 2, 256, 16)
     >>> report = approximation(q, k, v, mechanisms=["sliding_window(32)", "sliding_window(128)"], rounds=1)
@@ -119,11 +120,15 @@ def approximation(
     _check_exact(exact)
     comparisons, left_out = [], []
     for candidate in sweep(call) if mechanisms is None else [as_candidate(one) for one in mechanisms]:
+        candidate = candidate.prepared(call, seeds[0])
         reason = candidate.reason_against(call)
         if reason is None:
             comparisons.append(Comparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
         else:
             left_out.append(LeftOut(candidate.name, candidate.family, reason))
+    if mechanisms is not None and left_out and not comparisons:
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
+        raise ArgumentError(f"no candidate applies to this call: {reasons}")
     own, *seconds = median_seconds([call.output, *(one.timed.output for one in comparisons)], rounds, q.device)
     known, rows = {THIS_CALL: exact}, []
     for one, took in zip(comparisons, seconds, strict=True):

@@ -100,9 +100,11 @@ def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
     return lines
 
 
+UNTRAINED = "untrained"  # in the names of candidates whose parameters were drawn
 LONGEST = 56  # the most characters of a name in the table
 LEGEND = (
-    "error: |output - exact| / |exact|. worst row: the largest error of a query, over the mean size of an output.",
+    "error: |output - exact| / |exact|.",
+    "worst row: the largest error of a query, over the root mean square of the sizes of all outputs.",
     "mass: the share of the exact weights that lies on the kept pairs. time, memory: 1 is that of exact attention.",
     "time is CPU time on 1 thread (elapsed time on a GPU), in turns with exact attention.",
 )
@@ -115,7 +117,7 @@ class Row:
     """One candidate compared with one exact result.
 
     error: relative error, the mean over the seeds; spread: its standard deviation, None if nothing is random.
-    worst_row: the largest error of a row, relative to the mean size of rows, over all seeds.
+    worst_row: the largest error of a row, relative to the root mean square of the sizes of rows, over all seeds.
     mass: the share of the exact softmax weight on the kept pairs, 0 to 1; None if the candidate uses every pair.
     seconds, bytes: of one call; time_ratio, memory_ratio: relative to exact attention; below 1 is cheaper.
     """
@@ -197,6 +199,8 @@ class Approximation:
         ]
         lines += [f"  {sentence}" for sentence in self.suggestions.values()]
         lines += ["", *LEGEND]
+        if any(UNTRAINED in row.name for row in self.rows):
+            lines += [f"{UNTRAINED}: its parameters are random, so its error says nothing about a trained model."]
         if self.left_out:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)

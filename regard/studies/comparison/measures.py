@@ -170,7 +170,7 @@ def measure_translator(
     return Measures(
         name, _numbers(translator.model), quality, spent,
         decoding={"ids a second": ids / seconds, "seconds": seconds},
-        memory=_memory(translator.model, cache_bytes, length),
+        memory=_memory(footprint(translator.model), cache_bytes, length),
         by_length=score_by_length([one.text for one in found.translations], test),
         curve=_curve(log),
     )  # fmt: skip
@@ -180,17 +180,21 @@ def measure_translator(
 def measure_language_model(
     name: str, model: LanguageModel, spent: Spent, log: Sequence[dict[str, Any]], *, cache_bytes: int, length: int
 ) -> Measures:
-    """The best validation loss, and what writing costs; arguments as for `measure_translator`."""
+    """The best validation loss, and what writing costs; arguments as for `measure_translator`.
+
+    There is no source: a text has `length` ids, each kept as one that is written.
+    """
     curve = _curve(log)
     state = model.start(torch.full((1, TIMED_STEPS), 4))
     began = time.perf_counter()
     for _ in range(TIMED_STEPS):
         model.step(torch.full((1,), 4), state)
     seconds = time.perf_counter() - began
+    memory = _memory(replace(footprint(model), read=0.0), cache_bytes, length)
     return Measures(
         name, _numbers(model), {"validation loss": min((loss for _, _, loss in curve), default=float("nan"))}, spent,
         decoding={"ids a second": TIMED_STEPS / seconds, "seconds": seconds},
-        memory=_memory(model, cache_bytes, length),
+        memory={name: kept for name, kept in memory.items() if name != "bytes an id read"},
         curve=curve,
     )  # fmt: skip
 
@@ -225,8 +229,7 @@ def _words(pair: Pair) -> int:
     return len(pair.source.split())
 
 
-def _memory(model: Any, cache_bytes: int, length: int) -> dict[str, float]:
-    kept = footprint(model)
+def _memory(kept: Footprint, cache_bytes: int, length: int) -> dict[str, float]:
     return {
         "bytes an id read": kept.read,
         "bytes an id written": kept.written,

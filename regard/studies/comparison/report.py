@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
@@ -22,6 +23,7 @@ from regard.training.recipes.translation import TranslationTraining
 ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters", "size")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
 KIB = 1024
+LETTERS_IN_AN_INCH, LETTERS_OF_A_MARK = 12, 7  # of the picture's legend
 PEAK = (
     "Peak memory is that of the process during training, above its memory before training. A small training comes",
     "first, so that what a process loads once counts for no model.", "",
@@ -51,6 +53,10 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
 def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     """The report as text."""
     peak = ["peak MiB"] if any(row.spent.peak_bytes is not None for row in rows) else []
+    of = ["bytes an id read", "bytes an id written", "bytes once"]
+    per = ["KiB per source id", "KiB per target id", "KiB per text"]
+    if asked.get("task") == "language-model":  # which has no source
+        of, per = of[1:], ["KiB per id", "KiB per text"]
     measures, names = list(rows[0].quality), short_names([row.name for row in rows])
     lines = [
         f"# {title([row.name for row in rows])}", "",
@@ -67,10 +73,8 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
                   *["" if row.spent.peak_bytes is None else f"{row.spent.peak_bytes / KIB**2:.0f}" for _ in peak],
                   f"{row.decoding['ids a second']:,.0f}"] for row in rows]),
         "", "## Memory of the decoder's state", "",
-        *_table(["", "KiB per source id", "KiB per target id", "KiB per text",
-                 f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
-                [[names[row.name], *(f"{row.memory[name] / KIB:.2f}" for name in
-                              ("bytes an id read", "bytes an id written", "bytes once")),
+        *_table(["", *per, f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
+                [[names[row.name], *(f"{row.memory[name] / KIB:.2f}" for name in of),
                   f"{row.memory['texts that fit']:,.0f}"] for row in rows]),
     ]  # fmt: skip
     if rows[0].by_length:
@@ -127,7 +131,9 @@ def _span(first: float, last: float) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    """Lines of a table; the | of a pattern is escaped, since it would begin a column."""
+    lines = ([cell.replace("|", "\\|") for cell in cells] for cells in (head, ["---"] * len(head), *rows))
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _drawn(rows: Sequence[Measures]) -> bytes:
@@ -160,7 +166,11 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         for panel in axes:
             panel.grid(alpha=0.25)
             panel.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside lower center", ncols=min(4, len(rows)), frameon=False)
+        room = int(LETTERS_IN_AN_INCH * figure.get_figwidth())
+        columns = max(1, min(4, len(rows), room // (max(map(len, names.values())) + LETTERS_OF_A_MARK)))
+        legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+        for name in legend.get_texts():
+            name.set(text=fill(name.get_text(), room - LETTERS_OF_A_MARK), parse_math=False)
         picture = BytesIO()
         figure.savefig(picture, format="png")
     return picture.getvalue()

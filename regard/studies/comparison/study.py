@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -42,6 +43,7 @@ TASKS = ("translation", "language-model")
 TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared where none are named
 STEPS = 2_000  # of each model, where neither steps nor minutes were given
 ASKED, MEASURED = "asked.json", "measures.json"
+LONGEST = 100  # letters of a folder's name; systems take 255 bytes
 OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
 
 
@@ -54,8 +56,11 @@ class Contender:
 
     @property
     def folder(self) -> str:
-        """The name in letters that every system takes."""
-        return "".join(letter if letter.isalnum() or letter in "-=_." else "_" for letter in self.name)
+        """The name in letters that every system takes; a long one is cut, and told from others by its digest."""
+        words = self.name.replace("&", "and").replace("|", "or").replace("~", "not ")
+        letters = "".join(letter if letter.isalnum() or letter in "-=_." else "_" for letter in words)
+        digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
+        return letters if len(letters) <= LONGEST else f"{letters[:LONGEST]}-{digest}"
 
 
 class Comparison:
@@ -264,13 +269,18 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contend
         if own.get("models"):
             raise ArgumentError("--models are translators; language models differ by --attention, --heads, --kv-heads")
         own_settings = [{**one, "attention": [one["attention"]]} if "attention" in one else one for one in choices]
-        return [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
-    models = own.get("models") or TRANSLATORS
-    contenders = []
-    for model in models:
-        for choice in choices if model == "transformer" else [{}]:
-            contenders.append(Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice}))
-    if len({one.name for one in contenders}) < len(contenders):
+        contenders = [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
+    else:
+        models = own.get("models") or TRANSLATORS
+        if "transformer" not in models and choices[0]:
+            unused = ", ".join(f"--{name.replace('_', '-')}" for name in choices[0])
+            raise ArgumentError(f"{unused} belongs to the Transformer; leave it out, or add transformer to --models")
+        contenders = [
+            Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
+            for model in models
+            for choice in (choices if model == "transformer" else [{}])
+        ]
+    if len({one.folder for one in contenders}) < len(contenders):
         raise ArgumentError(f"a contender was named twice: {', '.join(one.name for one in contenders)}")
     return contenders
 
@@ -357,15 +367,18 @@ class LanguageModels:
             self.comparison.tell(remark)
 
     def read(self) -> None:
-        """Each model reads the text by itself."""
+        """Refuse settings that cannot be, before any model is trained; each model reads the text by itself."""
+        size = self.comparison.config.size
+        for contender in self.comparison.contenders:
+            given = self._given(contender)
+            LanguageModelTraining(LanguageModelTraining.new_config(given)).check_early(Wish(given, size, cpu=True))
 
     def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
         asked = self.comparison.asked
-        given = {name: value for name, value in asked.items() if name not in ABOUT_THE_STUDY}
         new = read_settings(run) is None
         recipe = LanguageModelTraining.of(
-            run, {**given, **contender.own}, size=self.comparison.config.size if new else None, resume=not new,
+            run, self._given(contender), size=self.comparison.config.size if new else None, resume=not new,
             cpu=True, tell=self._tell,
         )  # fmt: skip
         result, peak = train_and_watch(recipe, run, self.comparison.showing)
@@ -376,6 +389,11 @@ class LanguageModels:
             contender.name, LanguageModel.load(run), spent, read_log(run / "log.jsonl"),
             cache_bytes=int(asked["cache_mib"] * 2**20), length=asked["length"],
         )  # fmt: skip
+
+    def _given(self, contender: Contender) -> dict[str, Any]:
+        """The contender's own settings, and those of a training that all share."""
+        shared = {name: value for name, value in self.comparison.asked.items() if name not in ABOUT_THE_STUDY}
+        return {**shared, **contender.own}
 
 
 def _named(choice: Mapping[str, Any]) -> str:
