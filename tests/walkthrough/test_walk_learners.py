@@ -4,9 +4,10 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
-from regard.studies.walkthrough import example, to_html, to_text, walk, walk_whole
+from regard.studies.walkthrough import example, read_weights, to_html, to_text, walk, walk_whole
 from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.terminal import places
 
@@ -102,6 +103,18 @@ def test_a_whole_model_can_be_pasted():
     found = walk_whole(SENTENCE, layers=1, context="Das Leben ist kurz")
     names = pasted(found, 88)
     torch.testing.assert_close(names["probabilities"], found["probabilities"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["W.safetensors", 'it\'s "W".safetensors'])
+def test_weights_of_a_file_are_pasted_with_its_path(tmp_path, name):
+    path = tmp_path / name
+    save_file({"W_v": torch.ones(2, 4, 8)}, path)
+    found = walk(SENTENCE, weights=read_weights(path))
+    for room in (36, 88):
+        names = pasted(found, room)
+        torch.testing.assert_close(names["output"], found["output"], rtol=0, atol=0)
+    told = walk(SENTENCE, weights={"W_v": torch.ones(2, 4, 8)})
+    assert 'weights=read_weights("FILE")' in to_text(told)
 
 
 def test_text_and_page_show_the_statements_and_what_each_given_name_is():

@@ -15,6 +15,7 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import LETTERS, new_score, score_of
+from regard.studies.walkthrough.pasting import FileWeights
 from regard.studies.walkthrough.steps import random_note
 from regard.text.packages import needed
 
@@ -143,7 +144,7 @@ def draw(vocabulary: Sequence[str], sizes: Sizes, given: Mapping[str, torch.Tens
     return Drawn(layer, table, sizes, frozenset(given or ()))
 
 
-def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+def read_weights(path: str | Path) -> FileWeights:
     """The tensors of a safetensors file, by name.
 
     Raises:
@@ -157,7 +158,7 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     if Path(path).is_dir():
         raise NotFoundError(f"{path} is a folder; name a safetensors file inside it")
     try:
-        return load_file(path)
+        return FileWeights(path, load_file(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
     except (SafetensorError, OSError) as error:
