@@ -15,7 +15,7 @@ from regard.models.translation_transformer import TranslationConfig
 from regard.studies.walkthrough.inputs import Text, read_pieces
 from regard.studies.walkthrough.pasting import call_of
 from regard.studies.walkthrough.stacks import LEARNED, through_model
-from regard.studies.walkthrough.steps import Axis, Walk, Walker, random_note
+from regard.studies.walkthrough.steps import RANDOM_NOTE, Axis, Walk, Walker
 from regard.studies.walkthrough.walks import Model, cut_text, load_model
 from regard.studies.walkthrough.words import find_word
 from regard.text.vocabularies import SPECIALS
@@ -97,7 +97,7 @@ def walk_whole(
     settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
     settings["kv_heads"] = heads if kv_heads is None else kv_heads
     settings |= {} if words == "all" else {"words": words}
-    return walker.walk(readers, seen, settings, call=call, notes=(random_note(),), brief=True)
+    return walker.walk(readers, seen, settings, call=call, notes=(RANDOM_NOTE,), brief=True)
 
 
 def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None) -> Walk:
