@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -124,7 +125,13 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     check_together(model.config.vocab_size, tokeniser)
     translates = isinstance(model, TranslationTransformer)
     if translates != (context is not None):
-        way = "give the source sentence as its context" if translates else "leave the context out"
+        way = "leave the context out"
+        if translates:
+            command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))} --whole"
+            way = (
+                "its text is what was written so far, and its context is the source sentence. With this text as "
+                f"the source: {command}, with the words written so far in the place of Das"
+            )
         raise ArgumentError(f"{run} is a {saved.kind}; {way}")
     walker, encodes = Walker(), isinstance(model, TextEncoder)
     walker.give("model", model, f"the trained {saved.kind}")
