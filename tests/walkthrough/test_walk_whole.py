@@ -1,8 +1,8 @@
 """A whole Transformer, step by step: every line runs, every layer is the model's own, and what is shown is short."""
 
-import shlex
 import json
 import re
+import shlex
 
 import pytest
 import torch
