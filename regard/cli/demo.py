@@ -30,7 +30,7 @@ from regard.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training import TrainingResult, check_run_folder
 from regard.training.recipes import TranslationTraining, read_settings
-from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns
+from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
@@ -138,7 +138,7 @@ def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
     agreement = lens_agreement(translator, test)
     routes = measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
     if agreement is not None:
-        tell(f"     lens         {agreement:.3f} of pronouns depend more on their noun than on the other (erasure)")
+        tell(f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)")
     if routes is not None and routes.last:
         source, written, both = (f"{routes.last[name]:.2f}" for name in ("source", "written", "both"))
         right = f"{routes.last['nothing']:.2f}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from regard.cli.console import out_lines, out_text, out_width, say
@@ -19,6 +21,7 @@ from regard.text import tidy
 INSTEAD = (
     "With --why: the words it is compared with, as in er,sie. [default: the three that the model found most probable]"
 )
+PRONOUNS = ("es", "er", "sie")  # what English *it* can become in German
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,11 @@ class Why:
         Raises:
             ArgumentError: the word was not written, or several times.
         """
-        if self.word.lower() not in translation.text.lower():
+        instead = _written_instead(self.word, translation)
+        if instead or self.word.lower() not in translation.text.lower():
             raise ArgumentError(
                 f"--why {self.word}: the translation is {tidy(translation.text)!r}, and {self.word!r} is not in it"
+                f"{instead}"
             )
         found = relevance(
             translator.model, translator.tokeniser, translation.source, translation.ids, self.word, self.others,
@@ -50,6 +55,20 @@ class Why:
                 f"{visible(found.word)}; --instead names other words"
             )
         return found
+
+
+def _written_instead(word: str, translation: Translation) -> str:
+    """For a word that is in the source only, the way to ask about a written one, by preference a pronoun."""
+    written, lowered = _words(translation.text), word.lower()
+    if lowered not in _words(translation.source.lower()) or lowered in map(str.lower, written) or not written:
+        return ""
+    example = next((one for one in written if one.lower() in PRONOUNS), written[0])
+    return f"; it is a word of the source. Ask about a written word, e.g. --why {quote(example)}"
+
+
+def _words(text: str) -> list[str]:
+    """The words without their punctuation."""
+    return re.findall(r"\w+", text)
 
 
 def asked_why(

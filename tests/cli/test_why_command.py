@@ -1,11 +1,14 @@
 """`regard translate --why`: the scores behind one written word, and sentences for what cannot be explained."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_commands import LINES, regard, run_folder  # noqa: F401
 
-from regard.decoding import Translator
+from regard.cli.why import Why
+from regard.decoding import Translation, Translator
+from regard.errors import ArgumentError
 from regard.inspection import look, terminal_map, visible
 from regard.text import Tokeniser
 
@@ -84,6 +87,26 @@ def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_name
     assert named.startswith(f"compared with {', '.join(others)}, the most probable alternatives to ")
     record = json.loads(regard("translate", run_folder, line, "--why", word, "--json").stdout)
     assert [visible(other) for other in record["why"]["instead_of"]] == others
+
+
+NOTHING = Translation("", "", (), (), 0.0, 0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "said"),
+    [
+        ("it", "Das Tier schläft, weil es müde ist.", "'it' is not in it; it is a word of the source. Ask about a "
+         "written word, e.g. --why es"),
+        ("IT", "Das Tier kommt mit ihm.", "Ask about a written word, e.g. --why Das"),
+        ("it", "", "'it' is not in it"),
+        ("dog", "Das Tier schläft.", "'dog' is not in it"),
+    ],
+)  # fmt: skip
+def test_a_word_of_the_source_is_answered_by_a_written_one(word, text, said):
+    asked = Why(word, (), "erase", None)
+    with pytest.raises(ArgumentError) as refused:
+        asked.answer(None, replace(NOTHING, source="The animal sleeps because it is tired.", text=text))
+    assert str(refused.value).endswith(said)
 
 
 def test_a_word_compared_with_itself_is_answered_so(run_folder, asked):  # noqa: F811

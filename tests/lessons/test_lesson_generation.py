@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -8,7 +9,7 @@ from teaching import failing, starting, without_timing
 
 from benchmarks.generation_story import FOLDER, report_of
 from regard.models import LanguageConfig, LanguageModel
-from regard.studies.lessons import generation
+from regard.studies.lessons import LESSONS, Settings, generation
 from regard.studies.lessons.report import read_report
 from regard.studies.lessons.words import seeded
 
@@ -40,6 +41,16 @@ def test_words_are_those_of_the_highest_scores():
 
 def test_every_claim_holds():
     assert failing("generation") == []
+
+
+def test_what_was_recovered_can_be_computed_from_the_table():
+    found = LESSONS["generation"].teach(Settings())
+    original, *rows = ([float(bits) for bits in row[1:]] for row in found.tables[-1].rows)
+    shares = [(converted - trained) / (converted - original[0]) for converted, trained in rows]
+    figures = next(one.figures for one in found.claims if one.sentence.startswith("Further training recovers"))
+    told = re.findall(r"(\d+)% with", figures)
+    assert [f"{share:.0%}" for share in shares] == [f"{share}%" for share in told]
+    assert f"from {original[0]:.3f} to {original[1]:.3f} bits" in " ".join(found.paragraphs)
 
 
 def test_a_cache_that_forgets_the_text_is_seen(monkeypatch):

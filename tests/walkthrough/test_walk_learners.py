@@ -4,9 +4,10 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
-from regard.studies.walkthrough import example, to_html, to_text, walk, walk_whole
+from regard.studies.walkthrough import example, read_weights, to_html, to_text, walk, walk_whole
 from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.terminal import places
 
@@ -29,8 +30,32 @@ def test_random_weights_are_named_before_the_first_step(found):
 def test_only_the_weights_that_were_not_given_are_called_random():
     made = {name: torch.tensor(value) for name, value in GIVEN.items()}
     some = walk("a b", dim=2, heads=1, weights={"table": made["table"]})
-    assert f"{RANDOM}W_q, W_k, W_v, W_o are random" in flat(to_text(some))
+    assert "W_q, W_k, W_v and W_o are not given but random." in flat(to_text(some))
     assert RANDOM not in to_text(walk("a b", dim=2, heads=1, weights=made))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (("table",), "table is not given but random. Scores and weights depend on random numbers"),
+        (("W_k", "W_o"), "W_k and W_o are not given but random. Scores and weights depend on random numbers"),
+        (("W_v", "W_o"), "computed from given numbers only; the context vectors and the output depend on random ones"),
+        (
+            ("W_v",),
+            "Scores and weights are computed from given numbers only; the context vectors and the output depend",
+        ),
+        (("W_o",), "Scores, weights and context vectors are computed from given numbers only; the output depends on"),
+    ],
+)
+def test_only_the_results_of_random_weights_are_called_meaningless(drawn, said):
+    made = {name: torch.tensor(value) for name, value in GIVEN.items() if name not in drawn}
+    first, second = (walk("a b", dim=2, heads=1, weights=made, seed=seed) for seed in (0, 1))
+    assert said in flat(to_text(first))
+    assert RANDOM not in to_text(first)
+    same = torch.equal(first["weights"], second["weights"]), torch.equal(first["contexts"], second["contexts"])
+    assert same == ("depend on random numbers" not in said, "context vectors are computed" in said)
+    assert not torch.equal(first["output"], second["output"])
+    assert ("which word gets most weight" in flat(to_text(first))) is not same[0]
 
 
 GIVEN = {
@@ -102,6 +127,18 @@ def test_a_whole_model_can_be_pasted():
     found = walk_whole(SENTENCE, layers=1, context="Das Leben ist kurz")
     names = pasted(found, 88)
     torch.testing.assert_close(names["probabilities"], found["probabilities"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["W.safetensors", 'it\'s "W".safetensors'])
+def test_weights_of_a_file_are_pasted_with_its_path(tmp_path, name):
+    path = tmp_path / name
+    save_file({"W_v": torch.ones(2, 4, 8)}, path)
+    found = walk(SENTENCE, weights=read_weights(path))
+    for room in (36, 88):
+        names = pasted(found, room)
+        torch.testing.assert_close(names["output"], found["output"], rtol=0, atol=0)
+    told = walk(SENTENCE, weights={"W_v": torch.ones(2, 4, 8)})
+    assert 'weights=read_weights("FILE")' in to_text(told)
 
 
 def test_text_and_page_show_the_statements_and_what_each_given_name_is():

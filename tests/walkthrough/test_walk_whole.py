@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 import torch
@@ -302,8 +303,12 @@ def test_what_a_walk_of_a_run_cannot_show_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="has no words"):
         walk_whole_run(run, " ")
     translator = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=2))
-    with pytest.raises(ArgumentError, match="give the source sentence as its context"):
-        walk_whole_run(saved(translator, tmp_path / "translator"), TEXT)
+    run = saved(translator, tmp_path / "trans lator")
+    with pytest.raises(ArgumentError, match="its context is the source sentence") as refused:
+        walk_whole_run(run, "it's late")
+    typed = shlex.split(str(refused.value).partition("the source: ")[2].partition(", with")[0])
+    assert typed == ["regard", "walkthrough", "Das", "--context", "it's late", "--run", str(run), "--whole"]
+    assert walk_whole_run(run, typed[2], context=typed[4])["probabilities"].isfinite().all()
     linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))
     with pytest.raises(UnsupportedError, match="a walkthrough needs softmax attention"):
         walk_whole_run(saved(linear, tmp_path / "linear"), TEXT)

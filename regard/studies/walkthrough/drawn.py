@@ -15,7 +15,8 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.positions import Rotary
 from regard.studies.walkthrough.layer import LETTERS, new_score, score_of
-from regard.studies.walkthrough.steps import random_note
+from regard.studies.walkthrough.pasting import FileWeights
+from regard.studies.walkthrough.steps import RANDOM_NOTE
 from regard.text.packages import needed
 
 DRAWS = ("normal", "uniform")
@@ -110,11 +111,33 @@ class Drawn:
         return f"drawn with seed {self.sizes.seed if seed is None or name == 'table' else seed}"
 
     def notes(self) -> tuple[str, ...]:
-        """Which weights are random; nothing if all were given."""
+        """Which weights are random, and what is computed from them; nothing if all were given."""
         random = [name for name in _places(self.layer, self.table) if name not in self.given]
-        if not random:
-            return ()
-        return (random_note(", ".join(random)) if self.given else random_note(),)
+        if not random or not self.given:
+            return (RANDOM_NOTE,) if random else ()
+        return (
+            f"{_and(random)} {'is' if len(random) == 1 else 'are'} not given but random. {_random_results(random)}",
+        )
+
+
+def _random_results(random: Sequence[str]) -> str:
+    """Which results depend on random weights: scores need all weights but W_v and W_o, context vectors no W_o."""
+    if not {*random} <= {"W_v", "W_o"}:
+        return (
+            "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch how "
+            "the numbers are calculated."
+        )
+    results = "context vectors and the output depend" if "W_v" in random else "output depends"
+    kept = "Scores and weights" if "W_v" in random else "Scores, weights and context vectors"
+    return f"{kept} are computed from given numbers only; the {results} on random ones."
+
+
+def _and(names: Sequence[str]) -> str:
+    """
+    >>> _and(["W_v", "W_o"]), _and(["W_o"])
+    ('W_v and W_o', 'W_o')
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def draw(vocabulary: Sequence[str], sizes: Sizes, given: Mapping[str, torch.Tensor] | None) -> Drawn:
@@ -143,7 +166,7 @@ def draw(vocabulary: Sequence[str], sizes: Sizes, given: Mapping[str, torch.Tens
     return Drawn(layer, table, sizes, frozenset(given or ()))
 
 
-def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+def read_weights(path: str | Path) -> FileWeights:
     """The tensors of a safetensors file, by name.
 
     Raises:
@@ -157,7 +180,7 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     if Path(path).is_dir():
         raise NotFoundError(f"{path} is a folder; name a safetensors file inside it")
     try:
-        return load_file(path)
+        return FileWeights(path, load_file(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
     except (SafetensorError, OSError) as error:

@@ -20,6 +20,14 @@ class Opening:
     options: dict[str, Any]
 
 
+class FileWeights(dict[str, torch.Tensor]):
+    """Tensors by name that were read from a file, with its path, so that a walkthrough can say how to read them."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.path = path
+
+
 def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Opening:
     """The call of a function with these values of its parameters.
 
@@ -57,12 +65,19 @@ def _pieces(call: Opening, room: int, measure: Callable[[str], int]) -> Iterator
     yield from ("globals().update(", f"{call.function}(")
     arguments = [list(_literal(value, room, measure)) for value in call.given]
     for name, value in call.options.items():
-        pieces = ['read_weights("FILE")'] if name == "weights" else list(_literal(value, room, measure))
+        pieces = list(_reading(value, room, measure) if name == "weights" else _literal(value, room, measure))
         arguments.append([f"{name}=", *pieces])
     for place, pieces in enumerate(arguments):
         yield from pieces[:-1]
         yield pieces[-1] + (", " if place < len(arguments) - 1 else "")
     yield from (")", ".names())")
+
+
+def _reading(weights: Mapping[str, torch.Tensor], room: int, measure: Callable[[str], int]) -> Iterator[str]:
+    """The call that reads given weights; tensors that came from no file have to be saved to one first."""
+    path = weights.path if isinstance(weights, FileWeights) else "FILE"
+    *before, last = _literal(path, room, measure)
+    yield from ("read_weights(", *before, f"{last})")
 
 
 def _literal(value: Any, room: int, measure: Callable[[str], int]) -> Iterator[str]:

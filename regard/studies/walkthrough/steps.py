@@ -173,12 +173,10 @@ LABELS = {
 COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
 
 
-def random_note(random: str = "all weights", numbers: str = "numbers") -> str:
-    """What a reader has to know first where weights were drawn and not learned."""
-    return (
-        f"Nothing here is trained: {random} are random {numbers}. So it means nothing which word gets most weight; "
-        f"watch how the numbers are calculated."
-    )
+RANDOM_NOTE = (
+    "Nothing here is trained: all weights are random numbers. So it means nothing which word gets most weight; "
+    "watch how the numbers are calculated."
+)  # what a reader has to know first where weights were drawn and not learned
 
 
 def numbered(unit: str, count: int) -> Axis:

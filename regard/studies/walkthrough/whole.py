@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from regard.models.translation_transformer import TranslationConfig
 from regard.studies.walkthrough.inputs import Text, read_pieces
 from regard.studies.walkthrough.pasting import call_of
 from regard.studies.walkthrough.stacks import LEARNED, through_model
-from regard.studies.walkthrough.steps import Axis, Walk, Walker, random_note
+from regard.studies.walkthrough.steps import RANDOM_NOTE, Axis, Walk, Walker
 from regard.studies.walkthrough.walks import Model, cut_text, load_model
 from regard.studies.walkthrough.words import find_word
 from regard.text.vocabularies import SPECIALS
@@ -97,7 +98,7 @@ def walk_whole(
     settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
     settings["kv_heads"] = heads if kv_heads is None else kv_heads
     settings |= {} if words == "all" else {"words": words}
-    return walker.walk(readers, seen, settings, call=call, notes=(random_note(),), brief=True)
+    return walker.walk(readers, seen, settings, call=call, notes=(RANDOM_NOTE,), brief=True)
 
 
 def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None) -> Walk:
@@ -124,7 +125,13 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     check_together(model.config.vocab_size, tokeniser)
     translates = isinstance(model, TranslationTransformer)
     if translates != (context is not None):
-        way = "give the source sentence as its context" if translates else "leave the context out"
+        way = "leave the context out"
+        if translates:
+            command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))} --whole"
+            way = (
+                "its text is what was written so far, and its context is the source sentence. With this text as "
+                f"the source: {command}, with the words written so far in the place of Das"
+            )
         raise ArgumentError(f"{run} is a {saved.kind}; {way}")
     walker, encodes = Walker(), isinstance(model, TextEncoder)
     walker.give("model", model, f"the trained {saved.kind}")

@@ -62,11 +62,12 @@ class PronounReport:
     def lines(self) -> list[str]:
         """The rates in lines of text."""
         return [
-            f"  pronouns     {self.pronouns:.3f} right; the commonest pronoun alone would get {self.baseline:.3f}",
-            f"  contrast     {self.contrast:.3f} of pairs with one word changed have both pronouns right",
+            f"  pronouns     {rate(self.pronouns)} right; the commonest pronoun alone would get {rate(self.baseline)}",
+            f"  contrast     {rate(self.contrast)} of pairs with one word changed have both pronouns right",
             *self._looked(),
-            f"  swap         {self.swaps.followed:.3f} of pronouns follow when another gender's noun takes its place,",
-            f"               {self.swaps.kept:.3f} stay when the other noun is swapped instead",
+            f"  swap         {rate(self.swaps.followed)} of pronouns follow when another gender's noun takes its "
+            "place,",
+            f"               {rate(self.swaps.kept)} stay when the other noun is swapped instead",
         ]
 
     def _looked(self) -> list[str]:
@@ -75,9 +76,9 @@ class PronounReport:
         head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
         found = self.agreement
         return [
-            f"  agreement    {found.agreement:.3f} of *it* look most at their noun, {found.preference:.3f} more than "
-            "at the other noun;",
-            f"               chance {found.chance:.3f} ({head})",
+            f"  agreement    {rate(found.agreement)} of *it* look most at their noun, {rate(found.preference)} more "
+            "than at the other noun;",
+            f"               chance {rate(found.chance)} ({head})",
         ]
 
 
@@ -132,13 +133,21 @@ class RunScores:
 
 
 def exact_matches(share: float, count: int) -> str:
-    """The share of exact matches with the number behind it; 1.000 only if all match.
+    """The share of exact matches with the number behind it.
 
-    >>> exact_matches(1.0, 3000), exact_matches(2999 / 3000, 3000)
-    ('1.000   3,000 of 3,000', '0.999   2,999 of 3,000')
+    >>> exact_matches(598 / 600, 600), exact_matches(2999 / 3000, 3000)
+    ('0.997   598 of 600', '0.999   2,999 of 3,000')
     """
-    matches = round(share * count)
-    return f"{matches * 1000 // count / 1000:.3f}   {matches:,} of {count:,}"
+    return f"{rate(share)}   {round(share * count):,} of {count:,}"
+
+
+def rate(share: float) -> str:
+    """A share to the nearest of three decimals, except that a share below 1 is never written as 1.000.
+
+    >>> rate(1.0), rate(0.9999), rate(0.9966)
+    ('1.000', '0.999', '0.997')
+    """
+    return f"{share:.3f}" if share >= 1 else f"{min(share, 0.999):.3f}"
 
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
