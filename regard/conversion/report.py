@@ -118,6 +118,11 @@ class ConversionReport:
         said = f"On {count_of(self.agreement.ids, 'held-out ids', ',')}, before further training.{more}"
         return ["## Predictions", "", said, "", *lines, "", *([] if self.uptrained else [NEEDS_TRAINING, ""])]
 
+    @property
+    def _draws_decoding(self) -> bool:
+        """Whether there are lines to draw: one context is a point, and the table says as much."""
+        return len(self.speeds) > 1
+
     def _of_decoding(self) -> list[str]:
         if not self.speeds:
             return []
@@ -129,7 +134,7 @@ class ConversionReport:
         return [
             "## Decoding", "", "CPU milliseconds per id, and cache bytes per id counted on the caches, by context.", "",
             "| context | before | after | times faster | bytes before | bytes after |", "|---" * 6 + "|", *rows, "",
-            "![decoding](decoding.png)", "",
+            *(["![decoding](decoding.png)", ""] if self._draws_decoding else []),
         ]  # fmt: skip
 
     def _of_likeness(self) -> list[str]:
@@ -156,7 +161,7 @@ class ConversionReport:
             CheckpointError: the files could not be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        if self.speeds:
+        if self._draws_decoding:
             draw_decoding(self.speeds, folder / "decoding.png")
         if self.conversion.likeness:
             draw_likeness(self.conversion.likeness, folder / "likeness.png")

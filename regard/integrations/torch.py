@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 from regard.arguments import count_of, shown
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
-from regard.layers.from_pytorch import check_inputs, check_masks
+from regard.layers.from_pytorch import allowed_by, check_inputs, check_masks, joined
+from regard.layers.recording import RecordedLayer, current_recording
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 from regard.reprs import brief
 
@@ -83,6 +84,7 @@ def replaced_attention(
 
     Raises:
         ArgumentError: an unknown pattern or statistic; a mask beside is_causal=True.
+        RegardError: at the end of the block, if no call was seen.
 
     >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.ones(1, 5, 8)
@@ -97,10 +99,17 @@ def replaced_attention(
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with _Mode(seen, pattern, checked_wants(want), backend):
+        mode = _Mode(seen, pattern, checked_wants(want), backend)
+        with mode:
             yield seen
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+    if not mode.called:
+        raise RegardError(
+            "no call of F.scaled_dot_product_attention was seen in the block of replaced_attention; layers of regard "
+            "are seen by rg.record_attention(model), models of transformers by observe(model) after attach(model), and "
+            "compiled models and other threads not at all"
+        )
 
 
 class _Mode(TorchFunctionMode):
@@ -109,12 +118,15 @@ class _Mode(TorchFunctionMode):
     def __init__(self, seen: ReplacedAttention, pattern: Chosen, want: Any, backend: str) -> None:
         super().__init__()
         self.seen, self.pattern, self.want, self.backend = seen, pattern, want, backend
+        self.called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention or func is _original():
+            self.called = True
             return self.attend(*args, **kwargs).output
         if func is F.multi_head_attention_forward:
+            self.called = True
             return self.multi_head(func, inspect.signature(func).bind(*args, **kwargs))
         return func(*args, **kwargs)
 
@@ -226,12 +238,12 @@ def _live(mask: torch.Tensor) -> torch.Tensor | None:
     return live if bool((live | (mask == -torch.inf)).all()) else None
 
 
-class MultiheadAttention(nn.MultiheadAttention):
+class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
     """`nn.MultiheadAttention` computed by regard: the same parameters, state_dict, arguments and results.
 
-    Weights are those before dropout, and are computed only for need_weights=True. A query with no key gets zeros, where
-    PyTorch gives NaN. Inside nn.TransformerEncoderLayer PyTorch's fast path for evaluation, which would not call this
-    layer, is off.
+    Weights are those before dropout, and are computed only for need_weights=True; `record_attention` records them.
+    A query with no key gets zeros, where PyTorch gives NaN. Inside nn.TransformerEncoderLayer PyTorch's fast path for
+    evaluation, which would not call this layer, is off.
 
     Args:
         pattern: joined by & with what each call allows; PyTorch's own layer has none.
@@ -270,8 +282,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         if getattr(query, "is_nested", False):
             raise UnsupportedError(
-                "nn.TransformerEncoder made a nested tensor of a padded batch, which this layer does not take; make "
-                "the encoder with enable_nested_tensor=False"
+                "nn.TransformerEncoder made a nested tensor of a padded batch, which this layer does not take; set "
+                "encoder.use_nested_tensor = False, or make the encoder with enable_nested_tensor=False"
             )
         if is_causal and attn_mask is None:
             raise ArgumentError("is_causal=True is given without attn_mask; give the causal mask, or pattern='causal'")
@@ -282,13 +294,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         if batched and self.batch_first:
             given = [x.transpose(0, 1) for x in given]
         q, k, v = self._projected(*given)  # (length, batch, heads · head_dim)
-        live = None if key_padding_mask is None else _allowed("key_padding_mask", key_padding_mask, batched)
-        mask = None if attn_mask is None else _allowed("attn_mask", attn_mask)
+        live = None if key_padding_mask is None else allowed_by("key_padding_mask", key_padding_mask, batched)
+        mask = None if attn_mask is None else allowed_by("attn_mask", attn_mask)
         if mask is not None and mask.dim() == 3:
             mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
         k, v, added = self._with_added_keys(k, v)
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
-        mask = _both(mask, None if live is None else live[:, None, None])
+        mask = joined(mask, None if live is None else live[:, None, None])
         if mask is not None:
             mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)
             mask = mask[(None,) * (4 - mask.dim())]
@@ -298,10 +310,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             "dropout": self.dropout if self.training else 0.0,
             "q_start": 0 if own == Causal() else None,
         }  # fmt: skip
-        weights = None
-        if need_weights:
-            detail = attention_detail(q, k, v, want="weights", **options)
-            output, weights = detail.output, detail.weights.mean(1) if average_attn_weights else detail.weights
+        weights, recording = None, current_recording(self)
+        if need_weights or recording is not None:
+            want = () if recording is None else recording.want
+            detail = attention_detail(q, k, v, want=(*want, "weights") if need_weights else want, **options)
+            output = detail.output
+            if need_weights:
+                weights = detail.weights.mean(1) if average_attn_weights else detail.weights
+            if recording is not None:
+                recording.add(self, detail)
         else:
             output = attention(q, k, v, **options)
         output = self.out_proj(output.permute(2, 0, 1, 3).flatten(2))
@@ -335,27 +352,6 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 def _calls_forward(layer: nn.Module, inputs: Any) -> None:
     """A hook that changes nothing."""
-
-
-def _allowed(name: str, mask: torch.Tensor, batched: bool = True) -> torch.Tensor:
-    """A mask of this layer, whose True means masked, as booleans whose True means allowed, or as numbers."""
-    if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ArgumentError(f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add")
-    mask = mask if batched else mask[None]
-    return ~mask if mask.dtype == torch.bool else mask
-
-
-def _both(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
-    """Two masks of booleans or numbers as one."""
-    if one is None or other is None:
-        return other if one is None else one
-    if one.dtype == other.dtype == torch.bool:
-        return one & other
-    one, other = (
-        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf) if x.dtype == torch.bool else x
-        for x in (one, other)
-    )
-    return one + other
 
 
 # While a mode handles a function, PyTorch switches the mode off. `F.multi_head_attention_forward` then finds

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import of_kind
+from regard.arguments import of_kind, shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.refusing import check_vectors
 
@@ -101,3 +101,24 @@ def weights_of(module: nn.MultiheadAttention) -> dict[str, torch.Tensor]:
     if module.in_proj_bias is not None:
         named |= {f"{name}.bias": offset for name, offset in zip(names, module.in_proj_bias.chunk(3), strict=True)}
     return named | {f"to_output.{name}": weight for name, weight in module.out_proj.state_dict().items()}
+
+
+def allowed_by(name: str, mask: torch.Tensor, batched: bool = True) -> torch.Tensor:
+    """A mask of that module, whose True means masked, as booleans whose True means allowed, or as numbers."""
+    if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ArgumentError(f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add")
+    mask = mask if batched else mask[None]
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def joined(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    """Two masks of booleans or numbers as one."""
+    if one is None or other is None:
+        return other if one is None else one
+    if one.dtype == other.dtype == torch.bool:
+        return one & other
+    one, other = (
+        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf) if x.dtype == torch.bool else x
+        for x in (one, other)
+    )
+    return one + other

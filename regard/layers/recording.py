@@ -88,7 +88,11 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
         raise ArgumentError(f"record_attention takes a module with attention layers, not {shown(model)}")
     recording = Recording(model, checked_wants(want))
     if not recording.details:
-        raise ArgumentError(f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record")
+        theirs = any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules())
+        way_out = "; record PyTorch's layers by replaced_attention(want=...) of regard.integrations.torch" * theirs
+        raise ArgumentError(
+            f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record{way_out}"
+        )
     token = _current.set(recording)
     recording.count(1)
     try:

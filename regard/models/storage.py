@@ -24,7 +24,7 @@ from regard.storage.files import (
     replace_file,
     write_folder,
 )
-from regard.storage.sealed_json import check_format, read_sealed, render_sealed
+from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 from regard.storage.tensors import load_tensors, save_tensors
 
 __all__ = [
@@ -157,7 +157,7 @@ def kind_of_model(folder: str | Path) -> str:
     Raises:
         NotFoundError, CheckpointError: as for `load_model`.
     """
-    return _read_config(_model_folder(a_path("folder", folder)))["kind"]
+    return _read_model_config(_model_folder(a_path("folder", folder)))["kind"]
 
 
 def read_checkpoints(run: Path) -> Checkpoints | None:
@@ -208,7 +208,7 @@ def _why_no_model(folder: Path) -> str:
 
 
 def _load(folder: Path, kind: str | None) -> SavedModel:
-    content = _read_config(folder)
+    content = _read_model_config(folder)
     if kind is not None and content["kind"] != kind:
         raise NotFoundError(f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}")
     files = dict(content["files"])
@@ -223,6 +223,20 @@ def _load(folder: Path, kind: str | None) -> SavedModel:
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{folder / name} is not UTF-8 text: {error}") from None
     return SavedModel(content["config"], state, content["kind"], texts)
+
+
+def _read_model_config(folder: Path) -> dict[str, Any]:
+    """The config of a saved model; a folder of Hugging Face is refused by its name and not as a damaged one."""
+    try:
+        return _read_config(folder)
+    except CheckpointError:
+        content = parse_json(read_bytes(folder / CONFIG_FILE), folder / CONFIG_FILE)
+        if isinstance(content, dict) and "model_type" in content:
+            raise NotFoundError(
+                f"{folder} holds a model of Hugging Face, which this does not read; load it with transformers, call "
+                f"attach(model) of regard.integrations.transformers and use it there, see docs/recipes/hugging-face.md"
+            ) from None
+        raise
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

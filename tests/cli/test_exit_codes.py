@@ -104,6 +104,17 @@ def test_a_run_that_is_not_there_is_a_usage_error(name, what, places):
     assert_misused([str(places[what]) if word == RUN else word.format(**places) for word in COMMANDS[name]])
 
 
+@pytest.mark.parametrize("command", ["generate", "translate", "classify", "evaluate"])
+def test_a_folder_of_hugging_face_is_a_usage_error_that_says_where_to_use_it(command, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 8}')
+    answer = regard(command, tmp_path, "pairs.tsv")
+    said = answer.stderr.decode()
+    assert answer.returncode == 2, said
+    assert f"{tmp_path} holds a model of Hugging Face" in said
+    assert "docs/recipes/hugging-face.md" in said
+    assert "damaged" not in said
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_not_there_is_a_usage_error(name, places):
     assert_misused([word.format(**places) for word in FILES[name]])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from regard.conversion import load_converted
 from regard.conversion.distillation import Distillation
 from regard.conversion.heads import Change, Conversion, Likeness
-from regard.conversion.measures import agreement, agreement_on_task, decoder_of_ours, decoding_speed
+from regard.conversion.measures import Speed, agreement, agreement_on_task, decoder_of_ours, decoding_speed
 from regard.conversion.report import ConversionReport, budget
 from regard.conversion.uptraining import Uptraining, held_out_task
 from regard.decoding.loading import TOKENISER_FILE
@@ -94,6 +94,16 @@ def test_the_budget_is_five_percent_of_the_original_training():
     assert (budget(1_000, 40_000).tokens, budget(1_000, 40_000).known) == (2_000, True)
     assert (budget(1_000).tokens, budget(1_000).known) == (1_000, False)
     assert "not known" in str(budget(1_000))
+
+
+@pytest.mark.parametrize("contexts", [[128], [128, 512]])
+def test_a_single_context_is_a_row_and_no_picture(contexts, tmp_path):
+    done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)})
+    speeds = tuple(Speed(context, (2.0, 1.0), (256.0, 64.0)) for context in contexts)
+    ConversionReport(done, budget(900), speeds=speeds).write(tmp_path)
+    drawn = len(contexts) > 1
+    assert (tmp_path / "decoding.png").exists() == drawn
+    assert ("decoding.png" in (tmp_path / "report.md").read_text()) == drawn
 
 
 def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):

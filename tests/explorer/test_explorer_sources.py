@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from regard.errors import ArgumentError, ShapeError
+import regard as rg
+from regard.errors import ArgumentError, RegardError, ShapeError
 from regard.inspection import look, look_text, relevance, show
 from regard.inspection.explorer import explore_maps, explore_text, explore_translation, explore_weights
+from regard.inspection.explorer.figures import to_exploration
 from regard.models import RecurrentTranslator, TextEncoder
 from regard.text import BEGIN, END, PAD
 
@@ -133,6 +135,17 @@ def test_arrays_of_every_shape_are_shown(given, shape):
 def test_what_cannot_be_shown_is_refused_with_a_sentence(given, tokens, error, says):
     with pytest.raises(error, match=says):
         show(given, tokens)
+
+
+def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way_out():
+    q = torch.randn(2, 3, 4, 8)
+    alone = [rg.attention_detail(q[:1], q[:1], q[:1], want="weights") for _ in range(2)]
+    found = to_exploration(alone).attentions[0].weights
+    assert torch.equal(found, torch.stack([detail.weights[0] for detail in alone]))
+    with pytest.raises(ShapeError, match=r"\[d\.weights\[0\] for d in details\]"):
+        show([rg.attention_detail(q, q, q, want="weights")], list("abcd"))
+    with pytest.raises(RegardError, match="weights"):
+        show([rg.attention_detail(q, q, q)])
 
 
 def test_maps_that_have_words_take_no_others():

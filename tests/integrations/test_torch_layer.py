@@ -114,8 +114,45 @@ def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
     encoder = nn.TransformerEncoder(layer, 1).eval()
     encoder.layers[0].self_attn = MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
-    with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="enable_nested_tensor=False"):
-        encoder(torch.randn(BATCH, KEYS, DIM), src_key_padding_mask=padded)
+    x = torch.randn(BATCH, KEYS, DIM)
+    with torch.no_grad():
+        with pytest.raises(rg.UnsupportedError, match=r"set encoder\.use_nested_tensor = False, or"):
+            encoder(x, src_key_padding_mask=padded)
+        encoder.use_nested_tensor = False
+        expected = layer.eval()(x, src_key_padding_mask=padded)
+        encoder.layers[0].self_attn.load_state_dict(layer.self_attn.state_dict())
+        torch.testing.assert_close(encoder(x, src_key_padding_mask=padded)[~padded], expected[~padded])
+
+
+def test_its_attention_is_recorded_inside_pytorchs_encoder():
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    for one in encoder.layers:
+        one.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True, pattern="sliding_window(2)").eval()
+    x = torch.randn(BATCH, KEYS, DIM)
+    expected = encoder(x)
+    with rg.record_attention(encoder, ("weights", "entropy")) as recording:
+        torch.testing.assert_close(encoder(x), expected)
+    assert list(recording.details) == ["layers.0.self_attn", "layers.1.self_attn"]
+    (first,) = recording["layers.0.self_attn"]
+    weights = encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(first.weights, weights)
+    assert first.entropy.shape == (BATCH, HEADS, KEYS)
+
+
+def test_recording_pytorchs_own_layer_names_the_way():
+    layer = nn.MultiheadAttention(DIM, HEADS)
+    with pytest.raises(rg.ArgumentError, match=r"replaced_attention\(want=...\)"), rg.record_attention(layer):
+        pass
+
+
+def test_a_block_in_which_no_call_arrives_says_so_unless_another_error_ends_it():
+    layer, x = rg.MultiHeadAttention(dim=DIM, heads=HEADS), torch.randn(BATCH, KEYS, DIM)
+    said = r"no call of F\.scaled_dot_product_attention was seen .* rg\.record_attention"
+    with pytest.raises(rg.RegardError, match=said), replaced_attention(want="weights"):
+        layer(x)
+    with pytest.raises(ZeroDivisionError), replaced_attention(want="weights"):
+        _ = 1 / 0
 
 
 def test_a_query_without_a_key_gets_zeros_before_the_last_projection():

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import signal
 
 import pytest
 
 from regard.errors import ArgumentError, CheckpointError, OccupiedError
+from regard.models.storage import read_checkpoints
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import render_sealed
 from regard.text import read_pairs
@@ -166,6 +168,11 @@ def test_a_run_knows_the_pairs_that_it_was_trained_on(tmp_path):
     assert scores.to_dict()["trained_on"] == 32
     assert [line for line in scores.lines() if "32 of these pairs were trained on" in line]
     assert not [line for line in evaluate_run(tmp_path / "run").lines() if "trained on" in line]
+    checkpoint = tmp_path / "run" / read_checkpoints(tmp_path / "run").last
+    assert count_trained(checkpoint, pairs) == 32
+    shutil.copytree(checkpoint, tmp_path / "elsewhere")
+    unknown = evaluate_run(tmp_path / "elsewhere", [tmp_path / "pairs.tsv"])
+    assert "  not known which pairs were trained on" in unknown.lines()
     file = tmp_path / "run" / "trained-pairs.hashes"
     file.write_bytes(file.read_bytes()[8:])
     with pytest.raises(CheckpointError, match=r"trained-pairs\.hashes does not match"):

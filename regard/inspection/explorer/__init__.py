@@ -60,7 +60,8 @@ def show(
     Args:
         weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
             (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,
-            each (heads, queries, keys) or (1, heads, queries, keys). Or a Pattern, whose pairs are shown and counted.
+            each (heads, queries, keys) or (1, heads, queries, keys), or an AttentionDetail with such weights. Or a
+            Pattern, whose pairs are shown and counted.
         tokens: the words of the queries; their positions by default.
         keys: the words of the keys; those of the queries by default, if there are as many.
         length: of a pattern without words, its number of queries and keys; 64 by default.

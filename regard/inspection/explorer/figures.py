@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of, of_kind, suggest, whole
-from regard.errors import ArgumentError
+from regard.core.plan import AttentionDetail
+from regard.errors import ArgumentError, ShapeError
 from regard.inspection.canvas import (
     checked_path,
     drawable,
@@ -99,6 +100,13 @@ def to_exploration(
         if tokens is not None or keys is not None:
             raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")
         return weights if isinstance(weights, Exploration) else explore_maps(weights, title=title)
+    if isinstance(weights, list | tuple) and weights and all(isinstance(one, AttentionDetail) for one in weights):
+        weights = [detail.weights for detail in weights]
+        if any(len(layer) > 1 for layer in weights):
+            raise ShapeError(
+                f"the weights of the details are {tuple(weights[0].shape)}, and a page shows one row of a batch; give "
+                f"[d.weights[0] for d in details]"
+            )
     return explore_weights(weights, tokens, keys, title=title)
 
 

@@ -63,7 +63,9 @@ class Explained:
 
     def __repr__(self) -> str:
         head = f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"
-        rows: list[tuple[str, ...]] = [("layer", "pattern", "q x k", "backend", "pairs", "dense mask", "options")]
+        rows: list[tuple[str, ...]] = [
+            ("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")
+        ]
         rows += [_row(names, call) for names, call in _merged(self.calls)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

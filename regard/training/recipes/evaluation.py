@@ -121,7 +121,9 @@ class RunScores:
         ]
 
     def _trained_on(self) -> list[str]:
-        """A line about pairs that were learned from; none where there are none."""
+        """A line about pairs that were learned from, or that these are not known; none where there are none."""
+        if self.trained is None:
+            return ["  not known which pairs were trained on"]
         if not self.trained:
             return []
         which = (

@@ -16,6 +16,7 @@ from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
 from regard.text.tables import table_of
 from regard.text.translation_data import PRONOUNS
+from regard.training.checkpoint import SAVED
 from regard.training.explanation import FILES, explain_files
 from regard.training.loop import SETTINGS_FILE
 from regard.training.recipes.settings import RunConfig
@@ -125,9 +126,16 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     """How many of these pairs the run has learned from; None where the run does not say, or has no SHA-256 of that.
 
+    Args:
+        run: the folder of the run, or of one of its checkpoints.
+        pairs: pairs of any origin.
+
     Raises:
         CheckpointError: what the run says is damaged.
     """
+    place = run.resolve()
+    if SAVED.fullmatch(place.name) and not (run / SETTINGS_FILE).exists():
+        run = place.parent
     path = run / TRAINED_FILE
     if not path.exists() or (expected := _sealed_hash(run, TRAINED_FILE, needed=False)) is None:
         return None
