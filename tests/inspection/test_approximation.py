@@ -14,6 +14,7 @@ import regard as rg
 from regard.errors import ArgumentError
 from regard.inspection import approximation
 from regard.inspection.quality import Candidate
+from regard.inspection.quality.candidates import as_candidate
 from regard.inspection.quality.comparing import median_seconds
 from regard.mechanisms import LSH, Linformer, Performer, RandomFeature
 from regard.patterns import KeySpan, RandomBlocks, SlidingWindow
@@ -186,6 +187,9 @@ def test_the_sweep_names_every_family_once_compared_or_left_out(pattern):
                     "Linformer"}  # fmt: skip
     names = [row.name for row in report.rows] + [one.name for one in report.left_out]
     assert f"{window} 512" in names
+    texts = [as_candidate(row.text).what for row in report.rows]  # the text has all that the name leaves out
+    assert [str(what) for what in texts] == [row.text for row in report.rows]
+    assert all("chunk" in row.text or "64" in row.text for row in report.rows if row.family in ("LSH", "BigBird"))
     assert all(math.isfinite(row.error) for row in report.rows)
 
 

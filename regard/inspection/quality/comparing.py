@@ -174,6 +174,7 @@ class Comparison:
                     time_ratio=seconds / exact_seconds if exact_seconds else math.inf,
                     bytes=held,
                     memory_ratio=held / exact_bytes,
+                    text=str(self.candidate.what),
                 )
             )
         return rows

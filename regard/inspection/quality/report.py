@@ -120,6 +120,7 @@ class Row:
     worst_row: the largest error of a row, relative to the root mean square of the sizes of rows, over all seeds.
     mass: the share of the exact softmax weight on the kept pairs, 0 to 1; None if the candidate uses every pair.
     seconds, bytes: of one call; time_ratio, memory_ratio: relative to exact attention; below 1 is cheaper.
+    text: the pattern or mechanism with all its settings, as `parse` reads it.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Row:
     time_ratio: float
     bytes: float
     memory_ratio: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
