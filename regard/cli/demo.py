@@ -157,8 +157,8 @@ def _look_at_articles(translator: Translator, report: PronounReport, used: Used,
     for number, (sentence, translation) in enumerate(zip(sentences, found, strict=True), 1):
         maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
         path = folder / f"article-{number}.png"
-        title = f"{sentence.source} → {translation.text}"
-        draw_maps(maps, path, title=title, layer=head.layer, head=head.head)
+        title = f"{sentence.source} → {translation.text} (heads chosen on validation sentences)"
+        draw_maps(maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": used.head})
         pictures.append(str(path))
         tell(f"   {sentence.source}")
         tell(f"   {translation.text}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import count_of, of_kind
+from regard.arguments import count_of, of_kind, shown
 from regard.errors import ArgumentError
 from regard.inspection.canvas import (
     FAINT,
@@ -160,6 +160,7 @@ def draw_maps(
     title: str = "",
     layer: int = -1,
     head: int | None = None,
+    heads: Mapping[Kind, tuple[int, int | None]] | None = None,
 ) -> None:
     """Draw the cross-attention and the self-attention of encoder and decoder between whole words.
 
@@ -172,9 +173,11 @@ def draw_maps(
         title: at most three lines above the panels.
         layer: of each stack, counted from 0; -1 is the last.
         head: counted from 0; None for the mean over the layer's heads.
+        heads: layer and head of the panels that show another one, by "cross", "encoder" or "decoder": a head that was
+            chosen in one kind of attention means nothing in another.
 
     Raises:
-        ArgumentError: more than 120 words on a side, a layer or head that does not exist, a path that ends in
+        ArgumentError: more than 120 words on a side, a layer, head or panel that does not exist, a path that ends in
             neither .png nor .svg, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
@@ -196,12 +199,16 @@ def draw_maps(
             f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a shorter sentence, or "
             f"use the numbers in maps.cross"
         )
+    if unknown := set(heads or {}) - set(WORDING):
+        raise ArgumentError(f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}")
     with new_figure() as figure:
+        chosen: dict[Kind, tuple[int, int | None]] = dict.fromkeys(WORDING, (layer, head))
+        chosen.update(heads or {})
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
-        cross = Panel.of(maps, "cross", layer, head, cell)
+        cross = Panel.of(maps, "cross", *chosen["cross"], cell)
         arrangements: Sequence[tuple[tuple[Panel, ...], tuple[Panel, ...]]] = [((), ())]
         if len(maps.encoder):  # recurrent translators have no self-attention
-            encoder, decoder = (Panel.of(maps, kind, layer, head, cell) for kind in ("encoder", "decoder"))
+            encoder, decoder = (Panel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder"))
             arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
         page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
         page.draw(figure, drawable(title) if title else "")

@@ -127,6 +127,17 @@ def test_the_picture_shows_the_layer_and_head_that_were_asked_for(drawn):
     assert "decoder layer 1 (last), mean of 3 heads" in [text.get_text() for text in drawn[1].texts]
 
 
+def test_each_panel_shows_the_head_that_was_chosen_for_it(drawn):
+    maps = random_maps(words(4), words(5), layers=2, heads=3)
+    draw_maps(maps, "maps.png", heads={"encoder": (0, 1), "cross": (0, 2)})
+    (figure,) = drawn
+    torch.testing.assert_close(torch.tensor(figure.axes[0].images[0].get_array().data), maps.cross[0, 2])
+    said = [text.get_text() for text in figure.texts]
+    assert {"decoder layer 0, head 2", "encoder layer 0, head 1", "decoder layer 1 (last), mean of 3 heads"} <= {*said}
+    with pytest.raises(ArgumentError, match="heads names 'croos'; the panels are cross, encoder, decoder"):
+        draw_maps(maps, "maps.png", heads={"croos": (0, 2)})
+
+
 def test_what_was_not_written_yet_has_no_colour(drawn):
     draw_maps(random_maps(words(3), words(4)), "maps.png")
     decoder = next(axes for axes in drawn[0].axes if axes.images and axes.images[0].get_array().shape == (4, 4))
