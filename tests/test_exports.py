@@ -48,7 +48,7 @@ INSIDE = {
         "RecordedLayer", "current_recording", "LayerMechanism",
         "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both", "refuse_sinks",
         "settings_of", "weights_of", "refuse_more_inputs", "check_inputs", "check_masks",
-        "check_cache", "check_kind", "check_vectors", "checked_sizes",
+        "check_cache", "check_kind", "check_vectors", "checked_sizes", "joined", "allowed_by",
     },
 }  # fmt: skip
 

@@ -84,7 +84,7 @@ class Both(Many, enrol=False):
     sign = "&"
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return reduce(torch.logical_and, (part.truth(q_pos, k_pos) for part in self.parts))
+        return reduce(torch.logical_and, (part._truth(q_pos, k_pos) for part in self.parts))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return reduce(torch.logical_and, (part.evaluate(grid) for part in self.parts))
@@ -129,7 +129,7 @@ class Either(Many, enrol=False):
     sign = "|"
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return reduce(torch.logical_or, (part.truth(q_pos, k_pos) for part in self.parts))
+        return reduce(torch.logical_or, (part._truth(q_pos, k_pos) for part in self.parts))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return reduce(torch.logical_or, (part.evaluate(grid) for part in self.parts))
@@ -187,7 +187,7 @@ class Not(Compound, enrol=False):
         return Segments(outside(inner.some, k_len), outside(inner.full, k_len))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return ~self.part.truth(q_pos, k_pos)
+        return ~self.part._truth(q_pos, k_pos)
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return ~self.part.evaluate(grid)

@@ -155,7 +155,7 @@ class Pattern(Declared, enrol=False):
         layers = whole("layers", layers, 1)
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
-    def truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """`allows`, refused unless it answers with booleans: numbers would be read as something that nobody meant."""
         allowed = self.allows(q_pos, k_pos)
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
@@ -167,7 +167,7 @@ class Pattern(Declared, enrol=False):
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
-        allowed = self.truth(grid.q_pos, grid.k_pos)
+        allowed = self._truth(grid.q_pos, grid.k_pos)
         shape = common_shape(allowed.shape, (len(grid.rows), len(grid.keys)))
         return allowed.expand(shape)
 

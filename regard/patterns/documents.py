@@ -199,7 +199,7 @@ class PerDocument(Pattern):
         for inner, rows, keys in self._documents:
             own = (q_pos >= rows.start) & (q_pos < rows.stop) & (k_pos >= keys.start) & (k_pos < keys.stop)
             first = len(keys) - len(rows) - rows.start
-            allowed = allowed | (own & inner.truth(q_pos + first, k_pos - keys.start))
+            allowed = allowed | (own & inner._truth(q_pos + first, k_pos - keys.start))
         return allowed
 
     def evaluate(self, grid: Grid) -> torch.Tensor:

@@ -81,7 +81,7 @@ class PerHead(Compound):
         super().check(batch, heads, q_len, k_len)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return self._joined([part.truth(q_pos, k_pos) for part in self._heads])
+        return self._joined([part._truth(q_pos, k_pos) for part in self._heads])
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return self._joined([part.evaluate(grid) for part in self._heads])
