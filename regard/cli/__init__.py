@@ -18,7 +18,7 @@ DONE, FAILED, MISUSED = 0, 1, 2
 
 
 def main() -> None:
-    """Run the command line and exit with 0 (done), 1 (failed), 2 (to be typed differently) or 130 (interrupted).
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (wrong command) or 130 (interrupted).
 
     If the reader of the output goes away, as `head` does, the process ends by SIGPIPE like other programs (141 in
     shells).

@@ -55,7 +55,7 @@ class TopLevel(Commands):
         ),
         "lenses": Source(
             "lenses", "lenses",
-            "Measure which lens finds the words that a trained translator uses, where swaps have verified them.",
+            "Measure which lens finds the words that a trained translator uses; swapped words verify which these are.",
         ),
         "bench": Source(
             "bench", "bench",

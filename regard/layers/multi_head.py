@@ -251,9 +251,10 @@ class MultiHeadAttention(RecordedLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> Cache | RecurrentState:
-        """An empty cache in which this layer continues `batch` texts, as if each were read at once by a causal pattern.
+        """An empty cache in which this layer continues `batch` texts.
 
-        A pattern that looks ahead sees what the cache holds when a query is computed, never a later entry.
+        With a causal pattern the result is that of the whole text at once. A pattern that looks ahead sees only the
+        entries that the cache holds when a query is computed.
 
         Args:
             batch: number of texts.

@@ -233,7 +233,7 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
         content = parse_json(read_bytes(folder / CONFIG_FILE), folder / CONFIG_FILE)
         if isinstance(content, dict) and "model_type" in content:
             raise NotFoundError(
-                f"{folder} holds a model of Hugging Face, which this does not read; load it with transformers, call "
+                f"{folder} holds a model of Hugging Face, not one of regard's own; load it with transformers, call "
                 f"attach(model) of regard.integrations.transformers and use it there, see docs/recipes/hugging-face.md"
             ) from None
         raise

@@ -156,7 +156,7 @@ class Pattern(Declared, enrol=False):
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
     def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """`allows`, refused unless it answers with booleans: numbers would be read as something that nobody meant."""
+        """What `allows` answers, which has to be booleans; an additive mask, for one, is refused."""
         allowed = self.allows(q_pos, k_pos)
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
             kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__

@@ -304,9 +304,9 @@ def test_what_a_walk_of_a_run_cannot_show_is_refused(tmp_path):
         walk_whole_run(run, " ")
     translator = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=2))
     run = saved(translator, tmp_path / "trans lator")
-    with pytest.raises(ArgumentError, match="its context is the source sentence") as refused:
+    with pytest.raises(ArgumentError, match="give the source sentence as --context") as refused:
         walk_whole_run(run, "it's late")
-    typed = shlex.split(str(refused.value).partition("the source: ")[2].partition(", with")[0])
+    typed = shlex.split(str(refused.value).partition("translation so far: ")[2])
     assert typed == ["regard", "walkthrough", "Das", "--context", "it's late", "--run", str(run), "--whole"]
     assert walk_whole_run(run, typed[2], context=typed[4])["probabilities"].isfinite().all()
     linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))

@@ -96,7 +96,7 @@ def joined_in_graph(mask: Pattern, pattern: Pattern, name: str) -> Pattern:
             origins = live.to(torch.int64).argmax(-1).reshape(-1)
             by_row = _moved_by(pattern, origins)
             if by_row is None:
-                part = KeyMask(checked(live, (origins == 0).all(), unmovable(name, "that differ by row")))
+                part = KeyMask(checked(live, (origins == 0).all(), unmovable(name, "different")))
             else:
                 moved = by_row
         parts.append(part)
@@ -154,6 +154,6 @@ def packed(name: str) -> str:
 def unmovable(name: str, origins: str) -> str:
     """Why a pattern is not computed for rows that are padded on the left."""
     return (
-        f"{name}, which counts positions from the first key, for rows that begin at keys {origins}, and this "
+        f"{name}, which counts positions from the first key, for rows whose first keys are {origins}, and this "
         f"pattern cannot be moved by row; pad on the right, or give rows of one length"
     )

@@ -48,7 +48,7 @@ class Score(Declared, enrol=False):
         """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
 
     def projected_dim(self, head_dim: int) -> int:
-        """The head_dim of what `project` returns; define it where that is another one."""
+        """The head_dim of what `project` returns; define it if `project` changes the head_dim."""
         return head_dim
 
     def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:

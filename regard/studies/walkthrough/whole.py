@@ -129,8 +129,8 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
         if translates:
             command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))} --whole"
             way = (
-                "its text is what was written so far, and its context is the source sentence. With this text as "
-                f"the source: {command}, with the words written so far in the place of Das"
+                "give the source sentence as --context and the translation so far as the text. For this source, with "
+                f"Das as the translation so far: {command}"
             )
         raise ArgumentError(f"{run} is a {saved.kind}; {way}")
     walker, encodes = Walker(), isinstance(model, TextEncoder)
