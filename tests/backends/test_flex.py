@@ -146,6 +146,7 @@ def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, le
         indices, others = (getattr(mask, name.replace("num_blocks", "indices")) for mask in (mine, torchs))
         chosen = torch.arange(others.shape[-1]) < theirs[..., None]
         assert torch.equal(indices.expand(others.shape)[chosen], others[chosen]), name
+        assert indices.is_contiguous(), f"{name}: the kernels of the gradients ignore the stride of a row's tiles"
     assert mine.shape == (*mine.kv_num_blocks.shape[:2], q_len, k_len - 9)
 
 

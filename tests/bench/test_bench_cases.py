@@ -3,17 +3,23 @@
 import pytest
 
 from regard.errors import ArgumentError, RegardError
-from regard.studies.bench.cases import CASES, contests_of, find_contest
+from regard.studies.bench.cases import CASES, CUDA_CASES, cases_on, contests_of, find_contest
 from regard.studies.bench.measuring import measure_apart, measure_here
 from regard.studies.bench.peers import PEERS
 
-EVERY = [(name, contest) for name, case in CASES.items() for contest in dict.fromkeys((*case.contests, *case.quick))]
+EVERY = [
+    (name, contest)
+    for cases in (CASES, CUDA_CASES)
+    for name, case in cases.items()
+    for contest in dict.fromkeys((*case.contests, *case.quick))
+]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [True, False])
-def test_labels_tell_the_contests_of_a_case_apart(quick):
-    for name, case in CASES.items():
-        labels = [contest.label for contest in contests_of(case, quick=quick, device="cpu")]
+def test_labels_tell_the_contests_of_a_case_apart(quick, device):
+    for name, case in cases_on(device).items():
+        labels = [contest.label for contest in contests_of(case, quick=quick)]
         assert labels, name
         assert len(labels) == len(set(labels)), name
 
@@ -27,6 +33,12 @@ def test_names_in_a_contest_are_those_of_its_contenders(name, contest):
     assert {promise.other for promise in contest.promises} <= {"", *names}
     assert set(contest.memory) <= set(names)
     assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders)
+
+
+def test_every_case_of_a_device_is_computed_there():
+    for device in ("cpu", "cuda"):
+        works = [contest.work for case in cases_on(device).values() for contest in case.contests]
+        assert {work.device for work in works} == {device}
 
 
 def test_what_the_bench_is_for_is_promised():

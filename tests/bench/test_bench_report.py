@@ -55,3 +55,21 @@ def test_curves_join_works_that_differ_in_length_alone(tmp_path):
 def test_one_length_is_no_curve(tmp_path):
     assert draw_curves("case", case(64), tmp_path) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
+    """Without columns, promises or words that concern the CPU."""
+    measured = case(64)
+    for contest in measured["contests"]:
+        contest["promises"] = []
+        for answer in contest["contenders"].values():
+            answer.pop("wall", None)
+            if "cpu" in answer:
+                answer["cuda"] = answer.pop("cpu")
+    write_report(Results(HERE | {"device": "A GPU"}, True, "regard bench --device cuda", {"case": measured}), tmp_path)
+    page = (tmp_path / "bench.md").read_text()
+    assert "GPU: A GPU" in page
+    assert "2.50x" in page
+    assert "CPU" not in page
+    assert "promise" not in page
+    assert points_of(measured)["peer"] == [(64, 0.005)]

@@ -38,8 +38,8 @@ def cases(monkeypatch):
         done.append(f"{case.name} {contest}")
         return record(case.name, contest)
 
-    monkeypatch.setattr(running, "CASES", found)
-    monkeypatch.setattr(running, "contests_of", lambda case, quick, device: case.quick if quick else case.contests)
+    monkeypatch.setattr(running, "cases_on", lambda device: found)
+    monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
     monkeypatch.setattr(running, "hold", hold)
     return done
 

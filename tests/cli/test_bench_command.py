@@ -32,9 +32,11 @@ def held(request, monkeypatch):
         return record(case.name, contest)
 
     monkeypatch.setattr(
-        running, "CASES", {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")}
+        running,
+        "cases_on",
+        lambda device: {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")},
     )
-    monkeypatch.setattr(running, "contests_of", lambda case, quick, device: case.quick if quick else case.contests)
+    monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
     monkeypatch.setattr(running, "hold", hold)
     return done
 

@@ -201,7 +201,8 @@ def _gradients(family: Family, model: Any, implementation: str) -> dict[str, tor
     torch.manual_seed(5)
     output = output_of(model, inputs)
     output = output if live is None else output[live]
-    (output * torch.randn(output.shape, generator=torch.Generator().manual_seed(9))).sum().backward()
+    factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9)).to(output.device)
+    (output * factors).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

@@ -61,7 +61,11 @@ def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
 
 
 def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The number of chosen tiles in each row, and the columns of the row, chosen ones first."""
+    """The number of chosen tiles in each row, and the columns of the row, chosen ones first.
+
+    Contiguous, since the kernels of the gradients step through a row's columns by one number, whatever the strides say.
+    """
+    chosen = chosen.contiguous()
     order = chosen.to(torch.int32).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

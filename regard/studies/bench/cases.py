@@ -240,10 +240,73 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def contests_of(case: Case, *, quick: bool, device: str) -> tuple[Contest, ...]:
-    """The contests of a case on a device."""
-    contests = case.quick if quick else case.contests
-    return tuple(replace(contest, work=replace(contest.work, device=device)) for contest in contests)
+# On a GPU: the sizes and the dtype of models that run there. No bound is promised: regard calls PyTorch's kernels.
+_GPU = Work(1, heads=16, dtype="bfloat16", device="cuda")
+
+
+def _on_gpu(n: int, pattern: Pattern, peers: tuple[Contender, ...], *, backward: bool = False) -> Contest:
+    label = f"{pattern}, n={n}" + (", forward + backward" if backward else "")
+    return _contest(label, replace(_GPU.as_long_as(n), pattern=pattern, backward=backward), peers)
+
+
+def _decoding_on_gpu(batch: int, k_len: int) -> Contest:
+    work = replace(_GPU, k_len=k_len, kv_heads=4, batch=batch)
+    return _contest(f"{batch} x {k_len:,} keys", work, (SDPA_GROUPED, SDPA_REPEATED))
+
+
+_SPARSE = (SDPA_MASK, FLEX)
+CUDA_CASES: dict[str, Case] = {
+    case.name: replace(case, quick=case.contests[:1])
+    for case in (
+        Case(
+            "plain", "Full and causal attention",
+            (
+                *(_on_gpu(n, pattern, (SDPA, FLEX, XFORMERS)) for pattern in (FULL, CAUSAL) for n in (2048, 16384)),
+                _on_gpu(8192, CAUSAL, (SDPA, FLEX), backward=True),
+            ), (),
+        ),
+        Case("decode", "One query against a long cache, 16 heads over 4",
+             (_decoding_on_gpu(1, 16384), _decoding_on_gpu(8, 16384), _decoding_on_gpu(1, 131072)), ()),
+        Case(
+            "window", "A sliding window of 512",
+            (
+                *(_on_gpu(n, WINDOW, _SPARSE) for n in (4096, 16384)),
+                _on_gpu(65536, WINDOW, (FLEX,)),
+                _on_gpu(16384, WINDOW, _SPARSE, backward=True),
+            ), (),
+        ),
+        Case("big-bird", "A window, global tokens and random blocks", (_on_gpu(16384, BIG_BIRD, _SPARSE),), ()),
+        Case("strided", "The Sparse Transformer's strided pattern", (_on_gpu(16384, STRIDED, _SPARSE),), ()),
+        Case(
+            "statistics", "Statistics beside the output",
+            (Contest("n=8192", _GPU.as_long_as(8192), (REGARD, SUM, ENTROPY, RECEIVED, TOP)),), (),
+        ),
+        Case(
+            "linear", "Causal linear attention, elu + 1",
+            tuple(
+                _contest(
+                    f"n={n}", Work(n, heads=16, pattern=CAUSAL, mechanism=LinearTransformer(), device="cuda"),
+                    (SDPA_SOFTMAX,),
+                )
+                for n in (4096, 16384)
+            ), (),
+        ),
+        Case(
+            "overhead", "Overhead of a call on tiny tensors",
+            (_contest("16 queries, 4 heads", Work(16, heads=4, device="cuda"), (PLAN_RUN, SDPA)),), (),
+        ),
+    )
+}  # fmt: skip
+
+
+def cases_on(device: str) -> dict[str, Case]:
+    """The cases of a device, by name: small calls in float32 on "cpu", long ones in bfloat16 on "cuda"."""
+    return CUDA_CASES if device == "cuda" else CASES
+
+
+def contests_of(case: Case, *, quick: bool) -> tuple[Contest, ...]:
+    """The contests of a case, or those of a quick run."""
+    return case.quick if quick else case.contests
 
 
 def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
@@ -252,9 +315,10 @@ def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
     Raises:
         ArgumentError: there is no such case or contest.
     """
-    if case not in CASES:
-        raise ArgumentError(f"no case is called {case!r}; {suggest(case, CASES)}")
-    for contest in contests_of(CASES[case], quick=quick, device=device):
+    cases = cases_on(device)
+    if case not in cases:
+        raise ArgumentError(f"no case is called {case!r}; {suggest(case, cases)}")
+    for contest in contests_of(cases[case], quick=quick):
         if contest.label == label:
             return contest
     raise ArgumentError(f"case {case!r} has no contest {label!r}")

@@ -114,7 +114,7 @@ def _oracle(work: Work, tensors: Tensors, rows: list[int], allowed: Any) -> Answ
 
 def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> Budget:
     """The rounding budget, with the cache's dtype for the output, since some contenders compute in that dtype."""
-    dtype = torch.float32 if work.cache_dtype is None else getattr(torch, work.cache_dtype)
+    dtype = getattr(torch, work.cache_dtype or work.dtype)
     bias = None if tensors.bias is None else tensors.bias.detach()[:, :, rows]
     backward: dict[str, Any] = (
         {"grad_output": tensors.grad[:, :, rows].cpu(), "answer": expected} if work.backward else {}

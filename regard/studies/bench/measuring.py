@@ -13,7 +13,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -68,7 +67,7 @@ def take_turns(calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pa
 
     Two calls before the rounds warm up and estimate the duration.
     """
-    long = {name: _trial(call) for name, call in calls.items()}
+    long = {name: _trial(call, clock) for name, call in calls.items()}
     repeats = {name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
@@ -93,11 +92,11 @@ def threads(number: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def _trial(call: Callable[[], object]) -> float:
+def _trial(call: Callable[[], object], clock: Clock) -> float:
     call()
-    began = time.perf_counter()
+    began = clock()
     call()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def _sample(call: Callable[[], object], repeats: int, clock: Clock) -> float:

@@ -36,9 +36,7 @@ def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
             lengths, seconds = zip(*points, strict=True)
             axes.plot(lengths, seconds, style, label=contender, linewidth=1.8 if style == STYLES[0] else 1.2)
         lengths = sorted({length for points in curves.values() for length, _ in points})
-        axes.set(
-            xscale="log", yscale="log", xlabel="length", ylabel="seconds of CPU time, 1 thread", title=case["title"]
-        )
+        axes.set(xscale="log", yscale="log", xlabel="length", ylabel=_ylabel(case), title=case["title"])
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -50,6 +48,11 @@ def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
     return path
 
 
+def _ylabel(case: dict[str, Any]) -> str:
+    records = [one for contest in case["contests"] for one in contest["contenders"].values()]
+    return "seconds on the GPU" if any("cuda" in one for one in records) else "seconds of CPU time, 1 thread"
+
+
 def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
     """The lengths and median times of each contender, over the contests that differ only in their length."""
     families = Counter(contest["family"] for contest in case["contests"])
@@ -57,13 +60,13 @@ def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for contest in case["contests"]:
         for name, answer in contest["contenders"].items():
-            if contest["family"] == largest and "cpu" in answer:
-                curves[name].append((contest["length"], answer["cpu"]["median"]))
+            if contest["family"] == largest and (clock := _clock(answer)):
+                curves[name].append((contest["length"], answer[clock]["median"]))
     return {name: sorted(points) for name, points in curves.items()}
 
 
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "wall, all threads", "memory", "regard is faster by", "notes")
+HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "memory", "regard is faster by", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
@@ -97,9 +100,11 @@ def render_markdown(results: Results) -> str:
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
         "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
         "process beside q, k and v.", "",
-        f"A promise is a ratio or an amount that this project has set itself as a bound. {first}", "",
-        *(f"- {line}" for line in rest),
     ]  # fmt: skip
+    if any(contest["promises"] for case in results.cases.values() for contest in case["contests"]):
+        words = "A promise is a ratio or an amount that this project has set itself as a bound."
+        lines += [f"{words} {first}", ""]
+    lines += [f"- {line}" for line in rest]
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
         for contest in case["contests"]:
@@ -111,11 +116,21 @@ def render_markdown(results: Results) -> str:
         "", "## How it was measured", "",
         f"- Command: `{results.command}`",
         f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
-        f"- CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and "
-        "other load on the machine affects it",
+        f"- {_clocks(here)}",
         f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}",
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _clocks(here: dict[str, Any]) -> str:
+    if here["device"] != "cpu":
+        return (
+            f"GPU: {here['device']}; calls follow each other as within a model, and time ends when the last is computed"
+        )
+    return (
+        f"CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and "
+        "other load on the machine affects it"
+    )
 
 
 def _filled_columns(rows: list[tuple[str, ...]]) -> list[str]:
@@ -188,12 +203,19 @@ def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         shown = f"{name} ({answer['backend']})" if "backend" in answer else name
         memory = f"{answer['memory_bytes'] / 2**20:.1f} MiB" if "memory_bytes" in answer else ""
         faster = ""
-        if "cpu" in answer and "cpu" in ours and answer is not ours:
-            faster = f"{answer['cpu']['median'] / ours['cpu']['median']:.2f}x"
+        clock = _clock(ours)
+        if clock in answer and answer is not ours:
+            faster = f"{answer[clock]['median'] / ours[clock]['median']:.2f}x"
         remarks = [*answer.get("notes", []), answer.get("memory_reason", "")]
         if answer["status"] != "measured":
             remarks = [f"{answer['status']}: {answer['reason']}"]
-        yield shown, _time(answer, "cpu"), _time(answer, "wall"), memory, faster, "; ".join(filter(None, remarks))
+        times = (_time(answer, clock) for clock in ("cpu", "cuda", "wall"))
+        yield shown, *times, memory, faster, "; ".join(filter(None, remarks))
+
+
+def _clock(answer: dict[str, Any]) -> str:
+    """The clock of a record whose times are compared: CPU time, or time on a GPU; "" if it was not timed."""
+    return next((clock for clock in ("cpu", "cuda") if clock in answer), "")
 
 
 def _time(answer: dict[str, Any], clock: str) -> str:

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, OccupiedError, RegardError, Unsupported
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
 from regard.studies.bench.case import Case, Contender, Contest
-from regard.studies.bench.cases import CASES, contests_of
+from regard.studies.bench.cases import cases_on, contests_of
 from regard.studies.bench.judging import answered, judge
 from regard.studies.bench.measuring import Pace, Times, measure_apart, take_turns, threads
 from regard.studies.bench.report import draw_curves, write_report
@@ -36,16 +36,20 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     The record of a contender has a "status": measured, missing (a package), refused (it cannot compute this), left
     out (of a quick run), failed or wrong; all except "measured" have a "reason".
     """
+    device = contest.work.device
     with threads(1):
         answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
         fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
         calls = {one.name: _call(contest, one) for one in fit} if contest.timed else {}
-        if calls and contest.work.device == "cpu":
+        if calls and device == "cpu":
             tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
             _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
-    if calls:
+    if calls and device == "cpu":
         tell(f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}")
         _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
+    elif calls:
+        tell(f"{case.name}, {contest.label}: time on {device}")
+        _note(answers, device, take_turns(calls, finished, PACES[quick][0]))
     calls.clear()
     for name in contest.memory:
         if answers[name]["status"] == "measured":
@@ -108,15 +112,13 @@ def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
     work = contender.works_on(contest.work)
     tensors = make_tensors(work)
     attend = contender.prepare(work, tensors)
-    if not work.backward and work.device == "cpu":
-        return attend
+    return (lambda: answered(work, attend, tensors)) if work.backward else attend
 
-    def call() -> None:
-        answered(work, attend, tensors)
-        if work.device == "cuda":
-            torch.cuda.synchronize()
 
-    return call
+def finished() -> float:
+    """The time at which the GPU has computed all calls so far, in seconds."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
@@ -157,7 +159,7 @@ def run_bench(
     """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
 
     Args:
-        names: keys of `CASES`; all by default.
+        names: names of cases of the device, keys of `cases_on(device)`; all by default.
         quick: smaller sizes, fewer rounds, and no contender that compiles.
         out: the folder of the results; None to write nothing.
         resume: continue the results in `out`.
@@ -172,23 +174,21 @@ def run_bench(
         UnsupportedError: the device is not available.
         DataError: there is nothing to resume.
     """
-    chosen = _chosen(names)
     if device not in ("cpu", "cuda"):
         raise ArgumentError(f"device {device!r} is not supported; there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
-    named = [] if set(chosen) == set(CASES) else chosen
-    results = begin(
-        Results, out, quick=quick, resume=resume, device=device, command=["regard bench", *named], tell=tell
-    )
+    cases = cases_on(device)
+    chosen = _chosen(names, cases)
+    named = [] if set(chosen) == set(cases) else chosen
+    command = ["regard bench", *named, *(["--device cuda"] if device == "cuda" else [])]
+    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command, tell=tell)
     for name in chosen:
         if name in results.cases:
             tell(f"{name}: measured before")
             continue
-        case = CASES[name]
-        contests = [
-            hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick, device=device)
-        ]
+        case = cases[name]
+        contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
         results.cases[name] = {"title": case.title, "contests": contests}
         if out is not None:
             results.save(out)
@@ -197,11 +197,11 @@ def run_bench(
     return results
 
 
-def _chosen(names: Iterable[str]) -> list[str]:
-    chosen = list(names) or list(CASES)
+def _chosen(names: Iterable[str], cases: dict[str, Case]) -> list[str]:
+    chosen = list(names) or list(cases)
     for name in chosen:
-        if name not in CASES:
-            raise ArgumentError(f"no case is called {name!r}; {suggest(name, CASES)}")
+        if name not in cases:
+            raise ArgumentError(f"no case is called {name!r}; {suggest(name, cases)}")
     return chosen
 
 

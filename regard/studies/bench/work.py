@@ -53,7 +53,7 @@ def formula(pattern: Pattern, length: int) -> Formula:
         raise ArgumentError(f"no formula is known for {pattern}; add it to regard.studies.bench.work")
     places = torch.arange(0, length, BLOCK)
     table = DRAWN.allows(places[:, None], places)  # (query blocks, key blocks)
-    return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table[i // BLOCK, j // BLOCK]
+    return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table.to(i.device)[i // BLOCK, j // BLOCK]
 
 
 def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> NDArray[np.bool_]:
@@ -75,6 +75,7 @@ SIZES = {
     "v_dim": 0,
     "batch": 0,
 }  # the minimum of each
+BYTES = {"float32": 4, "bfloat16": 2}  # of a number
 
 
 @brief
@@ -95,7 +96,8 @@ class Work:
         layout: memory layout, one of `regard.testing.LAYOUTS`.
         dropout: share of the weights dropped.
         learned_bias: add a bias for each head and pair that requires a gradient.
-        cache_dtype: the dtype of k and v in a cache, if not float32.
+        cache_dtype: the dtype of k and v in a cache, if not that of q.
+        dtype: the dtype of the tensors, "float32" or "bfloat16".
         mechanism: the mechanism; None for softmax.
         device: "cpu" or "cuda".
 
@@ -116,6 +118,7 @@ class Work:
     dropout: float = 0.0
     learned_bias: bool = False
     cache_dtype: str | None = None
+    dtype: str = "float32"
     mechanism: Mechanism | None = None
     device: str = "cpu"
 
@@ -123,6 +126,8 @@ class Work:
         for name, least in SIZES.items():
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         object.__setattr__(self, "dropout", real("dropout", self.dropout))
+        if self.dtype not in BYTES:
+            raise ArgumentError(f"dtype {self.dtype!r} is not measured; there are {', '.join(BYTES)}")
         of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
         of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
         for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
@@ -146,10 +151,10 @@ class Work:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of q, k, v and the output in float32."""
+        """Bytes of q, k, v and the output."""
         queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
         keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
-        return 4 * self.batch * (queries + keys)
+        return BYTES[self.dtype] * self.batch * (queries + keys)
 
     def as_long_as(self, length: int) -> Work:
         """The same work with `length` queries and keys."""
@@ -162,6 +167,7 @@ class Work:
         dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
         words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
         words += [] if self.mechanism is None else [str(self.mechanism)]
+        words += [self.dtype] if self.dtype != "float32" else []
         words += [self.layout] if self.layout != "contiguous" else []
         words += [f"dropout {self.dropout}"] if self.dropout else []
         words += ["a learned bias"] if self.learned_bias else []
@@ -178,8 +184,8 @@ class Tensors:
     """The tensors of a work, the same for every contender.
 
     q is (batch, heads, q_len, head_dim), k and v have kv_heads, `grad` is the gradient of the output, `bias` the
-    learned bias if any, and `parameters` are those of the mechanism by name. All are float32; with a narrower cache,
-    q, k and v are rounded to its dtype, so that every contender gets the same values.
+    learned bias if any, and `parameters` are those of the mechanism by name. All have the work's dtype; with a narrower
+    cache, q, k and v are rounded to its dtype, so that every contender gets the same values.
     """
 
     q: torch.Tensor
@@ -207,7 +213,7 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     seed = whole("seed", seed)
     q, k, v = make_qkv(
         batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
-        head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout,
+        head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout, dtype=getattr(torch, work.dtype),
     )  # fmt: skip
     if work.cache_dtype is not None:
         q, k, v = (x.to(getattr(torch, work.cache_dtype)).float() for x in (q, k, v))
@@ -218,4 +224,4 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
     learned = {} if work.mechanism is None else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
     parameters = {name: x.detach().to(work.device).requires_grad_(work.backward) for name, x in learned.items()}
-    return Tensors(q, q if work.shares_keys else k, v, grad.to(work.device), bias, parameters)
+    return Tensors(q, q if work.shares_keys else k, v, grad.to(work.device, q.dtype), bias, parameters)

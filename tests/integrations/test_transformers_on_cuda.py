@@ -1,0 +1,83 @@
+"""On a GPU: models of transformers give the numbers of eager attention there, and train and generate as it does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import hugging_face_checks as checks
+import transformers as tf
+from hugging_face_families import BY_NAME
+
+from regard.integrations.torch import replaced_attention
+from regard.integrations.transformers import observe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch's compiler
+]
+NAMES = ("Llama", "Mistral", "Gemma 2", "gpt-oss", "BERT", "ModernBERT", "BART", "Longformer", "BigBird")
+WAYS = ("greedy", "beams", "static")
+ROUNDING = 1e-4  # of logits; the kernels add in another order than eager attention
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory_is_poisoned() -> None:
+    """Not here: it asks for deterministic operations, and on cuda not every operation is."""
+
+
+@pytest.fixture(autouse=True)
+def _inputs_on_the_gpu(monkeypatch):
+    tf.logging.set_verbosity_error()
+    made = checks.inputs_of
+
+    def inputs_of(*args):
+        inputs, live = made(*args)
+        return {name: x.to("cuda") for name, x in inputs.items()}, None if live is None else live.to("cuda")
+
+    monkeypatch.setattr(checks, "inputs_of", inputs_of)
+
+
+@pytest.mark.parametrize("padding", checks.PADDINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_eager_attention(name, padding):
+    assert checks.logits(BY_NAME[name], BY_NAME[name].model().to("cuda"), padding) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "BART"])
+def test_gradients_are_those_of_eager_attention(name):
+    assert checks.gradients(BY_NAME[name], BY_NAME[name].model().to("cuda")) <= 10 * checks.GRADIENTS
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "gpt-oss"])
+def test_generate_writes_the_same_tokens(name, way):
+    assert checks.same_tokens(BY_NAME[name], BY_NAME[name].model().to("cuda"), way)
+
+
+def test_observed_statistics_are_those_of_the_cpu():
+    family, found = BY_NAME["Mistral"], []
+    for device in ("cuda", "cpu"):
+        model = family.model().to(device)
+        checks.use(family, model, "regard")
+        ids = torch.arange(3, 17).repeat(2, 1).to(device)
+        with torch.no_grad(), observe(model, ("entropy", "received")) as observed:
+            model(ids)
+        found.append([x.cpu() for calls in observed.values() for x in (calls[0].entropy, calls[0].received)])
+    assert len(found[0]) == 6
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_replaced_attention_computes_pytorchs_encoder():
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model, x = torch.nn.TransformerEncoder(layer, 2).to("cuda"), torch.randn(3, 19, 32, device="cuda")
+    padding = torch.arange(19, device="cuda") >= torch.tensor([19, 11, 5], device="cuda")[:, None]
+    model.train(mode=False)
+    expected = model(x, src_key_padding_mask=padding)
+    with replaced_attention():
+        found = model(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(found[~padding], expected[~padding], rtol=1e-4, atol=1e-4)
