@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +25,20 @@ _aten: Any = torch.ops.aten
 _ONE = torch.ones((), device="cpu")
 # Whether this CPU multiplies bfloat16 natively. If not, float32 is as fast and more exact.
 _PIECE = 1 << 20  # scores computed at once for second derivatives
+LARGEST = 256  # numbers of a vector that FlashAttention takes
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 class Call(NamedTuple):
-    """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0."""
+    """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0.
+
+    Where nobody reads the log-sum-exp, `sums` is False, and that of a row with NaN is not corrected.
+    """
 
     mask: torch.Tensor | None
     causal: bool
     scale: float
+    sums: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,27 @@ def computing(dtype: torch.dtype, device: str) -> torch.dtype:
     if device != "cpu" or dtype in (torch.float32, torch.float64) or (dtype == torch.bfloat16 and _BFLOAT16):
         return dtype
     return torch.float32
+
+
+def has_flash_attention(dtype: torch.dtype, size: int, device: str) -> bool:
+    """Whether FlashAttention computes calls without a mask; the other operation on cuda computes the rest.
+
+    It is faster, reads the keys of a group once, and divides long keys among the multiprocessors if queries are few.
+
+    Args:
+        dtype: of q, k and v; FlashAttention takes half precision alone.
+        size: the larger one of head_dim and v_dim.
+        device: "cpu" or "cuda".
+    """
+    return device == "cuda" and dtype.itemsize == 2 and size <= LARGEST and _is_recent()
+
+
+@cache
+def _is_recent() -> bool:
+    """Whether this GPU has FlashAttention; True where calls for cuda are only planned."""
+    if not torch.cuda.is_available():
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -222,10 +249,16 @@ def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor,
 
 
 def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    if call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda"):
+        q, k, v = _aligned(q), _aligned(k), _aligned(v)
+        output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, call.causal, scale=call.scale)
+        if call.sums:  # for rows with NaN the operation returns inf
+            log_sum_exp.nan_to_num_(nan=math.nan, posinf=math.nan, neginf=-math.inf)
+        return output, log_sum_exp
     k, v = _repeated(q, k), _repeated(q, v)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     mask = _aligned_mask(call.mask, q, k)
-    output, log_sum_exp, _, _ = _aten._scaled_dot_product_efficient_attention(
+    output, log_sum_exp, _, _ = torch._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, call.causal, scale=call.scale
     )
     return output, log_sum_exp[..., : q.shape[2]]  # the operation pads the rows
@@ -233,6 +266,8 @@ def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call)
 
 def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, kv_heads = _aligned(saved.q), saved.k.shape[1]
+    if call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda"):
+        return _flash_backward(saved, call)
     k, v = _aligned(_repeated(q, saved.k)), _aligned(_repeated(q, saved.v))
     # In half precision the operation reads the output as (batch, q_len, heads, v_dim), whatever its strides are.
     output = saved.output.transpose(1, 2).contiguous().transpose(1, 2)
@@ -246,14 +281,24 @@ def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor
     return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
 
 
+def _flash_backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v, output, grad = (_aligned(x) for x in (saved.q, saved.k, saved.v, saved.output, saved.grad))
+    state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is not used
+    return _aten._scaled_dot_product_flash_attention_backward.default(
+        grad, q, k, v, output, saved.log_sum_exp.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, call.causal,
+        state, state[0], scale=call.scale,
+    )  # fmt: skip
+
+
 def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
     """x in memory whose rows begin at multiples of 16 bytes, as the operation on cuda requires."""
     step = 16 // x.element_size()
-    fits = x.data_ptr() % 16 == 0 and all(stride % step == 0 for stride in x.stride()[:-1])
+    batch, head, row, _ = x.stride()
+    fits = not (x.data_ptr() % 16 or batch % step or head % step or row % step)
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 

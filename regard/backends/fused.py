@@ -29,6 +29,7 @@ from regard.reprs import Described
 
 ROWS = 256  # of a row block in a band; fewer cost more calls, more compute more masked pairs (measured on CPU)
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
+PROCESSORS, PROCESSOR_ROWS = 100, 64  # about as many multiprocessors as a GPU has, and the rows that each computes
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
@@ -89,8 +90,14 @@ def _estimate(problem: Problem) -> _Work:
 
 def _cost(problem: Problem, work: _Work) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
-    rows = problem.heads * (problem.q_len + work.keys)  # each query head reads its keys again
+    flashes = not work.masked and flash.has_flash_attention(
+        problem.dtype, max(problem.head_dim, problem.v_dim), problem.device
+    )
+    readers = problem.kv_heads if flashes else problem.heads  # otherwise each query head reads its keys again
+    rows = problem.heads * problem.q_len + readers * work.keys
     vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
+    if problem.device == "cuda" and not flashes:  # few rows occupy few of the multiprocessors, so reading takes longer
+        vectors *= max(1, PROCESSORS // (problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)))
     return Cost(
         flops=2 * work.pairs * (problem.head_dim + problem.v_dim) * (3.5 if problem.needs_grad else 1),
         bytes=width * vectors * (3 if problem.needs_grad else 1),
@@ -197,7 +204,8 @@ class FusedCalls:
         """The call of the only row block, if it needs no mask."""
         if self._only is None or _masked(self._only):
             return None
-        return flash.Call(None, self._only.runs[0].kind == Kind.BOUNDED, self.problem.scale)
+        causal = self._only.runs[0].kind == Kind.BOUNDED
+        return flash.Call(None, causal, self.problem.scale, sums=bool(self.problem.want))
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = operands.q, operands.k, operands.v

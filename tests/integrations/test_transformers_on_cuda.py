@@ -66,7 +66,7 @@ def test_observed_statistics_are_those_of_the_cpu():
         ids = torch.arange(3, 17).repeat(2, 1).to(device)
         with torch.no_grad(), observe(model, ("entropy", "received")) as observed:
             model(ids)
-        found.append([x.cpu() for calls in observed.values() for x in (calls[0].entropy, calls[0].received)])
+        found.append([x.cpu() for call in observed.calls for x in (call.entropy, call.received)])
     assert len(found[0]) == 6
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 

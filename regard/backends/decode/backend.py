@@ -34,7 +34,7 @@ class Decode(Described):
         runs = lower(problem)
         if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
             return refusal
-        folds = _folds(problem)
+        folds = _folds(problem, runs)
         return Offer(_cost(problem, runs, folds), partial(self.run, problem, runs, folds), takes_stored=True)
 
     def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
@@ -56,14 +56,21 @@ def _reason_against(problem: Problem) -> str | None:
     return None
 
 
-def _folds(problem: Problem) -> bool:
+def _folds(problem: Problem, runs: Runs) -> bool:
     """Whether the fused operation can compute it from keys in their stored dtype.
 
-    Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time.
+    Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time. On cuda
+    only FlashAttention, which takes no mask, divides the keys among the multiprocessors.
     """
     plain = problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
     narrow = problem.dtype == torch.bfloat16 and problem.bias is None
     computing = problem.dtype if narrow else flash.computing(problem.dtype, problem.device)
+    if problem.device == "cuda":
+        unmasked = all(run.kind == Kind.WHOLE for run in runs)
+        size = max(problem.head_dim, problem.v_dim)
+        return (
+            plain and problem.storage == computing and unmasked and flash.has_flash_attention(computing, size, "cuda")
+        )
     return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
 
 

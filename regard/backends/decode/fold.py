@@ -82,10 +82,8 @@ def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
 
 
 def _parts(q: torch.Tensor, keys: int) -> int:
-    """The number of parts into which the keys of a run are divided."""
-    if q.device.type == "cpu":
-        workers = torch.get_num_threads()
-    else:
-        workers = torch.cuda.get_device_properties(q.device).multi_processor_count
+    """The number of parts into which the keys of a run are divided; FlashAttention on cuda divides them itself."""
+    if not q.is_cpu:
+        return 1
     tasks = q.shape[0] * q.shape[1] * -(-q.shape[2] // ROWS)
-    return max(1, min(-(-workers // tasks), keys // SPLIT))
+    return max(1, min(-(-torch.get_num_threads() // tasks), keys // SPLIT))
