@@ -32,7 +32,7 @@ _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)(
 class Call(NamedTuple):
     """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0.
 
-    Where nobody reads the log-sum-exp, `sums` is False, and that of a row with NaN is not corrected.
+    Where nobody reads the log-sum-exp, `sums` is False, and what is returned in its place means nothing.
     """
 
     mask: torch.Tensor | None
@@ -110,7 +110,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
-    return _Attend.apply(q, k, v, call)
+    return _Attend.apply(q, k, v, call._replace(sums=True))
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,14 +249,18 @@ def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor,
 
 
 def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    if call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda"):
-        q, k, v = _aligned(q), _aligned(k), _aligned(v)
-        output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, call.causal, scale=call.scale)
-        if call.sums:  # for rows with NaN the operation returns inf
-            log_sum_exp.nan_to_num_(nan=math.nan, posinf=math.nan, neginf=-math.inf)
-        return output, log_sum_exp
-    k, v = _repeated(q, k), _repeated(q, v)
+    flashes = call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda")
+    if not flashes:
+        k, v = _repeated(q, k), _repeated(q, v)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
+    if call.mask is None and not call.sums:  # PyTorch chooses the fastest of its kernels
+        grouped = k.shape[1] < q.shape[1]
+        output = F.scaled_dot_product_attention(q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped)
+        return output, output.new_empty(0)
+    if flashes:
+        output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, call.causal, scale=call.scale)
+        # for rows with NaN the operation returns a log-sum-exp of inf
+        return output, log_sum_exp.nan_to_num_(nan=math.nan, posinf=math.nan, neginf=-math.inf)
     mask = _aligned_mask(call.mask, q, k)
     output, log_sum_exp, _, _ = torch._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, call.causal, scale=call.scale

@@ -89,10 +89,10 @@ def _estimate(problem: Problem) -> _Work:
 
 
 def _cost(problem: Problem, work: _Work) -> Cost:
-    width = 8 if problem.dtype == torch.float64 else 4
     flashes = not work.masked and flash.has_flash_attention(
         problem.dtype, max(problem.head_dim, problem.v_dim), problem.device
     )
+    width = problem.dtype.itemsize if flashes else 8 if problem.dtype == torch.float64 else 4
     readers = problem.kv_heads if flashes else problem.heads  # otherwise each query head reads its keys again
     rows = problem.heads * problem.q_len + readers * work.keys
     vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)

@@ -107,3 +107,20 @@ def test_a_row_with_nan_has_a_log_sum_exp_of_nan(given):
 )
 def test_what_flash_attention_takes(dtype, size, device, has):
     assert flash.has_flash_attention(dtype, size, device) == has
+
+
+@pytest.mark.parametrize(("dtype", "heads"), [(torch.bfloat16, 2), (torch.float32, 4)])
+def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(given, monkeypatch, dtype, heads):
+    """With keys repeated where that kernel would otherwise write out all scores."""
+    q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
+    real, seen = torch.nn.functional.scaled_dot_product_attention, []
+
+    def chosen(q, k, v, **options):
+        seen.append((k.shape[1], options["enable_gqa"]))
+        return real(q, k, v, **options)
+
+    monkeypatch.setattr(flash.F, "scaled_dot_product_attention", chosen)
+    output, _ = flash._forward_cuda(q, k, v, Call(None, False, 0.5, sums=False))
+    assert seen == [(heads, heads < 4)]
+    assert not given
+    torch.testing.assert_close(output, real(q, k, v, scale=0.5, enable_gqa=True))

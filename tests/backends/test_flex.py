@@ -150,6 +150,23 @@ def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, le
     assert mine.shape == (*mine.kv_num_blocks.shape[:2], q_len, k_len - 9)
 
 
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(name: str, lengths: str) -> None:
+    """A band's by its limits, and those of other patterns by bits."""
+    (q_len, k_len, q_start), pattern = LENGTHS[lengths], PATTERNS[name]
+    grid = Grid.whole(q_len, k_len, q_start if q_start is not None else k_len - q_len)
+    grid = grid.block(grid.rows, range(9, k_len))  # keys do not begin at a whole tile
+    tiles = tile_map(pattern, grid, 2, 4)
+    assert (tiles.limits is not None) == (pattern.band() is not None)
+    mask = block_mask(tiles, q_len, k_len - 9, torch.device("cpu"))
+    places = [torch.arange(size) for size in (2, 4, q_len, k_len - 9)]
+    batch, head, query, key = (x.view([-1 if at == axis else 1 for at in range(4)]) for axis, x in enumerate(places))
+    found = mask.mask_mod(*torch.broadcast_tensors(batch, head, query, key))
+    allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
+    assert torch.equal(found, allowed[(None,) * (4 - allowed.dim())].expand(found.shape))
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_pairs_are_counted(name: str) -> None:
     pattern, grid = PATTERNS[name].canonical(), Grid.whole(257, 300)

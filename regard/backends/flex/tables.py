@@ -1,6 +1,7 @@
 """The inputs of FlexAttention's kernels: the tiles to visit, the allowed pairs, and the function that changes a score.
 
-A score is capped, then the bias is added, before the softmax.
+The pairs of a band are compared with its limits; those of other patterns are read from the bits of their tiles, which
+takes the kernel longer. A score is capped, then the bias is added, before the softmax.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from regard.backends.flex.tile_map import FULL, TILE, TileMap
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 
+Allows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -30,14 +32,8 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
         k_len: number of reachable keys.
         device: device of the call's tensors.
     """
-    kinds, bits = tiles.kinds.to(device), tiles.bits.to(device)
-    torch._dynamo.maybe_mark_dynamic(bits, 0)  # the number of kinds differs between patterns
-    kind_at = lookup(kinds)
-
-    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        kind = kind_at(batch, head, query // TILE, key // TILE)
-        byte = bits[kind, query % TILE, key % TILE // 8]
-        return (byte.to(torch.int32) >> (key % 8)) & 1 == 1
+    kinds = tiles.kinds.to(device)
+    allows = _by_bits(kinds, tiles.bits.to(device)) if tiles.limits is None else _by_limits(tiles.limits.to(device))
 
     # Given both ways round, since PyTorch would transpose by vmap, which fails inside a compiled call.
     partial, full = kinds > FULL, kinds == FULL
@@ -46,6 +42,30 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
         *_ordered(partial), *_ordered(full), *_ordered(partial.mT), *_ordered(full.mT),
         BLOCK_SIZE=(TILE, TILE), mask_mod=allows,
     )  # fmt: skip
+
+
+def _by_limits(limits: torch.Tensor) -> Allows:
+    """The pairs of a band, by its limits; tensors, so that another band compiles nothing."""
+    nearest, farthest, start, stop = limits.unbind()
+
+    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        distance = key - query
+        return (distance >= nearest) & (distance <= farthest) & (key >= start) & (key < stop)
+
+    return allows
+
+
+def _by_bits(kinds: torch.Tensor, bits: torch.Tensor) -> Allows:
+    """The pairs of any pattern, by the bits of its tiles."""
+    torch._dynamo.maybe_mark_dynamic(bits, 0)  # the number of kinds differs between patterns
+    kind_at = lookup(kinds)
+
+    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        kind = kind_at(batch, head, query // TILE, key // TILE)
+        byte = bits[kind, query % TILE, key % TILE // 8]
+        return (byte.to(torch.int32) >> (key % 8)) & 1 == 1
+
+    return allows
 
 
 def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:

@@ -21,6 +21,7 @@ from regard.patterns.survey import Budget, SpentError
 
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
+FAR = 1 << 30  # a distance without a limit
 EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
 
 
@@ -32,6 +33,8 @@ class TileMap:
     bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
     empty_rows: (batch or 1, heads or 1, q_len, 1); None if no row is empty.
     pairs, kept: the pairs in tiles that are not empty, and the allowed pairs, of all batch rows and heads.
+    limits: of a band, the least and the largest distance of a key from a query, the first key and one past the last,
+        (4,) int32, with queries and keys counted like the tiles; None for a pattern that is no band.
     """
 
     kinds: torch.Tensor
@@ -39,6 +42,7 @@ class TileMap:
     empty_rows: torch.Tensor | None
     pairs: int
     kept: int
+    limits: torch.Tensor | None = None
 
 
 def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
@@ -74,7 +78,23 @@ def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
         empty_rows=empty_rows if empty_rows.any() else None,
         pairs=times * sum(sheet.pairs for row in found for sheet in row),
         kept=times * sum(sheet.kept for row in found for sheet in row),
+        limits=_limits(pattern, grid),
     )
+
+
+def _limits(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
+    band = pattern.band()
+    if band is None:
+        return None
+    assert isinstance(grid.q_start, int)
+    first, shift = grid.keys.start, grid.q_start - grid.keys.start
+    limits = [
+        -FAR if band.left is None else max(-FAR, shift - band.left),
+        FAR if band.right is None else min(FAR, shift + band.right),
+        0 if band.start is None else max(0, band.start - first),
+        len(grid.keys) if band.stop is None else max(0, min(len(grid.keys), band.stop - first)),
+    ]
+    return torch.tensor(limits, dtype=torch.int32, device="cpu")
 
 
 _kept = lru_cache(maxsize=64)(_tile_map)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.arguments import count_of, of_kind, real, whole
+from regard.arguments import a_string, count_of, of_kind, real, whole
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
@@ -126,7 +126,7 @@ class Work:
         for name, least in SIZES.items():
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         object.__setattr__(self, "dropout", real("dropout", self.dropout))
-        if self.dtype not in BYTES:
+        if a_string("dtype", self.dtype) not in BYTES:
             raise ArgumentError(f"dtype {self.dtype!r} is not measured; there are {', '.join(BYTES)}")
         of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
         of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
