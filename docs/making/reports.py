@@ -16,7 +16,7 @@ from regard.studies.comparison.measures import Measures
 from regard.studies.lenses import LensReport
 
 FROM_DOCS = PurePosixPath("../benchmarks/results")
-BENCHES = ("attention_cpu", "mechanisms_cpu")
+BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu")
 COMPARISONS = ("pronouns", "heads", "one_or_eight")
 
 

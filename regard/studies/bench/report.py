@@ -96,7 +96,7 @@ def render_markdown(results: Results) -> str:
     here = results.environment
     first, *rest = _summary(results)
     lines = [
-        "# Attention compared with other libraries", "",
+        f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries", "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
         "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
         "process beside q, k and v.", "",
