@@ -7,7 +7,7 @@ Each page is opened from a file in a browser without a network. Other viewers ar
 page of what its own call returns. Their packages ask for old versions of others, so install them in a folder of their
 own, and run with PYTHONPATH=PEERS; one that cannot be imported is named in the report:
 
-    pip install --target PEERS --no-deps bertviz circuitsvis inspectus 'importlib-metadata<9' zipp
+    pip install --target PEERS --no-deps bertviz circuitsvis inspectus attnview 'importlib-metadata<9' zipp
     pip install --target PEERS ipython
 
 BertViz and CircuitsVis load their scripts from another host, so without a network their pages stay empty; what they
@@ -80,9 +80,8 @@ SETTLED = """async (patience) => {
     }
     return null;
 }"""
-DRAWN = (
-    """() => [...document.querySelectorAll("svg *, canvas")].some((one) => one.getBoundingClientRect().width > 20)"""
-)
+DRAWN = """() => document.body.innerText.includes("word1")
+    || [...document.querySelectorAll("svg *, canvas")].some((one) => one.getBoundingClientRect().width > 20)"""
 
 
 class Watched:
@@ -181,8 +180,15 @@ def inspectus(given: torch.Tensor, words: list[str]) -> str:
     return "".join(shown)
 
 
+def attnview(given: torch.Tensor, words: list[str]) -> str:
+    from attnview import AttentionPattern, AttentionStudy, render_html
+
+    layers = tuple(AttentionPattern.from_data(layer.tolist(), tokens=words) for layer in given)
+    return render_html(AttentionStudy(layers, tuple(f"layer {at}" for at in range(len(layers)))))
+
+
 PEERS: dict[str, Callable[[torch.Tensor, list[str]], str]] = {
-    "bertviz": bertviz, "circuitsvis": circuitsvis, "inspectus": inspectus
+    "bertviz": bertviz, "circuitsvis": circuitsvis, "inspectus": inspectus, "attnview": attnview
 }  # fmt: skip
 
 
