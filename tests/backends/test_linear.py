@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.backends.linear import walk
+from regard.backends.linear import attend, backend, walk
 from regard.mechanisms.base import joined
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -236,3 +236,25 @@ def test_twice_the_length_takes_twice_the_memory_forward_and_backward(mechanism,
         return seen.most
 
     assert most(2048) <= 2.2 * most(1024)
+
+
+@pytest.mark.parametrize("pattern", [CAUSAL, CAUSAL & TEXTS, SPANS, CAUSAL & SPANS], ids=str)
+def test_longer_chunks_as_on_a_gpu_give_the_same(pattern, monkeypatch):
+    monkeypatch.setattr(walk, "CHUNK", 2)
+    monkeypatch.setattr(walk, "BLOCK", 3)
+    q, k, v = tensors(learn=True)
+    answers, taken = [], []
+    for times in (1, 4):
+        for module in (attend, backend):
+            monkeypatch.setattr(module, "longer_on", lambda device, heads, times=times: times)
+        found = detail(q, k, v, pattern=pattern)
+        gradients = torch.autograd.grad(found.output.square().sum(), (q, k, v))
+        with torch.no_grad():
+            answers.append([found.output, found.log_sum_exp, *gradients, detail(q, k, v, pattern=pattern).output])
+        taken.append(len(list(walk.Walk(28, 28, 0, times).steps())))
+    assert taken == [14, 4]
+    torch.testing.assert_close(*answers, **EXACT)
+
+
+def test_chunks_are_longer_on_a_gpu_unless_there_are_many_heads():
+    assert [walk.longer_on("cpu", 8), walk.longer_on("cuda", 8), walk.longer_on("cuda", 512)] == [1, 8, 4]

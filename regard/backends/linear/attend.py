@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.backends.linear.function import follow, follow_on
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
-from regard.backends.linear.walk import Tensors, Walk
+from regard.backends.linear.walk import Tensors, Walk, longer_on
 from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.mechanisms.base import joined
@@ -97,7 +97,8 @@ def _whole(problem: Problem, operands: Operands) -> Outputs:
         assert problem.q_start is not None
         leading = min(max(0, keys.start - problem.q_start), problem.q_len)
         before = problem.q_start + leading - keys.start
-    sight = Sight(Walk(problem.q_len - leading, len(keys), before), visible_keys(problem.pattern, operands.grid))
+    walk = Walk(problem.q_len - leading, len(keys), before, longer_on(problem.device, problem.batch * problem.heads))
+    sight = Sight(walk, visible_keys(problem.pattern, operands.grid))
     operands = operands._replace(q=operands.q[:, :, leading:])
     if sight.visible is None and sight.walk.rows and not _learning(operands):
         output, log = _in_blocks(problem, operands, sight.walk)
@@ -145,7 +146,7 @@ def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) 
     cut = len(operands.grid.keys) < length
     visible_here = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
     visible_here = _on_all(visible_here if visible is None else visible, problem, operands).expand(batch, 1, length)
-    sights = [_sight(pack, visible_here, is_causal(problem)) for pack in packs]
+    sights = [_sight(problem, pack, visible_here) for pack in packs]
     hidden = [rows for one in sights if (rows := one.empty_rows()) is not None]
     empty_rows = put_back(packs, hidden, batch) if cut or visible is not None else None
     features = _features(problem, operands, visible, empty_rows)
@@ -158,9 +159,11 @@ def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) 
     return put_back(packs, outputs, batch), put_back(packs, logs, batch)
 
 
-def _sight(pack: Pack, visible_here: torch.Tensor, causal: bool) -> Sight:
-    longest = pack.places.shape[1]
-    return Sight(Walk(longest, longest, 0 if causal else longest), pack.take(visible_here) & pack.real[:, None])
+def _sight(problem: Problem, pack: Pack, visible_here: torch.Tensor) -> Sight:
+    documents, longest = pack.places.shape
+    longer = longer_on(problem.device, documents * problem.heads)
+    walk = Walk(longest, longest, 0 if is_causal(problem) else longest, longer)
+    return Sight(walk, pack.take(visible_here) & pack.real[:, None])
 
 
 def _taken(pack: Pack, features: Features) -> Features:

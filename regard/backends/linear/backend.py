@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from regard.backends.linear.attend import attend, is_causal
-from regard.backends.linear.walk import BLOCK, CHUNK
+from regard.backends.linear.walk import BLOCK, CHUNK, longer_on
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
@@ -49,8 +49,9 @@ def _cost(problem: Problem, by_document: bool) -> Cost:
     features, wide = problem.mechanism.feature_dim(problem.head_dim), problem.v_dim + 1
     rows = problem.batch * problem.heads * problem.q_len * (2 if by_document else 1)  # padding at most doubles them
     added = problem.batch * problem.kv_heads * keys * (2 if by_document else 1)
-    pairs = rows * min(CHUNK, keys) if causal else 0
-    chunks = -(-keys // (CHUNK if causal else BLOCK))
+    longer = longer_on(problem.device, problem.batch * problem.heads)
+    pairs = rows * min(longer * CHUNK, keys) if causal else 0
+    chunks = -(-keys // (longer * (CHUNK if causal else BLOCK)))
     width = 8 if problem.dtype == torch.float64 else 4
     vectors = (rows + added) * (problem.head_dim + 2 * features + wide)
     return Cost(

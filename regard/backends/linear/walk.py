@@ -146,6 +146,19 @@ def _products(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 CHUNK = 64  # positions of a chunk, whose pairs are computed one by one; 64 to 128 are fastest on CPU
 BLOCK = 1024  # positions that are added to a sum, or read from it, at once
+LONGER, PAIRS = 8, 1 << 26  # on a GPU chunks and blocks are up to so many times as long, with so many pairs at once
+
+
+def longer_on(device: str, heads: int) -> int:
+    """How many times as long as on the CPU chunks and blocks are: a GPU waits for launches more than for products.
+
+    Args:
+        device: "cpu" or another device.
+        heads: query heads of all batch rows; the pairs of a chunk are in memory for each.
+    """
+    if device == "cpu":
+        return 1
+    return next((times for times in (LONGER, 4, 2) if heads * (times * CHUNK) ** 2 <= PAIRS), 1)
 
 
 @dataclass(frozen=True)
@@ -168,12 +181,13 @@ class Step:
 class Walk:
     """Which keys each row may look at: row r the keys 0 to `before + r`, or all where there are fewer.
 
-    Rows and keys are counted from 0.
+    Rows and keys are counted from 0. Chunks and blocks are `longer` times as long as CHUNK and BLOCK.
     """
 
     rows: int
     keys: int
     before: int
+    longer: int = 1
 
     @property
     def both(self) -> int:
@@ -182,22 +196,23 @@ class Walk:
 
     def steps(self) -> Iterator[Step]:
         """The steps, ordered so that the sum contains the keys that a row may look at when the row is read."""
-        none = slice(0, 0)
-        yield from (Step(none, keys) for keys in _pieces(0, min(self.before, self.keys), BLOCK))
-        for rows in _pieces(0, self.both, CHUNK):
+        none, block = slice(0, 0), self.longer * BLOCK
+        yield from (Step(none, keys) for keys in _pieces(0, min(self.before, self.keys), block))
+        for rows in _pieces(0, self.both, self.longer * CHUNK):
             yield Step(rows, slice(self.before + rows.start, self.before + rows.stop))
-        yield from (Step(rows, none) for rows in _pieces(self.both, self.rows, BLOCK))
+        yield from (Step(rows, none) for rows in _pieces(self.both, self.rows, block))
 
     def blocks(self) -> Iterator[tuple[slice, slice, Walk]]:
         """The same walk as consecutive smaller ones, each with the rows and keys that it covers."""
-        none = slice(0, 0)
-        for keys in _pieces(0, min(self.before, self.keys), BLOCK):
-            yield none, keys, Walk(0, keys.stop - keys.start, keys.stop - keys.start)
-        for rows in _pieces(0, self.both, BLOCK):
+        none, block = slice(0, 0), self.longer * BLOCK
+        for keys in _pieces(0, min(self.before, self.keys), block):
+            size = keys.stop - keys.start
+            yield none, keys, Walk(0, size, size, self.longer)
+        for rows in _pieces(0, self.both, block):
             size = rows.stop - rows.start
-            yield rows, slice(self.before + rows.start, self.before + rows.stop), Walk(size, size, 0)
-        for rows in _pieces(self.both, self.rows, BLOCK):
-            yield rows, none, Walk(rows.stop - rows.start, 0, 0)
+            yield rows, slice(self.before + rows.start, self.before + rows.stop), Walk(size, size, 0, self.longer)
+        for rows in _pieces(self.both, self.rows, block):
+            yield rows, none, Walk(rows.stop - rows.start, 0, 0, self.longer)
 
 
 def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
