@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,10 +111,22 @@ def read_what_is_left(path: str | Path) -> ReadableLog:
         whole.append(torn)
     for number, text in enumerate(whole, start=1):
         try:
-            found.lines.append(_parse(text, path, number))
+            line = _parse(text, path, number)
+            _check_place(line, found.lines, f"{path}, line {number},")
+            found.lines.append(line)
         except CheckpointError as error:
             found.lost.append(str(error))
     return found
+
+
+def _check_place(line: dict[str, Any], before: list[dict[str, Any]], where: str) -> None:
+    """Raise if a line repeats one of those before it, or belongs before them."""
+    step, last = line["step"], before[-1]["step"] if before else 0
+    if step < last:
+        raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")
+    same = takewhile(lambda one: one["step"] == step, reversed(before))
+    if any(one.get("kind") == line.get("kind") for one in same):
+        raise CheckpointError(f"{where} is a second line of step {step} and its kind, so it was doubled")
 
 
 def _parse(text: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import CheckpointError, DataError
 from regard.training import draw_curves, read_log
-from regard.training.log import Log
+from regard.training.log import Log, read_what_is_left
 
 
 def lines_up_to(step: int) -> list[dict]:
@@ -48,6 +48,28 @@ def test_a_line_that_is_none_is_refused_with_its_number(path, line):
     path.write_bytes(b'{"step": 1}\n' + line + b"\n")
     with pytest.raises(CheckpointError, match=r"log\.jsonl, line 2"):
         read_log(path)
+
+
+@pytest.mark.parametrize(("order", "number", "reason"), [
+    ((0, 1, 1, 2), 3, "a second line of step 2"),
+    ((0, 1, 2, 0, 1, 3), 4, "of step 1 and comes after step 3"),
+    ((0, 3, 1, 2, 4), 3, "of step 2 and comes after step 4"),
+])  # fmt: skip
+def test_doubled_and_moved_lines_are_refused_and_each_step_is_read_once(path, order, number, reason):
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[at] for at in order))
+    with pytest.raises(CheckpointError, match=rf"log\.jsonl, line {number}, is {reason}"):
+        read_log(path)
+    steps = [line["step"] for line in read_what_is_left(path).lines]
+    assert steps == sorted(set(steps))
+
+
+def test_a_step_has_one_line_of_each_kind(path):
+    both = [{"step": 1, "kind": kind, "loss": 1.0} for kind in ("training", "validation")]
+    log = Log(path, step=0)
+    for line in both:
+        log.write(line)
+    assert read_log(path) == both
 
 
 def test_numbers_that_json_lacks_become_null(path):
