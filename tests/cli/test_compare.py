@@ -57,7 +57,7 @@ def test_translators_are_trained_on_the_same_and_reported_together(pairs, tmp_pa
 
 def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
     out = tmp_path / "study"
-    options = [*map(str, SMALL[:-2]), "--models", "none,luong-dot", "--steps", "100"]
+    options = [*map(str, SMALL[:-2]), "--models", "none,luong-dot", "--steps", "40"]
     command = [sys.executable, "-c", "from regard.cli import main; main()", "compare", "--data", str(pairs)]
     process = subprocess.Popen([*command, "--out", str(out), *options], stderr=subprocess.PIPE, env=os.environ)
     for line in process.stderr:
@@ -72,7 +72,7 @@ def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
     ]
     on = regard("compare", "--out", out, "--resume", "--json")
     assert "going on after step" in on.stderr.decode()
-    assert [row["spent"]["steps"] for row in json.loads(on.stdout)["rows"]] == [100, 100]
+    assert [row["spent"]["steps"] for row in json.loads(on.stdout)["rows"]] == [40, 40]
 
 
 def test_what_was_not_given_is_chosen_as_for_a_training_and_told_in_a_line(pairs, tmp_path):

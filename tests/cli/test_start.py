@@ -58,8 +58,11 @@ def cpu_seconds(program: str, *arguments: str) -> float:
 
 @pytest.mark.parametrize("name", ["show", "plan", "the list of lessons", "a pattern that does not exist"])
 def test_a_command_that_computes_nothing_takes_less_than_one_and_a_half_times_import_torch(name):
-    """Side by side, so that both meet the same load; the least of several is the least disturbed."""
-    words = json.dumps(LIGHT[name])
-    pairs = [(cpu_seconds("import torch"), cpu_seconds(START, words)) for _ in range(4)]
-    torch, command = (min(times) for times in zip(*pairs, strict=True))
-    assert command < 1.5 * torch
+    """Side by side, so that both meet the same load; the least of up to four is the least disturbed."""
+    torch, command = [], []
+    for _ in range(4):
+        torch.append(cpu_seconds("import torch"))
+        command.append(cpu_seconds(START, json.dumps(LIGHT[name])))
+        if min(command) < 1.5 * min(torch):
+            return
+    assert min(command) < 1.5 * min(torch)

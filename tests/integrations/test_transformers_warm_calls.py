@@ -11,6 +11,7 @@ import sys
 import torch
 import transformers as tf
 
+from regard.backends.native.library import load
 from regard.integrations.transformers import attach
 from regard.integrations.transformers.attending import regard_attention
 
@@ -58,4 +59,5 @@ def test_a_warm_call_runs_few_functions(way, most):
         ids = torch.randint(3, 99, (1, 16))
         with torch.set_grad_enabled(way == "gradients"):
             found = functions_of_a_call(model, lambda: model(ids, use_cache=False))
-    assert found <= most
+    without_native = isinstance(load(), str)
+    assert found <= most + 2 * without_native
