@@ -256,7 +256,7 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     layers, heads = numbers["layers"], numbers["heads"]
     title = "How often each head looks from a word to the one it belongs to"
-    begin(figure, title, max(9.5, 1.2 + 0.9 * heads), max(3.3, 2.2 + 0.5 * layers))
+    begin(figure, title, max(9.5, 1.2 + 1.35 * heads), max(3.3, 2.2 + 0.5 * layers))
     panels = figure.subplots(1, len(RELATIONS))
     for axes, (name, one) in zip(panels, numbers["relations"].items(), strict=True):
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
