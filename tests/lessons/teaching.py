@@ -1,5 +1,9 @@
 """What the tests of lessons share: which claims fail, times that cost nothing, and a run that was never trained."""
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -23,6 +27,38 @@ def starting(sentences, *beginnings):
     return len(sentences) == len(beginnings) and all(
         sum(sentence.startswith(beginning) for sentence in sentences) == 1 for beginning in beginnings
     )
+
+
+def breaks(name):
+    """The texts of the tests of a lesson that break something, that is, take `monkeypatch` and call `starting`.
+
+    Returns:
+        Regular expressions; what an f-string inserts may be anything.
+    """
+    tree = ast.parse((Path(__file__).parent / f"test_lesson_{name}.py").read_text("utf-8"))
+    return {
+        _expression(text)
+        for test in tree.body
+        if isinstance(test, ast.FunctionDef) and "monkeypatch" in {argument.arg for argument in test.args.args}
+        if any(isinstance(one, ast.Name) and one.id == "starting" for one in ast.walk(test))
+        for text in ast.walk(test)
+        if isinstance(text, ast.JoinedStr) or (isinstance(text, ast.Constant) and isinstance(text.value, str))
+    }
+
+
+def _expression(text):
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    return "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts)
+
+
+def never_broken(sentences, texts):
+    """The sentences that begin with none of the texts; one word is too short, and a text must fit one sentence only.
+
+    An f-string may fit several, since it is another text for each.
+    """
+    fitting = {text: [one for one in sentences if re.match(text, one)] for text in texts if " " in text}
+    broken = {one for text, those in fitting.items() if len(those) == 1 or ".+" in text for one in those}
+    return [one for one in sentences if one not in broken]
 
 
 def without_timing(monkeypatch):

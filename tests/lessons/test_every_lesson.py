@@ -7,7 +7,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from teaching import LONG, LOOKING, run_folder, untrained_run, with_few_sentences, without_timing
+from teaching import (
+    LONG,
+    LOOKING,
+    breaks,
+    never_broken,
+    run_folder,
+    untrained_run,
+    with_few_sentences,
+    without_timing,
+)
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.studies import lessons
@@ -59,6 +68,19 @@ def test_every_file_of_a_lesson_is_listed_and_has_a_test_of_its_claims():
     assert files == set(LESSONS), "add a row in regard/studies/lessons/taught.py"
     untested = [name for name in LESSONS if not (Path(__file__).parent / f"test_lesson_{name}.py").exists()]
     assert not untested, f"test the claims in tests/lessons/test_lesson_{untested[0]}.py"
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_claim_fails_in_a_test_that_breaks_what_it_is_about(name, run_folder):
+    untested = never_broken([claim.sentence for claim in own(name, run_folder).claims], breaks(name))
+    assert not untested, f"in test_lesson_{name}.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
+
+
+def test_a_beginning_that_fits_several_claims_names_none():
+    claims = ["The cost grows.", "The cost falls.", "The sum is 1."]
+    assert never_broken(claims, {r"The\ cost", "The"}) == claims
+    assert never_broken(claims, {r"The\ cost\ g", r"The\ sum"}) == ["The cost falls."]
+    assert never_broken(claims, {r"The\ cost\ .+"}) == ["The sum is 1."]
 
 
 @pytest.mark.parametrize("name", LESSONS)

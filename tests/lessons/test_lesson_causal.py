@@ -32,6 +32,12 @@ def test_a_mask_that_is_never_off_is_seen(monkeypatch):
     assert starting(failing("causal"), "Without the mask")
 
 
+def test_a_second_step_that_masks_nothing_is_seen(monkeypatch):
+    real = causal.three_steps
+    monkeypatch.setattr(causal, "three_steps", lambda q, k: [real(q, k)[0], real(q, k)[0], real(q, k)[2]])
+    assert starting(failing("causal"), "If weights are masked after the softmax")
+
+
 def test_a_third_step_left_out_is_seen(monkeypatch):
     real = causal.three_steps
     monkeypatch.setattr(causal, "three_steps", lambda q, k: [*real(q, k)[:2], real(q, k)[1]])

@@ -66,7 +66,7 @@ def test_a_mask_that_halves_the_exponent_is_seen(monkeypatch, report):
 
 def test_a_constant_stride_is_seen(monkeypatch, report):
     monkeypatch.setattr(complexity, "root", lambda n: 16)
-    assert "The pairs of strided and fixed attention grow as n·sqrt(n), not as n." in failing("complexity")
+    assert starting(failing("complexity"), "The pairs of strided and fixed")
 
 
 def test_a_window_that_shows_everything_is_seen(monkeypatch, report):
@@ -77,7 +77,7 @@ def test_a_window_that_shows_everything_is_seen(monkeypatch, report):
 def test_counts_that_are_wrong_are_seen(monkeypatch, report):
     real = Pattern.count
     monkeypatch.setattr(Pattern, "count", lambda self, q_len, k_len: real(self, q_len, k_len) ** 2)
-    assert len(failing("complexity")) == 3
+    assert starting(failing("complexity"), "Twice as many", "The pairs of strided", "The work of recurrent")
 
 
 def test_a_network_that_forgets_is_seen(monkeypatch, report):
@@ -104,7 +104,7 @@ def test_another_report_is_seen(monkeypatch, report, row, key, value, sentence, 
     monkeypatch.setattr(complexity, "path", PATH)
     taught = complexity.teach(Settings())
     (claim,) = [one for one in taught.claims if not one.holds]
-    assert claim.sentence.startswith(sentence)
+    assert starting([claim.sentence], sentence)
     assert claim.verdict == verdict
     assert says in claim.figures
     taught.draw(tmp_path / "drawn.png")

@@ -34,8 +34,18 @@ def test_cells_that_know_their_place_are_seen(monkeypatch):
             return super().forward(x + torch.arange(x.shape[1])[:, None] / x.shape[1], context, **options)
 
     monkeypatch.setattr(cross, "MultiHeadAttention", Placed)
-    beginnings = ("The layer computes the formula", "Cells are independent")
-    assert sum(claim.startswith(beginnings) for claim in failing("cross")) == 2
+    assert starting(failing("cross"), "The layer computes the formula", "Cells are independent")
+
+
+def test_cells_that_may_also_attend_to_nothing_are_seen(monkeypatch):
+    """A vector of zeros after the words is one more key, whose weight is no word's."""
+
+    class Idle(MultiHeadAttention):
+        def forward(self, x, context, **options):
+            return super().forward(x, torch.cat([context, torch.zeros_like(context[:, :1])], 1), **options)
+
+    monkeypatch.setattr(cross, "MultiHeadAttention", Idle)
+    assert starting(failing("cross"), "The output has the image's shape", "The layer computes the formula")
 
 
 def test_a_layer_that_lets_positions_be_compared_is_seen(monkeypatch):

@@ -67,6 +67,17 @@ def test_brackets_that_save_nothing_are_seen(monkeypatch):
     assert starting(failing("linear"), "Twice as many words")
 
 
+def test_brackets_that_are_computed_twice_are_seen(monkeypatch):
+    real = linear.multiplied
+
+    def twice(q, k, v, order, causal=False):
+        result = real(q, k, v, order, causal)
+        return result if order == "left" else (result + real(q, k, v, order, causal)) / 2
+
+    monkeypatch.setattr(linear, "multiplied", twice)
+    assert starting(failing("linear"), "The costs are equal")
+
+
 def test_a_state_that_forgets_is_seen(monkeypatch):
     real = linear.RecurrentState
 

@@ -57,4 +57,4 @@ def test_a_layer_that_knows_the_order_by_itself_is_seen(monkeypatch):
 
 def test_positions_that_are_all_alike_are_seen(monkeypatch):
     monkeypatch.setattr(Sinusoidal, "forward", lambda self, places: torch.ones(*places.shape, self.dim))
-    assert any(claim.startswith("With positions") for claim in failing("positions"))
+    assert starting(failing("positions"), "With positions", "Wavelengths grow", "PE(pos + k)")

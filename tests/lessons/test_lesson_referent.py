@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
+import torch
 from teaching import run_folder, starting, with_few_sentences
 
 from regard.decoding import Translator
 from regard.errors import ArgumentError
-from regard.inspection import it_weights
+from regard.inspection import it_weights, referents
 from regard.models import RecurrentTranslator
 from regard.studies.lessons import Settings, find_lesson, referent
 from regard.text.pronouns import ARTICLE_SENTENCES, make_split, swap_other, swap_referent
@@ -26,18 +29,51 @@ def in_german(count=4):
 def failing_with(monkeypatch, run, translate):
     monkeypatch.setattr(referent, "_translated", lambda translator, lines: [translate(line) for line in lines])
     taught = find_lesson("referent").teach(Settings(run=run))
-    return [claim.sentence for claim in taught.claims[:3] if not claim.holds], taught
+    return [claim.sentence for claim in taught.claims if not claim.holds], taught
 
 
-def test_a_translator_that_understands_keeps_what_is_said_of_pronouns(monkeypatch, run_folder):
-    enough = 40  # with fewer, nine of ten is undecided
-    for name in ("MEASURED", "SWAPPED"):
-        monkeypatch.setattr(referent, name, enough)
-    german = in_german(enough)
-    failing, taught = failing_with(monkeypatch, run_folder, german.__getitem__)
+ENOUGH = 40  # with fewer sentences, nine of ten is undecided
+
+
+@pytest.fixture
+def looking_at(monkeypatch):
+    """Makes every head look from *it* at the place that a function chooses for each sentence."""
+    for name in ("CHOOSING", "MEASURED", "SWAPPED"):
+        monkeypatch.setattr(referent, name, ENOUGH)
+
+    def look(place):
+        def looks(*given):
+            return [replace(one, weights=torch.eye(len(one.words))[place(one)].expand_as(one.weights))
+                    for one in it_weights(*given)]  # fmt: skip
+
+        monkeypatch.setattr(referents, "it_weights", looks)
+
+    return look
+
+
+def in_some(look):
+    """The referent, but only in sentences that begin with it."""
+    return min(look.referent, look.other)
+
+
+def test_a_translator_that_understands_keeps_every_promise(monkeypatch, run_folder, looking_at):
+    looking_at(in_some)
+    failing, taught = failing_with(monkeypatch, run_folder, in_german(ENOUGH).__getitem__)
     assert failing == []
     assert (taught.numbers["right"], taught.numbers["followed"], taught.numbers["kept"]) == (1.0, 1.0, 1.0)
     assert all(one["asked"] == one["written"] for one in taught.numbers["swapped"])
+
+
+def test_heads_that_look_at_the_other_noun_are_seen(monkeypatch, run_folder, looking_at):
+    looking_at(lambda look: look.other)
+    failing, _ = failing_with(monkeypatch, run_folder, in_german(ENOUGH).__getitem__)
+    assert starting(failing, "In the chosen head, *it* looks most at its referent")
+
+
+def test_weights_that_show_as_much_as_the_translation_are_seen(monkeypatch, run_folder, looking_at):
+    looking_at(lambda look: look.referent)
+    failing, _ = failing_with(monkeypatch, run_folder, in_german(ENOUGH).__getitem__)
+    assert starting(failing, "The translation uses the right referent more often")
 
 
 def test_a_few_sentences_decide_nothing(monkeypatch, run_folder):
@@ -46,18 +82,35 @@ def test_a_few_sentences_decide_nothing(monkeypatch, run_folder):
     assert taught.claims[1].figures == "1.000 ± 0.153 of 4"
 
 
-def test_one_that_says_the_same_always_is_seen(monkeypatch, run_folder):
+def test_one_that_says_the_same_always_is_seen(monkeypatch, run_folder, looking_at):
+    looking_at(in_some)
     failing, _ = failing_with(monkeypatch, run_folder, lambda line: "weil es müde war")
-    assert starting(failing, "The sentences known", "The pronoun follows", "It stays the same when")
+    assert starting(
+        failing, "The sentences known", "The pronoun follows", "It stays the same when",
+        "The translation uses the right referent",
+    )  # fmt: skip
 
 
-def test_one_that_follows_the_subject_is_seen(monkeypatch, run_folder):
-    def of_subject(line):
-        return german[line] if "tired" in line else german[line].replace(" sie ", " es ").replace(" er ", " es ")
+@pytest.mark.parametrize(
+    ("swap", "beginning"),
+    [(swap_referent, "The pronoun follows its referent"), (swap_other, "It stays the same when the other noun")],
+)
+def test_a_pronoun_that_is_wrong_after_one_swap_is_seen(monkeypatch, run_folder, looking_at, swap, beginning):
+    """The articles' sentences are right, and so is every sentence before its noun is replaced."""
+    looking_at(in_some)
+    swapped = {swap(one).source for one in make_split("test", ENOUGH)}
+    german = in_german(ENOUGH)
+    failing, _ = failing_with(
+        monkeypatch, run_folder, lambda line: "weil es oder sie müde war" if line in swapped else german[line]
+    )
+    assert starting(failing, beginning)
 
-    german = in_german()
-    failing, _ = failing_with(monkeypatch, run_folder, of_subject)
-    assert "The sentences known from articles get the right pronoun." in failing
+
+def test_one_that_knows_no_sentence_of_the_articles_is_seen(monkeypatch, run_folder, looking_at):
+    looking_at(in_some)
+    articles, german = {one.source for one in ARTICLE_SENTENCES}, in_german(ENOUGH)
+    failing, _ = failing_with(monkeypatch, run_folder, lambda line: "" if line in articles else german[line])
+    assert starting(failing, "The sentences known from articles")
 
 
 def test_what_is_shown_is_what_the_model_looked_at(run_folder):

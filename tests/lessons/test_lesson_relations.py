@@ -57,17 +57,18 @@ def test_a_head_that_is_within_the_errors_of_one_baseline_is_not_beyond(monkeypa
     assert starting(failing("relations"), f"Some head of the {name} shows '{relation}'")
 
 
-def test_a_head_at_a_fixed_distance_must_look_there_and_not_be_better(monkeypatch):
+@pytest.mark.parametrize("relation", relations.PLACES)
+def test_a_head_at_a_fixed_distance_must_look_there_and_not_be_better(monkeypatch, relation):
     def rarely(models):
-        models["encoder"]["relations"]["next word"]["share"] = 0.5
+        models["encoder"]["relations"][relation]["share"] = 0.5
 
     def better(models):
-        one = models["encoder"]["relations"]["next word"]
+        one = models["encoder"]["relations"][relation]
         one["margins"] = {name: {"mean": 0.5, "error": 0.01} for name in one["margins"]}
 
     for change in (rarely, better):
         with_figures(monkeypatch, change)
-        assert starting(failing("relations"), "A head of the encoder nearly always looks at the next word")
+        assert starting(failing("relations"), f"A head of the encoder nearly always looks at the {relation}")
 
 
 @pytest.mark.parametrize("relation", relations.OWN)

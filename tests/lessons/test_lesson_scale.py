@@ -49,4 +49,4 @@ def test_a_call_that_never_scales_is_seen(monkeypatch):
 
 def test_queries_of_another_size_are_seen(monkeypatch):
     monkeypatch.setattr(scale, "embedded", lambda *given: 2 * embedded(*given))
-    assert any(claim.startswith("Unscaled scores spread") for claim in failing("scale"))
+    assert starting(failing("scale"), "Unscaled scores spread", "Scaled, the entropy")

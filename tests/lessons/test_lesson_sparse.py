@@ -69,6 +69,16 @@ def test_a_window_that_looks_back_alone_is_seen(monkeypatch):
     assert starting(failing("sparse"), "A window keeps")
 
 
+def test_a_window_with_fewer_neighbours_is_seen(monkeypatch):
+    monkeypatch.setattr(sparse, "SlidingWindow", lambda size: SlidingWindow(size - 2))
+    assert starting(failing("sparse"), "A window keeps", "A window alone needs")
+
+
+def test_random_words_among_which_is_every_word_are_seen(monkeypatch):
+    monkeypatch.setattr(sparse, "RandomBlocks", lambda count, **options: RandomBlocks(5 * count, **options))
+    assert starting(failing("sparse"), "Random words alone never connect")
+
+
 def test_random_words_that_are_missing_are_seen(monkeypatch):
     monkeypatch.setattr(sparse, "RandomBlocks", lambda count, block, seed: SlidingWindow(1))
     assert starting(failing("sparse"), "With 3 random words")
@@ -77,4 +87,4 @@ def test_random_words_that_are_missing_are_seen(monkeypatch):
 def test_a_wrong_count_is_seen(monkeypatch):
     real = sparse.kept
     monkeypatch.setattr(sparse, "kept", lambda pattern, length: real(pattern, length) + 1)
-    assert "The counts are" in " ".join(failing("sparse"))
+    assert starting(failing("sparse"), "The counts are", "A window keeps", "4 times as many")

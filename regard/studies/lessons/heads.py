@@ -20,6 +20,7 @@ from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taugh
 from regard.studies.lessons.words import load_transformer, rounded
 from regard.text import Tokeniser
 from regard.text.pronouns import PronounSentence, Split, Weights, make_split
+from regard.training.recipes.evaluation import rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -205,13 +206,13 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
     relations = numbers["relations"]
     chosen = tuple(
         (
-            name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
-            f"{one['by_offset']:.3f} ({_offset(one['offset'])})", str(one["pairs"]),
+            name, "layer {}, head {}".format(*one["chosen"]), rate(one["chosen_share"]), rate(one["chance"]),
+            f"{rate(one['by_offset'])} ({_offset(one['offset'])})", str(one["pairs"]),
         )
         for name, one in relations.items()
     )  # fmt: skip
     every = tuple(
-        (str(layer), str(head), *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
+        (str(layer), str(head), *(rate(one["shares"][layer][head]) for one in relations.values()))
         for layer in range(numbers["layers"])
         for head in range(numbers["heads"])
     )
@@ -255,18 +256,17 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     layers, heads = numbers["layers"], numbers["heads"]
     title = "How often each head looks from a word to the one it belongs to"
-    begin(figure, title, max(9.5, 1.2 + 0.9 * heads), max(3.3, 2.2 + 0.5 * layers))
+    begin(figure, title, max(9.5, 1.2 + 1.35 * heads), max(3.3, 2.2 + 0.5 * layers))
     panels = figure.subplots(1, len(RELATIONS))
     for axes, (name, one) in zip(panels, numbers["relations"].items(), strict=True):
-        shares = torch.tensor(one["shares"])
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
-        image = draw_map(axes, shares, rows, [f"head {head}" for head in range(heads)])
+        image = draw_map(axes, torch.tensor(one["shares"]), rows, [f"head {head}" for head in range(heads)])
         for layer in range(layers):
             for head in range(heads):
-                value = float(shares[layer, head])
-                axes.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=8,
-                          color="black" if value > 0.5 else "white")  # fmt: skip
+                share = one["shares"][layer][head]
+                axes.text(head, layer, rate(share), ha="center", va="center", fontsize=8,
+                          color="black" if share > 0.5 else "white")  # fmt: skip
         axes.set_xlabel(
-            f"{name}\nrandom {one['chance']:.2f}; {_offset(one['offset'])} {one['by_offset']:.2f}", fontsize=9
+            f"{name}\nrandom {rate(one['chance'])}; {_offset(one['offset'])} {rate(one['by_offset'])}", fontsize=9
         )
     scale_beside(figure, image, panels, "share of pairs")

@@ -23,6 +23,7 @@ from regard.text.pronouns import (
     swap_other,
     swap_referent,
 )
+from regard.training.recipes.evaluation import rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,13 +117,13 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         for one in numbers["swapped"]
     )
     counted = (
-        ("*it* looks most at its noun", f"{numbers['agreement']:.3f}", f"random choice {numbers['chance']:.3f}"),
-        ("*it* looks more at its noun than at the other", f"{numbers['preference']:.3f}", "random choice 0.500"),
-        ("the pronoun is right", f"{numbers['right']:.3f}", ""),
-        ("right before and after the referent is replaced", f"{numbers['followed']:.3f}",
-         f"at most {numbers['right']:.3f}"),
-        ("right, and unchanged when the other noun is replaced", f"{numbers['kept']:.3f}",
-         f"at most {numbers['right']:.3f}"),
+        ("*it* looks most at its noun", rate(numbers["agreement"]), f"random choice {rate(numbers['chance'])}"),
+        ("*it* looks more at its noun than at the other", rate(numbers["preference"]), "random choice 0.500"),
+        ("the pronoun is right", rate(numbers["right"]), ""),
+        ("right before and after the referent is replaced", rate(numbers["followed"]),
+         f"at most {rate(numbers['right'])}"),
+        ("right, and unchanged when the other noun is replaced", rate(numbers["kept"]),
+         f"at most {rate(numbers['right'])}"),
     )  # fmt: skip
     return (
         Table("What *it* looks at most, except itself", ("sentence", "looks at", "referent"), looked),
@@ -195,7 +196,7 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     shares = [numbers[name] for name in ("agreement", "right", "followed", "kept")]
     axes.barh(range(len(names)), shares, color=[LINES[4], LINES[0], LINES[0], LINES[0]], height=0.6)
     for place, share in enumerate(shares):
-        axes.text(share + 0.02, place, f"{share:.2f}", va="center", fontsize=8.5)
+        axes.text(share + 0.02, place, rate(share), va="center", fontsize=8.5)
     axes.plot([numbers["chance"]] * 2, [-0.4, 0.4], color=INK, linestyle="--", linewidth=1.2)
     label_axes(axes, "Counted over test sentences", "share (dashed: random choice)", "")
     axes.set_yticks(range(len(names)), names, fontsize=8)
