@@ -1,7 +1,8 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
-`attach(model)` switches a model that is loaded, `explain` shows how each layer's mask and options are computed,
-`observe` collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
+`attach(model)` switches a model that is loaded, with `mesh=` over several processes that share the sequence;
+`part_of_batch` cuts what each of them gets. `explain` shows how each layer's mask and options are computed, `observe`
+collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
 `compare_attention` measures what that changed. Needs the extra: pip install 'regard[transformers]'.
 """
 
@@ -15,9 +16,9 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 from regard.integrations.transformers.attaching import NAME, attach, detach
 from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
-from regard.integrations.transformers.exploring import explore_observed, explore_pretrained
-from regard.integrations.transformers.folders import load_folder
+from regard.integrations.transformers.exploring import explore_observed, explore_pretrained, load_folder
 from regard.integrations.transformers.masks import PatternMask, regard_mask
+from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
 from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe
 
@@ -31,6 +32,7 @@ __all__ = [
     "explore_observed",
     "explore_pretrained",
     "load_folder",
+    "part_of_batch",
     "AttentionComparison",
     "Explained",
     "ExplainedCall",
