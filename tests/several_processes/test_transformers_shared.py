@@ -188,6 +188,8 @@ def called(what: str) -> None:
         model(ids, use_cache=True)
     elif what == "generate":
         model.generate(ids, max_new_tokens=2)
+    elif what == "compiled":
+        torch.compile(model, backend="eager")(ids)
     elif what == "labels":
         model(ids, labels=ids)
     elif what == "no positions":
@@ -223,6 +225,7 @@ def called(what: str) -> None:
         ("a cache", ("without a cache: to generate, use one process",) * 2),
         ("use_cache", ("called with use_cache",) * 2),
         ("generate", ("without a cache: to generate, use one process",) * 2),
+        ("compiled", ("call it outside of torch.compile",) * 2),
         ("labels", ("would shift and average those of its own part alone",) * 2),
         ("no positions", ("process 1 of 2 holds no positions",) * 2),
         ("other batches", ("make different calls",) * 2),

@@ -1,9 +1,8 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
-`attach(model)` switches a model that is loaded, with `mesh=` over several processes that share the sequence;
-`part_of_batch` cuts what each of them gets. `explain` shows how each layer's mask and options are computed, `observe`
-collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
-`compare_attention` measures what that changed. Needs the extra: pip install 'regard[transformers]'.
+`attach(model)` switches a model that is loaded, `attach(model, mesh=...)` divides it among processes, `explain` shows
+how each layer is computed, `observe` collects statistics while it runs, `replace_attention` gives layers another
+pattern or mechanism, `compare_attention` measures what that changed. Needs pip install 'regard[transformers]'.
 """
 
 from __future__ import annotations

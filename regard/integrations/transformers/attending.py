@@ -22,7 +22,7 @@ from regard.functional.compiled import compiler_beside
 from regard.functional.kept import computing
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.sharing import current
+from regard.integrations.transformers.sharing import shared_now
 from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
@@ -152,7 +152,7 @@ def regard_attention(
         query = query.expand(key.shape[0], *query.shape[1:])
     sink = None if s_aux is None else s_aux.flatten()
     options = softcap, scaling, dropout, sink
-    if current.get() is not None or (type(attention_mask) is PatternMask and attention_mask.shared is not None):
+    if shared_now() is not None or (type(attention_mask) is PatternMask and attention_mask.shared is not None):
         output = _over_processes(module, query, key, value, attention_mask, position_bias, options)
         return output.transpose(1, 2).contiguous(), None
     output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
@@ -194,7 +194,7 @@ def _over_processes(
     """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
     shared = mask.shared if isinstance(mask, PatternMask) else None
     if shared is None:
-        at = current.get()
+        at = shared_now()
         assert at is not None
         at.refuse_call(module, "calls attention without the mask that was made for the whole sequence")
     assert isinstance(mask, PatternMask)

@@ -15,7 +15,7 @@ from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.reading import UnknownMaskError, joined, padding_of, pattern_of, read_once
-from regard.integrations.transformers.sharing import Shared, current
+from regard.integrations.transformers.sharing import Shared, shared_now
 from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Explicit, Pattern
 
@@ -222,6 +222,7 @@ def regard_mask(
             f"a {kind} model never calls registered attention, and would read this mask wrongly; load it without "
             f"attn_implementation='regard' and give it to attach(model), which says what can be done"
         )
+    shared = shared_now()
     if torch.compiler.is_compiling():
         return traced_mask(given, others)
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -230,7 +231,7 @@ def regard_mask(
         pairs: Any = theirs.sdpa_mask(**given, **others | never_none)
         return pairs.expand(batch_size, 1, q_length, kv_length)
 
-    shape, place, shared = (batch_size, 1, q_length, kv_length), torch.device(device), current.get()
+    shape, place = (batch_size, 1, q_length, kv_length), torch.device(device)
     try:
         keys = range(kv_offset, kv_offset + kv_length)
         pattern = read_once(mask_function, lambda: pattern_of(mask_function, keys))

@@ -26,10 +26,11 @@ from regard.distributed.group import Group, agree, refuse_together
 from regard.distributed.layout import Layout, part
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
+from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern, SameDocument
 from regard.patterns.compound import Compound
 
-__all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "sharing_of"]
+__all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "shared_now", "sharing_of"]
 
 # Models whose code was read and whose numbers over processes are compared with those of one process, by
 # `config.model_type`. Others may use positions in ways that no mask shows: llama4 counts its temperatures from 0.
@@ -44,6 +45,7 @@ TAKEN = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_
 CUT = ("input_ids", "inputs_embeds", "token_type_ids", "labels")  # what `part_of_batch` divides, along axis 1
 IGNORED = -100  # a label that counts for nothing, as in PyTorch's cross-entropy
 LOSS = re.compile(r"loss_function\(.*?\*\*\w+", re.DOTALL)  # a loss that gets the keywords of the call
+COMPILED = "a model whose sequence is divided among processes is not compiled; call it outside of torch.compile"
 HOOKS = "_regard_shared"  # on a model: what removes its hooks
 
 
@@ -110,6 +112,20 @@ class Shared:
 
 
 current: ContextVar[Shared | None] = ContextVar("shared", default=None)
+forwards = {"running": 0}  # forward passes over processes, of all threads: a graph can read this and no ContextVar
+
+
+def shared_now() -> Shared | None:
+    """The forward pass over processes that is running, or None.
+
+    Raises:
+        UnsupportedError: one is running, and torch.compile traces it.
+    """
+    if not torch.compiler.is_compiling():
+        return current.get()
+    if forwards["running"]:
+        raise UnsupportedError(COMPILED)
+    return None
 
 
 def _holds_documents(pattern: Pattern) -> bool:
@@ -191,7 +207,9 @@ class _Begin:
     tokens: list[Token[Shared | None]]
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if current.get() is not None:  # a model inside of the model whose forward began
+        if torch.compiler.is_compiling() or compiler_beside() is not None:
+            raise UnsupportedError(COMPILED)
+        if shared_now() is not None:  # a model inside of the model whose forward began
             return None
         group = self.sharing.group
         names = [*inspect.signature(model.forward).parameters]
@@ -212,6 +230,7 @@ class _Begin:
         if "use_cache" in names:
             given["use_cache"] = False
         self.tokens.append(current.set(shared))
+        forwards["running"] += 1
         return (), given
 
     def _complete(self, given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
@@ -252,13 +271,12 @@ class _End:
         shared = current.get()
         if shared is not None and shared.owner is model and self.tokens:
             current.reset(self.tokens.pop())
+            forwards["running"] -= 1
 
 
 def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
     """The ids or embeddings of this part, (batch, length, ...), if a forward has what can be honoured."""
     name = type(model).__name__
-    if torch.compiler.is_compiling():
-        raise UnsupportedError(f"{name} over several processes is not compiled; compile the model of one process")
     strange = [one for one, value in given.items() if one not in TAKEN and value is not None and value is not False]
     if given.get("use_cache"):
         strange.append("use_cache")
