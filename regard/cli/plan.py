@@ -1,8 +1,12 @@
-"""`regard plan`: the plan of a call that is never made, so that no tensor of its size is needed."""
+"""`regard plan`: the plan of a call that is never made, so that no tensor of its size is needed.
+
+With `--ranks` the call is divided among processes, and the forecast of `regard.distributed` is printed instead.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -15,11 +19,17 @@ from regard.core.call import make_problem
 from regard.core.choosing import make_plan
 from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
+from regard.mechanisms import Softmax, parse
+from regard.mechanisms.features import Kernelised
+
+if TYPE_CHECKING:
+    from regard.distributed import Forecast, Layout, Machine
 
 DEVICES = ("cpu", "cuda")
 COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
+MOST_RANKS = 4096  # the time of a forecast grows with the square of them; 1,024 take half a minute
 
 
 def plan(
@@ -45,9 +55,27 @@ def plan(
         list[str] | None, typer.Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
     ] = None,
     backend: Annotated[str, typer.Option(help="auto for the cheapest, or a name.")] = "auto",
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the sequence: print the forecast of the call.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="With --ranks: contiguous or zigzag. [default: contiguous]", show_default=False)
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="With --ranks: ring, gather or auto. [default: auto]", show_default=False)
+    ] = None,
+    flops: Annotated[
+        float | None, typer.Option(help="With --ranks: operations of attention per second. [default: 4e14]")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="With --ranks: bytes per second to and from a process. [default: 5e10]")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(help="With --ranks: seconds before a message's first byte. [default: 1e-05]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the plan of a call with these sizes."""
+    """Print the plan of a call with these sizes, or with --ranks the forecast of the call over several processes."""
     keys, kv_heads = q_len if k_len is None else k_len, heads if kv_heads is None else kv_heads
     shapes = (
         (batch, heads, q_len, head_dim),
@@ -63,6 +91,18 @@ def plan(
             raise ArgumentError(f"--{name} is {shortened(size)}; it must be a number from 0 to {LARGEST}")
     if kv_heads == 0 or heads % kv_heads:
         raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
+    machine = {"flops": flops, "bandwidth": bandwidth, "latency": latency}
+    if ranks is not None:
+        given = {
+            "--grad": grad, "--dropout": dropout, "--softcap": softcap, "--want": want, "--k-len": keys != q_len,
+            "--device": device != DEVICES[0], "--backend": backend != "auto",
+        }  # fmt: skip
+        _check_forecast(ranks, mechanism, form, [name for name, value in given.items() if value])
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": shapes[2][3], "batch": batch}
+        options = {**sizes, "dtype": kind, "pattern": pattern, "form": form or "auto"}
+        _print_forecast(q_len, ranks, layout or "contiguous", options, machine, as_json)
+        return
+    _refuse_without_ranks({"layout": layout, "form": form, **machine})
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, mechanism=mechanism, want=checked_wants(want or ())
@@ -78,7 +118,88 @@ def plan(
 
 
 def _dtype(name: str) -> torch.dtype:
-    named = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    named = {_name(dtype): dtype for dtype in DTYPES}
     if name not in named:
         raise ArgumentError(f"dtype {name!r} is not supported; {suggest(name, named)}")
     return named[name]
+
+
+def _refuse_without_ranks(options: dict[str, Any]) -> None:
+    if given := [f"--{name}" for name, value in options.items() if value is not None]:
+        raise ArgumentError(
+            f"{' and '.join(given)} {'belongs' if len(given) == 1 else 'belong'} to --ranks N, the number of processes "
+            f"that share the sequence; give --ranks too"
+        )
+
+
+def _check_forecast(ranks: int, mechanism: str | None, form: str | None, given: list[str]) -> None:
+    """Raise for options of the plan of one process, and for mechanisms and forms that are not forecast."""
+    if ranks > MOST_RANKS:
+        raise ArgumentError(
+            f"--ranks is {ranks:,}; the time of a forecast grows with its square, so at most {MOST_RANKS:,} are "
+            f"forecast: divide --ranks and --q-len by the same number"
+        )
+    if given:
+        raise ArgumentError(
+            f"{' and '.join(given)} with --ranks: the forecast is of a forward pass over one sequence, as many keys as "
+            f"queries, without dropout, softcap or statistics; leave {'it' if len(given) == 1 else 'them'} out, or "
+            f"leave out --ranks"
+        )
+    if form == "state":
+        raise UnsupportedError(
+            "--form state sends sums of a fixed size and no keys, and is not forecast; give ring, gather or auto"
+        )
+    asked = Softmax() if mechanism is None else parse(mechanism)
+    if asked == Softmax():
+        return
+    if asked.is_softmax or isinstance(asked, Kernelised):
+        why = "is computed over several processes, but its cost is not forecast"
+    else:
+        why = "has no form over several processes, since its results over parts of the keys cannot be merged"
+    raise UnsupportedError(f"--mechanism {asked} with --ranks: {asked} {why}; forecast softmax, or leave out --ranks")
+
+
+def _print_forecast(
+    length: int, ranks: int, layout: str, options: dict[str, Any], machine: dict[str, float | None], as_json: bool
+) -> None:
+    from regard.distributed import Layout, Machine, forecast  # takes seconds, and the plan of one process needs none
+
+    assumed = Machine(**{name: value for name, value in machine.items() if value is not None})
+    divided = Layout.even(layout, length, ranks)
+    made = forecast(divided.lengths, layout=layout, machine=assumed, **options)
+    record = {
+        "ranks": ranks, "layout": layout, "form": made.form, "pattern": options["pattern"],
+        "dtype": _name(options["dtype"]), "positions": divided.lengths, "sent": made.sent, "received": made.received,
+        "memory": made.memory, "compute": made.compute, "waiting": made.waiting, "seconds": made.seconds,
+        "efficiency": made.efficiency, "assumed": vars(assumed),
+    }  # fmt: skip
+    if as_json:
+        out_json(json.dumps(record))
+    else:
+        out_lines(_as_text(divided, made, assumed, options))
+
+
+def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[str, Any]) -> str:
+    """The forecast as lines: the smallest and the largest value of a process, and what was assumed."""
+    counts = {
+        "positions": divided.lengths, "bytes received": made.received, "bytes sent": made.sent,
+        "bytes of memory": made.memory,
+    }  # fmt: skip
+    rows = [(name, f"{min(each):,}", f"{max(each):,}") for name, each in counts.items()]
+    for name, each in {"ms computing": made.compute, "ms waiting": made.waiting, "ms in all": made.seconds}.items():
+        rows.append((name, f"{1e3 * min(each):,.4g}", f"{1e3 * max(each):,.4g}"))
+    rows.insert(0, ("of one process", "least", "most"))
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    sizes = ", ".join(f"{name} {options[name]}" for name in ("batch", "heads", "kv_heads", "head_dim", "v_dim"))
+    return "\n".join([
+        f"forecast of a forward pass of {options['pattern']} over {len(divided.lengths):,} processes, {divided.name}, "
+        f"{made.form}: {divided.length:,} positions, {sizes}, {_name(options['dtype'])}",
+        *(f"  {name:<{wide[0]}}  {least:>{wide[1]}}  {most:>{wide[2]}}" for name, least, most in rows),
+        f"  {made.efficiency:.0%} of the time of all processes is computing",
+        f"  assumed, not measured: {assumed.flops:g} operations and {assumed.bandwidth:g} bytes per second, "
+        f"{assumed.latency:g} s before a message arrives (--flops, --bandwidth, --latency)",
+    ])  # fmt: skip
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -8,6 +8,7 @@ import torch
 from test_commands import regard
 
 import regard as rg
+from regard import distributed
 from regard.backends.flex import backend as flex_backend
 
 
@@ -101,3 +102,75 @@ def test_a_mistake_is_one_line(arguments, code, words):
 
 def test_the_queries_must_be_counted():
     assert regard("plan").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lengths", "options"),
+    [
+        (["--ranks", "3"], (334, 333, 333), {}),
+        (
+            ["--ranks", "4", "--pattern", "causal & causal_window(9)", "--layout", "zigzag", "--form", "ring",
+             "--heads", "6", "--kv-heads", "3", "--head-dim", "5", "--v-dim", "13", "--batch", "2",
+             "--dtype", "bfloat16", "--flops", "1e9", "--bandwidth", "1e6", "--latency", "0.002"],
+            (250,) * 4,
+            {"pattern": "causal & causal_window(9)", "layout": "zigzag", "form": "ring", "heads": 6, "kv_heads": 3,
+             "head_dim": 5, "v_dim": 13, "batch": 2, "dtype": torch.bfloat16,
+             "machine": distributed.Machine(flops=1e9, bandwidth=1e6, latency=0.002)},
+        ),
+    ],
+)  # fmt: skip
+def test_with_ranks_the_json_is_that_of_the_forecast(arguments, lengths, options):
+    answer = regard("plan", "--q-len", "1000", *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    record = json.loads(answer.stdout)
+    made = distributed.forecast(lengths, **{"heads": 8, "head_dim": 64, "dtype": torch.float32} | options)
+    for name in ("sent", "received", "memory", "compute", "waiting", "seconds"):
+        assert tuple(record[name]) == getattr(made, name), name
+    assert (record["form"], record["efficiency"]) == (made.form, made.efficiency)
+    assert (record["ranks"], tuple(record["positions"])) == (len(lengths), lengths)
+    assert record["assumed"] == vars(options.get("machine", distributed.Machine()))
+
+
+def test_the_text_of_a_forecast_has_the_least_and_the_most_and_what_is_assumed():
+    answer = regard("plan", "--q-len", "4096", "--ranks", "4", "--pattern", "causal_window(128)", "--kv-heads", "2")
+    lines = [" ".join(line.split()) for line in answer.stdout.decode().splitlines()]
+    assert lines[0].startswith("forecast of a forward pass of causal_window(128) over 4 processes, contiguous, gather")
+    assert "positions 1,024 1,024" in lines
+    assert "bytes received 0 130,048" in lines  # 127 keys of 2 heads, 2 x 64 numbers of 4 bytes; the first needs none
+    assert "assumed, not measured: 4e+14 operations and 5e+10 bytes per second" in lines[-1]
+
+
+def test_the_help_names_the_constants_of_the_machine():
+    said = " ".join(regard("plan", "--help").stdout.decode().split())
+    for name, value in vars(distributed.Machine()).items():
+        assert f"--{name}" in said
+        assert f"[default: {value:g}]".replace("e+", "e") in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ranks", "0"], "--ranks is 0; it has to be at least 1"),
+        (["--ranks", "5000"], "at most 4,096 are forecast"),
+        (["--layout", "zigzag"], "--layout belongs to --ranks N"),
+        (["--form", "ring", "--flops", "1e12"], "--form and --flops belong to --ranks N"),
+        (["--ranks", "2", "--layout", "spiral"], "layout 'spiral' does not exist; there are contiguous, zigzag"),
+        (["--ranks", "2", "--form", "all-gather"], "form 'all-gather' does not exist; there are auto, ring, gather"),
+        (["--ranks", "2", "--form", "state"], "is not forecast; give ring, gather or auto"),
+        (["--ranks", "2", "--grad"], "--grad with --ranks: the forecast is of a forward pass"),
+        (["--ranks", "2", "--k-len", "11", "--dropout", "0.1"], "--dropout and --k-len with --ranks"),
+        (["--ranks", "2", "--softcap", "3", "--want", "entropy"], "--softcap and --want with --ranks"),
+        (["--ranks", "2", "--device", "cuda", "--backend", "fused"], "--device and --backend with --ranks"),
+        (["--ranks", "2", "--mechanism", "lsh(chunk=4)"], "has no form over several processes"),
+        (["--ranks", "2", "--mechanism", "linformer(10, 4)"], "has no form over several processes"),
+        (["--ranks", "2", "--mechanism", "performer(64)"], "but its cost is not forecast"),
+        (["--ranks", "2", "--mechanism", "softmax(general(64, 64))"], "but its cost is not forecast"),
+        (["--ranks", "2", "--flops", "0"], "flops is 0; flops and bandwidth are 1 or more"),
+    ],
+)
+def test_a_mistake_with_ranks_is_one_line(arguments, words):
+    answer = regard("plan", "--q-len", "10", *arguments)
+    assert answer.returncode == 2
+    assert not answer.stdout
+    assert answer.stderr.count(b"\n") == 1
+    assert words in answer.stderr.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,7 @@ START = 300  # seconds for the imports of all processes, on a busy machine
 
 # imported once and not in each process; optimisers import torch._dynamo, which takes seconds
 PRELOADED = ["torch.distributed.tensor.parallel", "torch._dynamo", "regard.distributed", "several_processes.calls"]
+MODELS = "regard.integrations.transformers"  # loaded with them where a test that needs it was collected
 
 
 class Pool:
@@ -24,7 +26,7 @@ class Pool:
 
     def __init__(self, count: int, timeout: int = PATIENCE // 2) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context.set_forkserver_preload([*PRELOADED, *([MODELS] if MODELS in sys.modules else [])])
         self.count, self.sound = count, True
         store = Path(tempfile.mkdtemp()) / "store"
         pipes = [context.Pipe() for _ in range(count)]

@@ -1,8 +1,8 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
-`attach(model)` switches a model that is loaded, `explain` shows how each layer's mask and options are computed,
-`observe` collects statistics while the model runs, `replace_attention` gives layers another pattern or mechanism, and
-`compare_attention` measures what that changed. Needs the extra: pip install 'regard[transformers]'.
+`attach(model)` switches a model that is loaded, `attach(model, mesh=...)` divides it among processes, `explain` shows
+how each layer is computed, `observe` collects statistics while it runs, `replace_attention` gives layers another
+pattern or mechanism, `compare_attention` measures what that changed. Needs pip install 'regard[transformers]'.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 from regard.integrations.transformers.attaching import NAME, attach, detach
 from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
-from regard.integrations.transformers.exploring import explore_observed, explore_pretrained
-from regard.integrations.transformers.folders import load_folder
+from regard.integrations.transformers.exploring import explore_observed, explore_pretrained, load_folder
 from regard.integrations.transformers.masks import PatternMask, regard_mask
+from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
 from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe
 
@@ -31,6 +31,7 @@ __all__ = [
     "explore_observed",
     "explore_pretrained",
     "load_folder",
+    "part_of_batch",
     "AttentionComparison",
     "Explained",
     "ExplainedCall",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from regard.arguments import kind_of
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attending import attention_modules
+from regard.integrations.transformers.sharing import share_model, sharing_of
 from regard.reprs import Described
 
 __all__ = ["attach", "detach"]
@@ -43,20 +44,30 @@ class Attached(Described):
         self.before = before
 
 
-def attach(model: ModelT, *, replace: bool = False) -> ModelT:
+def attach(
+    model: ModelT, *, replace: bool = False, mesh: Any = None, layout: str = "contiguous", form: str = "auto"
+) -> ModelT:
     """Make regard compute every attention of a loaded model.
+
+    With `mesh` each process computes its own part of the sequence, and calls the model with the ids of that part, in
+    the same order; see `part_of_batch`. Outputs are those of its positions. The gradients of weights are this
+    process's part: sum them over the processes.
 
     Args:
         model: a model of transformers, with its weights.
         replace: exchange the attention modules of Longformer, LED and BigBird, which never call registered attention,
             for modules of regard with the same weights and the same numbers.
+        mesh: a DeviceMesh of one dimension, or a ProcessGroup, whose processes share the sequence.
+        layout: with `mesh`: "contiguous" or "zigzag", see `regard.distributed.Layout`.
+        form: with `mesh`: as for `regard.distributed.attention`.
 
     Returns:
         The same model. `detach` gives it back its own attention.
 
     Raises:
-        UnsupportedError: a part of the model would never call regard; nothing was changed.
-        ArgumentError: no model of transformers.
+        UnsupportedError: a part of the model would never call regard, or the model cannot be divided among processes;
+            nothing was changed.
+        ArgumentError: no model of transformers, or layout or form without mesh.
 
     >>> import transformers
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16)
@@ -71,6 +82,7 @@ def attach(model: ModelT, *, replace: bool = False) -> ModelT:
     for part in parts:
         if id(part) not in by_modules and (reason := refusal(part)) is not None:
             raise UnsupportedError(reason)
+    sharing = sharing_of(model, mesh, layout, form)
     before = {id(config): config._attn_implementation for config in configs_inside(model)}
     if NAME not in before.values():
         model.__dict__["_regard_before"] = Attached(before)
@@ -90,6 +102,7 @@ def attach(model: ModelT, *, replace: bool = False) -> ModelT:
             f"attn_implementation='{NAME}' cannot be set on {', '.join(missed)} inside of "
             f"{type(model).__name__}, so regard would compute a part of it only; nothing was changed"
         )
+    share_model(model, sharing)
     return model
 
 
@@ -115,6 +128,7 @@ def detach(model: ModelT) -> ModelT:
     """
     for replacement in [*model.__dict__.get(REPLACEMENTS, ())]:
         replacement.undo()
+    share_model(model, None)
     attached: Attached | None = model.__dict__.pop("_regard_before", None)
     before = {} if attached is None else attached.before
     if any(replaceable(part) for part in models_inside(model)):

@@ -22,6 +22,7 @@ from regard.functional.compiled import compiler_beside
 from regard.functional.kept import computing
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
+from regard.integrations.transformers.sharing import shared_now
 from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
@@ -151,6 +152,9 @@ def regard_attention(
         query = query.expand(key.shape[0], *query.shape[1:])
     sink = None if s_aux is None else s_aux.flatten()
     options = softcap, scaling, dropout, sink
+    if shared_now() is not None or (type(attention_mask) is PatternMask and attention_mask.shared is not None):
+        output = _over_processes(module, query, key, value, attention_mask, position_bias, options)
+        return output.transpose(1, 2).contiguous(), None
     output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
     if output is None:
         change: Change | None = module.__dict__.get(CHANGE)
@@ -176,6 +180,32 @@ def _refuse_uncomputed(module: nn.Module, others: Mapping[str, Any]) -> None:
             f"{type(module).__name__} was asked for output_attentions=True, and regard's attention stores no weights; "
             f"leave it out and collect them with: with observe(model, 'weights') as observed: ..."
         )
+
+
+def _over_processes(
+    module: nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    position_bias: torch.Tensor | None,
+    options: tuple[float | None, float | None, float, torch.Tensor | None],
+) -> torch.Tensor:
+    """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
+    shared = mask.shared if isinstance(mask, PatternMask) else None
+    if shared is None:
+        at = shared_now()
+        assert at is not None
+        at.refuse_call(module, "calls attention without the mask that was made for the whole sequence")
+    assert isinstance(mask, PatternMask)
+    if position_bias is not None:
+        shared.refuse_call(module, "adds a bias by positions to its scores")
+    if CHANGE in module.__dict__:
+        shared.refuse_call(module, "has attention that replace_attention changed")
+    if watchers.get():
+        shared.refuse_call(module, "is watched by explain or observe")
+    softcap, scale, dropout, sink = options
+    return shared.attention(module, q, k, v, mask.pattern, softcap=softcap, scale=scale, dropout=dropout, sink=sink)
 
 
 def _computed_again(

@@ -1,4 +1,4 @@
-"""The attention of a model of transformers as the explorer shows it: recorded by `observe`, between words."""
+"""The attention of a model of transformers as the explorer shows it: loaded, recorded by `observe`, between words."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import re
 import unicodedata
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from regard.arguments import a_list, a_string, count_of, kind_of, of_kind, whole
-from regard.errors import ArgumentError
+from regard.arguments import a_list, a_path, a_string, count_of, kind_of, of_kind, whole
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
 from regard.inspection.explorer import Attention, Exploration
 from regard.inspection.watching import Span, in_eval_mode, merge
 from regard.integrations.transformers.attaching import NAME, attach, detach, models_inside
 from regard.integrations.transformers.attending import attention_modules
 from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
 
-__all__ = ["explore_observed", "explore_pretrained"]
+__all__ = ["explore_observed", "explore_pretrained", "load_folder"]
 
 MOST_WEIGHTS = 2**28  # of all layers and heads; 1 GiB as float32
 MOST_WRITTEN = 200  # ids that an encoder-decoder writes
@@ -299,3 +301,45 @@ def _attached(model: PreTrainedModel, models: list[PreTrainedModel]) -> Generato
         yield
     finally:
         detach(model)
+
+
+def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
+    """Load a model in eval mode, and its tokenizer, from a folder in the format of Hugging Face.
+
+    Only files of the folder are read: no network, no code of the folder, and weights as safetensors alone.
+
+    Raises:
+        NotFoundError: no folder, or one without a tokenizer.
+        UnsupportedError: a class that this version of transformers does not have.
+        CheckpointError: the weights cannot be read.
+
+    >>> load_folder("nowhere")
+    Traceback (most recent call last):
+    regard.errors.NotFoundError: nowhere is not a folder; give one with config.json, weights and a tokenizer
+    """
+    folder = a_path("folder", folder)
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder} is not a folder; give one with config.json, weights and a tokenizer")
+    own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **own)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedError(f"{folder} has no config that transformers can read: {_first(error)}") from error
+    named = (config.architectures or [None])[0]
+    kind = getattr(transformers, named, None) if named else transformers.AutoModel
+    if kind is None:
+        raise UnsupportedError(f"{folder} holds a {named}, which transformers {transformers.__version__} does not have")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **own)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise NotFoundError(f"{folder} has no tokenizer that transformers can read: {_first(error)}") from error
+    try:
+        model = kind.from_pretrained(folder, use_safetensors=True, **own)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the weights in {folder} cannot be read: {_first(error)}") from error
+    return model.eval(), tokenizer
+
+
+def _first(error: Exception) -> str:
+    """The first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

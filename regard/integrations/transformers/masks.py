@@ -15,6 +15,7 @@ from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.reading import UnknownMaskError, joined, padding_of, pattern_of, read_once
+from regard.integrations.transformers.sharing import Shared, shared_now
 from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Explicit, Pattern
 
@@ -40,6 +41,7 @@ class PatternMask(torch.Tensor):
     padding: tuple[torch.Tensor | None, int]  # live keys, (batch, length), and the position of the call's first key
     dropped: range  # the keys that a cache left out, see `without`
     plans: dict[Any, Any]  # what computes calls with this mask, which is looked up once instead of for each layer
+    shared: Shared | None = None  # the processes that share the sequence, where its queries are those of this process
 
     @staticmethod
     def __new__(
@@ -220,6 +222,7 @@ def regard_mask(
             f"a {kind} model never calls registered attention, and would read this mask wrongly; load it without "
             f"attn_implementation='regard' and give it to attach(model), which says what can be done"
         )
+    shared = shared_now()
     if torch.compiler.is_compiling():
         return traced_mask(given, others)
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -233,6 +236,8 @@ def regard_mask(
         keys = range(kv_offset, kv_offset + kv_length)
         pattern = read_once(mask_function, lambda: pattern_of(mask_function, keys))
     except UnknownMaskError as unknown:
+        if shared is not None:
+            shared.refuse(UnsupportedError(f"{unknown} is not known to regard, so it is not computed over processes"))
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown))
         mask.pairs()
@@ -243,4 +248,7 @@ def regard_mask(
         pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
     mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
     mask.padding = (attention_mask, kv_offset)
+    if shared is not None:
+        shared.check_mask(pattern, mask.q_start, kv_length)
+        mask.shared = shared
     return mask

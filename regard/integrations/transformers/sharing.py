@@ -1,0 +1,363 @@
+"""A model of transformers whose sequence is divided among processes: each computes the positions of its own part.
+
+transformers makes masks and positions from the lengths that it sees, which are those of one part. Hooks before the
+model's forward therefore tell every process the lengths of all, and hand the model the positions of its part and a
+mask of padding for the whole sequence. Masks then have local queries and the keys of all; `regard_mask` notes on
+each that it is shared, and `regard_attention` computes a call with such a mask over all processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from regard.arguments import shown
+from regard.distributed.api import attention
+from regard.distributed.group import Group, agree, refuse_together
+from regard.distributed.layout import Layout, part
+from regard.distributed.needs import Needs
+from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
+from regard.functional.compiled import compiler_beside
+from regard.patterns import Pattern, SameDocument
+from regard.patterns.compound import Compound
+
+__all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "shared_now", "sharing_of"]
+
+# Models whose code was read and whose numbers over processes are compared with those of one process, by
+# `config.model_type`. Others may use positions in ways that no mask shows: llama4 counts its temperatures from 0.
+TYPES = (
+    "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "gpt_oss", "phi3", "olmo2",
+    "gpt2", "gpt_neox", "bert", "modernbert",
+)  # fmt: skip
+HEADS = ("Model", "ForCausalLM", "LMHeadModel", "ForMaskedLM")  # ends of the classes whose outputs are one per position
+BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest position a process sees
+TAKEN = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "use_cache", "labels",
+         "shift_labels", "num_items_in_batch", "output_hidden_states", "return_dict")  # fmt: skip
+CUT = ("input_ids", "inputs_embeds", "token_type_ids", "labels")  # what `part_of_batch` divides, along axis 1
+IGNORED = -100  # a label that counts for nothing, as in PyTorch's cross-entropy
+LOSS = re.compile(r"loss_function\(.*?\*\*\w+", re.DOTALL)  # a loss that gets the keywords of the call
+COMPILED = "a model whose sequence is divided among processes is not compiled; call it outside of torch.compile"
+HOOKS = "_regard_shared"  # on a model: what removes its hooks
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the sequence of a model is divided, as `attach` was told."""
+
+    mesh: Any
+    group: Group
+    layout: str
+    form: str
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sharing:
+        return self  # a copied model has the same processes
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence."""
+
+    sharing: Sharing
+    owner: nn.Module
+    length: int
+
+    def refuse(self, error: RegardError) -> NoReturn:
+        """Raise an error, after the other processes were told, so that they do not wait for this one."""
+        refuse_together(self.sharing.group, self.sharing.group.device)
+        raise error
+
+    def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
+        """Raise unless a mask is that of the whole sequence, in positions that all processes know."""
+        if keys != self.length or q_start:
+            self.refuse(
+                UnsupportedError(
+                    f"a mask of {keys} keys from position {-q_start} on was made, and the processes share "
+                    f"{self.length} positions; this model makes masks from its own part or from a cache"
+                )
+            )
+        if _holds_documents(pattern):
+            self.refuse(
+                UnsupportedError(
+                    f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
+                    f"know; packed documents are computed on one process"
+                )
+            )
+
+    def refuse_call(self, module: nn.Module, why: str) -> NoReturn:
+        """Raise because a module calls attention in a way that is not computed over processes."""
+        self.refuse(
+            UnsupportedError(
+                f"{type(module).__name__} {why}, which is not computed over several processes; use one process: "
+                f"attach(model) without mesh"
+            )
+        )
+
+    def attention(
+        self, module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern, **options: Any
+    ) -> torch.Tensor:
+        """Attention of this process's queries over the keys of all, (batch, heads, q_len, v_dim)."""
+        if q.shape[2] != k.shape[2]:
+            self.refuse_call(module, f"attends from {q.shape[2]} queries to {k.shape[2]} keys: a cache or a context")
+        sharing = self.sharing
+        return attention(q, k, v, sharing.mesh, layout=sharing.layout, form=sharing.form, pattern=pattern, **options)
+
+
+current: ContextVar[Shared | None] = ContextVar("shared", default=None)
+forwards = {"running": 0}  # forward passes over processes, of all threads: a graph can read this and no ContextVar
+
+
+def shared_now() -> Shared | None:
+    """The forward pass over processes that is running, or None.
+
+    Raises:
+        UnsupportedError: one is running, and torch.compile traces it.
+    """
+    if not torch.compiler.is_compiling():
+        return current.get()
+    if forwards["running"]:
+        raise UnsupportedError(COMPILED)
+    return None
+
+
+def _holds_documents(pattern: Pattern) -> bool:
+    if isinstance(pattern, Compound):
+        return any(map(_holds_documents, pattern.made_of()))
+    return isinstance(pattern, SameDocument)
+
+
+def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sharing | None:
+    """How the sequence of a model would be divided; None without a mesh.
+
+    Raises:
+        UnsupportedError: a model that needs more of the sequence than attention gives it.
+        ArgumentError: an unknown layout or form, or no mesh of one dimension.
+    """
+    Layout(layout, (0,))
+    Needs.check_form(form)
+    if mesh is None:
+        if (layout, form) != ("contiguous", "auto"):
+            raise ArgumentError(f"layout {shown(layout)} and form {shown(form)} divide a sequence; give the mesh too")
+        if HOOKS in model.__dict__:
+            raise UnsupportedError(
+                f"the sequences of this {type(model).__name__} are divided among processes, where neither its patterns "
+                f"nor its mechanisms are changed; detach(model) first"
+            )
+        return None
+    check_shareable(model)
+    return Sharing(mesh, Group.of(mesh), layout, form)
+
+
+def share_model(model: PreTrainedModel, sharing: Sharing | None) -> None:
+    """Divide the sequences of a model among processes; None: let it compute whole sequences again."""
+    for hook in model.__dict__.pop(HOOKS, ()):
+        hook.remove()
+    if sharing is None:
+        return
+    hooks = model.__dict__[HOOKS] = []
+    for one in [each for each in model.modules() if isinstance(each, PreTrainedModel)]:
+        tokens: list[Token[Shared | None]] = []
+        hooks.append(one.register_forward_pre_hook(_Begin(sharing, tokens), with_kwargs=True))
+        hooks.append(one.register_forward_hook(_End(tokens), always_call=True))
+
+
+def check_shareable(model: PreTrainedModel) -> None:
+    """Raise an UnsupportedError for a model whose numbers would not be those of one process."""
+    config, name = model.config, type(model).__name__
+    text: Any = None
+    if config.model_type not in TYPES:
+        text = f"models of type {config.model_type!r} were not compared over processes; there are {', '.join(TYPES)}"
+    elif not name.endswith(HEADS):
+        text = f"its outputs belong to a whole sequence; classes that end in {', '.join(HEADS)} have one per position"
+    elif getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
+        text = "it attends to a second sequence"
+    elif getattr(config, "output_router_logits", False):
+        text = "the loss of its router is that of all positions; set config.output_router_logits=False"
+    elif pooler := next((one for one, _ in model.named_modules() if one.split(".")[-1] == "pooler"), None):
+        text = f"{pooler} reads the first position of each part; make the model with add_pooling_layer=False"
+    elif by_length := _rotary_by_length(model):
+        text = f"its rotary positions are {by_length!r}, whose frequencies depend on the longest position of a process"
+    if text:
+        raise UnsupportedError(f"{name} over several processes: {text}. Nothing was changed")
+
+
+def _rotary_by_length(model: nn.Module) -> str | None:
+    """The kind of rotary positions that reads lengths, if a module has it; a dict has one for each kind of layer."""
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
+            if kind in BY_LENGTH:
+                return kind
+    return None
+
+
+@dataclass
+class _Begin:
+    """Before a forward: agrees with the other processes, and completes what the model gets."""
+
+    sharing: Sharing
+    tokens: list[Token[Shared | None]]
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or compiler_beside() is not None:
+            raise UnsupportedError(COMPILED)
+        if shared_now() is not None:  # a model inside of the model whose forward began
+            return None
+        group = self.sharing.group
+        names = [*inspect.signature(model.forward).parameters]
+        given = dict(zip(names, args, strict=False)) | options
+        try:
+            x = _checked(model, given, group.count)
+            words = f"{type(model).__name__}, batch {x.shape[0]}, {self.sharing.layout}, {self.sharing.form}"
+            words = f"{words}, padding {_digest(given.get('attention_mask'))}"
+        except Exception:
+            refuse_together(group, group.device)
+            raise
+        learning = torch.is_grad_enabled()
+        layout = Layout(
+            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, x.device).q_lengths
+        )
+        shared = Shared(self.sharing, model, layout.length)
+        self._complete(given, x, layout, shared)
+        if "use_cache" in names:
+            given["use_cache"] = False
+        self.tokens.append(current.set(shared))
+        forwards["running"] += 1
+        return (), given
+
+    def _complete(self, given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
+        """Add the positions of this part, and the mask of the whole sequence."""
+        rank = self.sharing.group.rank
+        if empty := [one for one, length in enumerate(layout.lengths) if not length]:
+            raise ShapeError(f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least")
+        places = layout.positions(rank).to(x.device)[None]
+        asked = given.get("position_ids")
+        if asked is not None and not (asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())):
+            shared.refuse(
+                ArgumentError(
+                    f"position_ids on process {rank} are not the positions of its part, which begin with "
+                    f"{places[0, :4].tolist()}; leave them out"
+                )
+            )
+        given["position_ids"] = places
+        mask = given.get("attention_mask")
+        if mask is None:
+            mask = torch.ones(x.shape[0], layout.length, dtype=torch.long, device=x.device)
+        elif mask.shape != (x.shape[0], layout.length):
+            shared.refuse(
+                ShapeError(
+                    f"attention_mask is {shown(mask)}; over several processes it is that of the whole sequence, "
+                    f"{(x.shape[0], layout.length)}, on every process"
+                )
+            )
+        given["attention_mask"] = mask
+
+
+@dataclass
+class _End:
+    """After a forward, also one that failed."""
+
+    tokens: list[Token[Shared | None]]
+
+    def __call__(self, model: nn.Module, args: Any, output: Any) -> None:
+        shared = current.get()
+        if shared is not None and shared.owner is model and self.tokens:
+            current.reset(self.tokens.pop())
+            forwards["running"] -= 1
+
+
+def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
+    """The ids or embeddings of this part, (batch, length, ...), if a forward has what can be honoured."""
+    name = type(model).__name__
+    strange = [one for one, value in given.items() if one not in TAKEN and value is not None and value is not False]
+    if given.get("use_cache"):
+        strange.append("use_cache")
+    if strange:
+        raise UnsupportedError(
+            f"{name} over several processes was called with {strange[0]}; it computes a whole sequence at once, "
+            f"without a cache: to generate, use one process. It takes {', '.join(TAKEN)}"
+        )
+    x = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
+    if not isinstance(x, torch.Tensor) or x.dim() < 2:
+        raise ArgumentError(f"{name} was called with input_ids {shown(x)}; give those of this process, (batch, length)")
+    mask = given.get("attention_mask")
+    if mask is not None and (not isinstance(mask, torch.Tensor) or mask.dim() != 2):
+        raise UnsupportedError(
+            f"attention_mask is {shown(mask)}; over several processes it says which keys are padding, (batch, length)"
+        )
+    if mask is not None and processes > 1 and mask.shape[1] <= x.shape[1]:
+        raise ShapeError(
+            f"attention_mask has {mask.shape[1]} positions and this process {x.shape[1]}; over several processes it is "
+            f"that of the whole sequence, on every process"
+        )
+    if given.get("labels") is not None:
+        _check_labels(model, given)
+    return x
+
+
+def _check_labels(model: nn.Module, given: Mapping[str, Any]) -> None:
+    missing = [one for one in ("shift_labels", "num_items_in_batch") if given.get(one) is None]
+    causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    if missing or not causal or not LOSS.search(inspect.getsource(type(model).forward)):
+        raise UnsupportedError(
+            f"{type(model).__name__} was given labels, and would shift and average those of its own part alone; "
+            f"causal models take those of part_of_batch(batch, mesh), which have shift_labels and num_items_in_batch. "
+            f"For others compute the loss from the logits"
+        )
+
+
+def _digest(mask: torch.Tensor | None) -> str:
+    """What tells masks of padding apart."""
+    return "none" if mask is None else hashlib.sha256(mask.bool().cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def part_of_batch(batch: Mapping[str, Any], mesh: Any, *, layout: str = "contiguous") -> dict[str, Any]:
+    """This process's part of a batch, as a model takes it that was attached with `mesh`.
+
+    Labels are those of the next position, so they are shifted before they are divided. With them the model's loss is
+    this process's share of the mean over the whole batch: sum losses and gradients over the processes.
+
+    Args:
+        batch: input_ids or inputs_embeds of the whole sequence, (batch, length, ...), the same on every process;
+            token_type_ids, labels, and attention_mask, which stays whole.
+        mesh: as for `attach`.
+        layout: as for `attach`.
+
+    Raises:
+        ArgumentError: something else in the batch, or an unknown layout.
+
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun starts several
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> part = part_of_batch({"input_ids": ids, "labels": ids}, dist.group.WORLD)
+    >>> part["shift_labels"].tolist(), int(part["num_items_in_batch"])
+    ([[6, 7, -100]], 2)
+    >>> dist.destroy_process_group()
+    """
+    whole = {name: value for name, value in batch.items() if value is not None}
+    if strange := [name for name in whole if name not in (*CUT, "attention_mask")]:
+        raise ArgumentError(
+            f"the batch has {strange[0]}; {', '.join(CUT)} and attention_mask are known. Positions are those of the "
+            f"whole sequence, and the model adds them"
+        )
+    x = whole.get("input_ids", whole.get("inputs_embeds"))
+    if not isinstance(x, torch.Tensor) or x.dim() < 2:
+        raise ArgumentError(f"the batch has input_ids {shown(x)}; give those of the whole sequence, (batch, length)")
+    group = Group.of(mesh)
+    divided = Layout.even(layout, x.shape[1], group.count)
+    own = {name: part(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
+    if "attention_mask" in whole:
+        own["attention_mask"] = whole["attention_mask"]
+    if "labels" in whole:
+        shifted = nn.functional.pad(whole["labels"][:, 1:], (0, 1), value=IGNORED)
+        own["shift_labels"] = part(shifted, divided, group.rank, dim=1)
+        own["num_items_in_batch"] = (shifted != IGNORED).sum()
+    return own

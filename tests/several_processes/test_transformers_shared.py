@@ -1,0 +1,302 @@
+"""Models of transformers whose sequence is divided: as on one process by their own attention, gradients included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import transformers as tf
+
+from regard.distributed import Layout, part
+from regard.distributed.group import Group
+from regard.errors import ArgumentError, UnsupportedError
+from regard.integrations.transformers import attach, detach, observe, part_of_batch, replace_attention
+from regard.integrations.transformers.attending import regard_attention
+from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current
+
+VOCAB, LENGTH = 61, 13  # two processes hold 7 and 6 positions
+IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+}  # fmt: skip
+LLAMA: dict[str, Any] = {
+    **SIZES, **IDS, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
+}  # fmt: skip
+PHI = {name: value for name, value in LLAMA.items() if name != "head_dim"}
+GPT = {"vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64, **IDS}
+GEMMA = {**LLAMA, "sliding_window": 5, "query_pre_attn_scalar": 4}
+KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+ENCODER = {**SIZES, "max_position_embeddings": 64, "pad_token_id": 0}
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**LLAMA)),
+    "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**LLAMA, sliding_window=5)),
+    "mixtral": lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**LLAMA, sliding_window=5, num_local_experts=2)),
+    "gemma": lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**LLAMA)),
+    "gemma2": lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(**GEMMA, attn_logit_softcapping=2.0)),
+    "gemma3_text": lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(**GEMMA, **KINDS)),
+    "qwen2": lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**PHI)),
+    "qwen3": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**LLAMA)),
+    "gpt_oss": lambda: tf.GptOssForCausalLM(tf.GptOssConfig(
+        **LLAMA, **KINDS, sliding_window=5, num_local_experts=2, num_experts_per_tok=1, rope_scaling=None)),
+    "phi3": lambda: tf.Phi3ForCausalLM(tf.Phi3Config(**PHI)),
+    "olmo2": lambda: tf.Olmo2ForCausalLM(tf.Olmo2Config(**PHI)),
+    "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT)),
+    "gpt_neox": lambda: tf.GPTNeoXForCausalLM(tf.GPTNeoXConfig(**SIZES, **IDS, max_position_embeddings=64)),
+    "bert": lambda: tf.BertModel(tf.BertConfig(**ENCODER), add_pooling_layer=False),
+    "modernbert": lambda: tf.ModernBertModel(tf.ModernBertConfig(
+        **ENCODER, **TOKENS, local_attention=6, global_attn_every_n_layers=2)),
+}  # fmt: skip
+
+
+def made(kind: str) -> Any:
+    """A tiny model with weights so large that attention is not flat, in eval mode."""
+    torch.manual_seed(0)
+    model = MAKERS[kind]()
+    numbers = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2 or "sinks" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=numbers) * 0.2)
+    return model.eval()
+
+
+def batch(padding: str = "none") -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(5))
+    live = torch.ones_like(ids)
+    live[0] = {"none": live[0], "left": torch.arange(LENGTH) >= 3, "holes": torch.arange(LENGTH) % 4 != 2}[padding]
+    return {"input_ids": ids} if padding == "none" else {"input_ids": ids, "attention_mask": live}
+
+
+def output_of(model: Any, **inputs: Any) -> torch.Tensor:
+    found = model(**inputs)
+    return found.logits if hasattr(found, "logits") else found.last_hidden_state
+
+
+def differences(
+    kind: str, layout: str = "contiguous", form: str = "auto", padding: str = "none", checkpointing: bool = False
+) -> tuple[float, float]:
+    """The largest difference from one process: of this process's outputs, and of the summed gradients."""
+    model, whole = made(kind), batch(padding)
+    alone = copy.deepcopy(model)
+    rank, divided = dist.get_rank(), Layout.even(layout, LENGTH, dist.get_world_size())
+    expected = output_of(alone, **whole)
+    counted = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)) / expected.numel()
+    if padding != "none":
+        counted = counted * whole["attention_mask"][..., None]  # outputs at padding are not compared
+    (expected * counted).sum().backward()
+    attach(model, mesh=dist.group.WORLD, layout=layout, form=form)
+    if checkpointing:
+        model.train()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    output = output_of(model, **part_of_batch(whole, dist.group.WORLD, layout=layout))
+    (output * part(counted, divided, rank, dim=1)).sum().backward()
+    worst = 0.0
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        if other.grad is None:
+            continue
+        grad = torch.zeros_like(other.grad) if one.grad is None else one.grad
+        dist.all_reduce(grad)
+        worst = max(worst, float((grad - other.grad).abs().max() / other.grad.abs().max().clamp(min=1e-3)))
+    heeded = part(counted != 0, divided, rank, dim=1)
+    return float((output.detach() - part(expected, divided, rank, dim=1))[heeded].abs().max()), worst
+
+
+def close(found: list[tuple[float, float]]) -> None:
+    assert max(output for output, _ in found) < 1e-5
+    assert max(grad for _, grad in found) < 1e-5
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_type_that_is_taken_equals_one_process(kind, pools):
+    close(pools(2).run(differences, kind))
+
+
+def test_every_type_that_is_taken_is_compared():
+    assert tuple(MAKERS) == TYPES
+    assert all(made(kind).config.model_type == kind for kind in MAKERS)
+
+
+@pytest.mark.parametrize("form", ["gather", "ring"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2", "modernbert"])
+def test_zigzag_equals_one_process(kind, form, pools):
+    close(pools(2).run(differences, kind, "zigzag", form))
+
+
+@pytest.mark.parametrize("padding", ["left", "holes"])
+@pytest.mark.parametrize(("kind", "layout"), [("mistral", "zigzag"), ("bert", "contiguous")])
+def test_padding_of_the_whole_sequence_is_hidden(kind, layout, padding, pools):
+    close(pools(2).run(differences, kind, layout, "auto", padding))
+
+
+def test_four_processes_and_gradient_checkpointing(pools):
+    close(pools(4).run(differences, "mistral", "zigzag"))
+    close(pools(2).run(differences, "llama", "contiguous", "auto", "none", True))
+
+
+def losses(layout: str) -> tuple[float, float, float]:
+    """The loss of one process, the losses of all parts summed, and the largest difference of the gradients' sums."""
+    whole = batch() | {"labels": batch()["input_ids"].clone()}
+    whole["labels"][1, 6:9] = -100
+    model = made("mistral")
+    expected = model(**whole).loss
+    expected.backward()
+    expected_grads = [one.grad for one in model.parameters()]
+    model.zero_grad()
+    attach(model, mesh=dist.group.WORLD, layout=layout)
+    loss = model(**part_of_batch(whole, dist.group.WORLD, layout=layout)).loss
+    loss.backward()
+    total, worst = loss.detach().clone(), 0.0
+    dist.all_reduce(total)
+    for one, other in zip(model.parameters(), expected_grads, strict=True):
+        dist.all_reduce(one.grad)
+        worst = max(worst, float((one.grad - other).abs().max()))
+    return float(expected.detach()), float(total), worst
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_the_losses_of_the_parts_add_up_to_that_of_the_whole(layout, pools):
+    for expected, total, worst in pools(2).run(losses, layout):
+        assert total == pytest.approx(expected, abs=1e-5)
+        assert worst < 1e-5
+
+
+def called(what: str) -> None:
+    """A call of a model over processes that is refused."""
+    model = attach(made("mistral"), mesh=dist.group.WORLD)
+    ids = part_of_batch(batch(), dist.group.WORLD)["input_ids"]
+    rank, places = dist.get_rank(), torch.arange(7 * dist.get_rank(), 7 * dist.get_rank() + ids.shape[1])[None]
+    live = torch.ones(2, LENGTH, dtype=torch.long)
+    if what == "shifted on one":
+        model(ids, position_ids=places - rank)
+    elif what == "other padding":
+        model(ids, attention_mask=live.index_fill(1, torch.tensor([rank]), 0))
+    elif what == "padding of a part":
+        model(ids, attention_mask=live[:, : ids.shape[1]])
+    elif what == "longer padding":
+        model(ids, attention_mask=live.repeat(1, 2))
+    elif what == "a mask of pairs":
+        model(ids, attention_mask=torch.ones(2, 1, 13, 13, dtype=torch.bool))
+    elif what == "a cache":
+        model(ids, past_key_values=tf.DynamicCache(config=model.config))
+    elif what == "use_cache":
+        model(ids, use_cache=True)
+    elif what == "generate":
+        model.generate(ids, max_new_tokens=2)
+    elif what == "compiled":
+        torch.compile(model, backend="eager")(ids)
+    elif what == "labels":
+        model(ids, labels=ids)
+    elif what == "no positions":
+        model(ids[:, : 0 if rank else 5])
+    elif what == "other batches":
+        model(ids[: 1 + rank])
+    elif what == "observe":
+        with observe(model, "entropy"):
+            model(ids)
+    elif what == "replaced":
+        replace_attention(detach(model), pattern="causal_window(3)")
+        attach(model, mesh=dist.group.WORLD)(ids)
+    elif what == "replaced after":
+        replace_attention(model, pattern="causal_window(3)")
+    elif what == "by hand":
+        model.model(ids, attention_mask=live, position_ids=places)  # the inner model counts as well: no error
+        sharing = Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto")
+        shared = current.set(Shared(sharing, model, LENGTH))
+        try:
+            regard_attention(model.model.layers[0].self_attn, *torch.randn(3, 2, 4, 6, 4), None)
+        finally:
+            current.reset(shared)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("shifted on one", ("refused on process 1", "position_ids on process 1 are not the positions of its part")),
+        ("other padding", ("make different calls",) * 2),
+        ("padding of a part", ("it is that of the whole sequence, on every process",) * 2),
+        ("longer padding", ("over several processes it is that of the whole sequence, (2, 13)",) * 2),
+        ("a mask of pairs", ("it says which keys are padding",) * 2),
+        ("a cache", ("without a cache: to generate, use one process",) * 2),
+        ("use_cache", ("called with use_cache",) * 2),
+        ("generate", ("without a cache: to generate, use one process",) * 2),
+        ("compiled", ("call it outside of torch.compile",) * 2),
+        ("labels", ("would shift and average those of its own part alone",) * 2),
+        ("no positions", ("process 1 of 2 holds no positions",) * 2),
+        ("other batches", ("make different calls",) * 2),
+        ("observe", ("is watched by explain or observe",) * 2),
+        ("replaced", ("replace_attention changed",) * 2),
+        ("replaced after", ("detach(model) first",) * 2),
+        ("by hand", ("without the mask that was made for the whole sequence",) * 2),
+    ],
+)
+def test_calls_that_cannot_be_honoured_are_refused_on_every_process(what, words, pools):
+    messages = pools(2).refusals(called, what)
+    for message, expected in zip(messages, words, strict=True):
+        assert expected in message
+
+
+def in_step() -> float:
+    """After a refused call, a call of the same model and group."""
+    model = attach(made("llama"), mesh=dist.group.WORLD)
+    own = part_of_batch(batch(), dist.group.WORLD)
+    with pytest.raises(NotImplementedError):
+        model(**own, use_cache=True)
+    expected = output_of(detach(copy.deepcopy(model)), **batch())
+    found = output_of(model, **own)
+    return float((found - part(expected, Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1)).abs().max())
+
+
+def test_a_refused_call_leaves_the_processes_in_step(pools):
+    assert max(pools(2).run(in_step)) < 1e-5
+
+
+def attached(model: Any, **options: Any) -> Any:
+    return attach(model, mesh=dist.group.WORLD, **options)
+
+
+def of_other_kinds() -> list[str]:
+    """What `attach` says to models that cannot be divided, all of which stay as they were."""
+    long = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    said = []
+    for model in (
+        tf.Llama4ForCausalLM(tf.Llama4TextConfig(**LLAMA, intermediate_size_mlp=24, num_local_experts=2)),
+        tf.LlamaForSequenceClassification(tf.LlamaConfig(**LLAMA)),
+        tf.BertModel(tf.BertConfig(**ENCODER)),
+        tf.GPT2LMHeadModel(tf.GPT2Config(**GPT, add_cross_attention=True)),
+        tf.LlamaForCausalLM(tf.LlamaConfig(**LLAMA, rope_parameters=long)),
+        tf.MixtralForCausalLM(tf.MixtralConfig(**LLAMA, num_local_experts=2, output_router_logits=True)),
+    ):
+        try:
+            attached(model)
+        except NotImplementedError as refused:
+            said.append(f"{refused} {model.config._attn_implementation}")
+    return said
+
+
+def test_models_that_cannot_be_divided_are_refused_and_stay_as_they_were(pools):
+    words = ("'llama4_text' were not compared", "belong to a whole sequence", "pooler reads the first position",
+             "a second sequence", "'dynamic', whose frequencies", "output_router_logits=False")  # fmt: skip
+    for said in pools(2).run(of_other_kinds):
+        assert len(said) == len(words)
+        for one, expected in zip(said, words, strict=True):
+            assert expected in one
+            assert one.endswith("Nothing was changed sdpa")
+
+
+def test_options_of_a_division_need_processes():
+    with pytest.raises(ArgumentError, match="give the mesh too"):
+        attach(made("llama"), layout="zigzag")
+    with pytest.raises(ArgumentError, match="layout 'star' does not exist"):
+        attach(made("llama"), layout="star")
+    with pytest.raises(UnsupportedError, match="init_process_group"):
+        attach(made("llama"), mesh=3)
+    with pytest.raises(UnsupportedError, match="init_process_group"):
+        part_of_batch(batch(), None)
+    with pytest.raises(ArgumentError, match="the batch has position_ids"):
+        part_of_batch(batch() | {"position_ids": torch.zeros(1, LENGTH)}, None)
