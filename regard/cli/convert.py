@@ -28,7 +28,7 @@ METHODS_DONE = {
 def kv_heads(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
     kv_heads: Annotated[int, typer.Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or an earlier conversion.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
