@@ -43,7 +43,7 @@ export function headsView(app) {
     </div>
     ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
       ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
-    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
+    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
       ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.</p>
     <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
