@@ -100,7 +100,7 @@ class Comparison:
             positions: encoding of positions in the Transformer.
             dropout: dropout of all models.
             vocab_size: sub-words at most.
-            batch_tokens: ids in a batch.
+            batch_tokens: ids in a batch; for language models at least one block of text, 256.
             learning_rate: peak learning rate of all models.
             warmup_steps: warm-up steps of all models, in which the learning rate rises linearly.
             schedule: the learning rate after the warm-up: inverse_square_root, cosine or constant.
