@@ -8,10 +8,11 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.text.plain import has, plain, plain_json
 from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
@@ -187,8 +188,28 @@ def check_picture_name(path: Path, ending: str = ".png") -> None:
         raise ArgumentError(
             f"the picture {path} is drawn as {ending[1:].upper()}; give it a name that ends in {ending}"
         )
+    _check_place(path, "picture")
+
+
+def check_page_name(path: Path) -> None:
+    """Raise before any work if a page cannot be written there."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
+    _check_place(path, "page")
+
+
+def _check_place(path: Path, what: str) -> None:
+    """Raise unless a file of this name can be made; nothing is left there."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"the picture {path} cannot be written: its folder does not exist, or it is a folder")
+        raise ArgumentError(f"the {what} {path} cannot be written: its folder does not exist, or it is a folder")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"the {what} {path} cannot be written: no file can be made in {path.parent} ({error.strerror}); choose "
+            f"another folder"
+        ) from error
 
 
 def duration(seconds: float) -> str:
