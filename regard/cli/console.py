@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,6 +32,22 @@ class StoppedError(RegardError):
     def __init__(self, sentence: str, go_on: str | None = None) -> None:
         super().__init__(sentence)
         self.go_on = go_on
+
+
+@contextmanager
+def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) -> Generator[None]:
+    """Inside the block, Ctrl-C ends the command with a sentence about what is kept; with one word where nothing is.
+
+    Args:
+        what: returns what is kept, or None.
+        go_on: the words of the command that goes on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (kept := what()) is None:
+            raise
+        raise StoppedError(f"interrupted; {kept}", shlex.join(map(str, go_on)) or None) from None
 
 
 def out(line: str) -> None:
