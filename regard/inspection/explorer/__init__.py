@@ -57,6 +57,8 @@ def show(
 ) -> Page:
     """Make a page in which attention weights, or a pattern, can be explored; a notebook displays it, `save` writes it.
 
+    `draw_attention` draws one layer or head of the same weights; it takes the file's path before the tokens.
+
     Args:
         weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
             (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,

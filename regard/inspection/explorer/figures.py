@@ -45,7 +45,8 @@ def draw_attention(
 ) -> None:
     """Draw the attention weights of one layer or head as a map between words, with colours from 0 to 1.
 
-    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws.
+    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws. Unlike
+    `show`, which returns a page to save, it takes the path second, before the tokens: name `tokens=` and `keys=`.
     `draw_maps` draws the three maps of a translation in one picture.
 
     Args:

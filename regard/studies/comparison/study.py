@@ -90,7 +90,7 @@ class Comparison:
             kv_heads: train the Transformer with each of these numbers of key/value heads, such as 8,2,1.
             heads: train the Transformer with each of these numbers of heads, such as 1,8.
             attention: train the Transformer with this pattern in its encoder, or the language model; repeat it for more
-                models.
+                models. Mechanisms are compared by regard train with each --mechanism, and regard evaluate.
             equal_parameters: widen or narrow all models to as many parameters as the first has.
             steps: optimiser steps of each model; 2,000 without minutes.
             minutes: minutes of training of each model, in place of steps.
