@@ -17,12 +17,13 @@ FILE = "behaviour.md"
 def write_report(results: Results, experiments: Sequence[Experiment], folder: Path) -> None:
     """Write `behaviour.md` and a picture for each experiment that is complete."""
     here = results.environment
+    measured = f"Measured on {results.measured}: " if results.measured else ""
     complete = [experiment for experiment in experiments if not results.missing(experiment)]
     lines = [
         "# Published behaviour at small scale", "",
         "`python benchmarks/behaviour.py`" + (" --quick: a fiftieth of the updates, so no verdict means anything."
                                               if results.quick else ""), "",
-        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}; {here['system']}, "
+        f"{measured}regard {here['regard']}, torch {here['torch']}, Python {here['python']}; {here['system']}, "
         f"{here['processor']}; one thread.", "",
         "Each number is the mean over the seeds, with the smallest and the largest in brackets; a claim is kept if "
         "every seed keeps it. CPU seconds are those of one training.", "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ FILE = "behaviour.json"
 
 @dataclass
 class Results:
-    """Records by experiment, contender and seed, and the environment."""
+    """Records by experiment, contender and seed, the environment, and the day of the last training."""
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
     records: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+    measured: str = ""
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
         """The contenders and seeds that are not trained yet, ordered by seed."""
@@ -29,7 +31,8 @@ class Results:
         return [(contender, seed) for contender, seed in pairs if seed not in done.get(contender, {})]
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
-        """Store the record of one training."""
+        """Store the record of one training, which was finished today."""
+        self.measured = date.today().isoformat()
         self.records.setdefault(experiment.name, {}).setdefault(contender, {})[seed] = record
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
@@ -44,7 +47,9 @@ class Results:
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = {"environment": self.environment, "quick": self.quick, "records": self.records}
+        content = {
+            "environment": self.environment, "measured": self.measured, "quick": self.quick, "records": self.records,
+        }  # fmt: skip
         replace_file(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
@@ -63,4 +68,4 @@ class Results:
             }
             for name, by_contender in content["records"].items()
         }
-        return cls(quick, content["environment"], records)
+        return cls(quick, content["environment"], records, content.get("measured", ""))

@@ -13,10 +13,15 @@ import typer.main
 
 from docs.making.article_sections import ARTICLES, Section
 from docs.making.lessons import needs_run, shown, taught
-from docs.making.worked_examples import NUMBERS
+from docs.making.worked_examples import NUMBERS, RESULTS
 from regard.cli.app import app
 from regard.errors import ArgumentError
 from regard.studies.lessons import LESSONS
+from regard.training.recipes import TranslationTraining
+from regard.training.recipes.choosing import fitting_minutes
+
+MANY = 10**9  # characters, for which a training takes as long as any without a budget
+TRAINED = "every_model_cpu_202611.md"  # the training of each translator by its defaults
 
 
 def article_tables() -> str:
@@ -33,8 +38,30 @@ def row(section: Section) -> str:
     """The row of a section."""
     there = list(dict.fromkeys(name for name, _ in answers(section) if name in shown()))
     commands = [words for words in section.commands if command_exists(words)] or list(map(lesson_command, there))
-    code = "<br>".join(f"`regard {words}`".replace("|", "\\|") for words in commands)
+    code = "<br>".join(f"`regard {words}`".replace("|", "\\|") + time_of(words) for words in commands)
     return f"| {section.title} | {code or '–'} | {pages(section) or '–'} | {number(section)} |"
+
+
+def time_of(words: str) -> str:
+    """How long a command that trains takes, with what a committed report measured of its model; "" for the others.
+
+    >>> time_of("train translation --data pronouns --model none --out run")[:56]
+    ' (10 minutes at most; 7 CPU minutes gave an exact match '
+    >>> time_of("train classifier --data LABELS.tsv --out run"), time_of("lesson causal")
+    (' (10 minutes at most)', '')
+    """
+    if not words.startswith("train "):
+        return ""
+    most = f"{fitting_minutes(MANY):g} minutes at most"
+    asked = shlex.split(words)
+    if asked[1] != "translation" or "--mechanism" in asked:
+        return f" ({most})"
+    model = asked[asked.index("--model") + 1] if "--model" in asked else TranslationTraining.Config.model
+    rows = (line.strip("| ").split(" | ") for line in (RESULTS / TRAINED).read_text("utf-8").splitlines())
+    (measured,) = (row for row in rows if row[0] == model)
+    minutes = round(int(measured[-1]) / 60)
+    report = f"[report](../benchmarks/results/{TRAINED})"
+    return f" ({most}; {minutes} CPU minutes gave an exact match of {measured[1]}, {report})"
 
 
 def pages(section: Section) -> str:

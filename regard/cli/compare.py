@@ -9,10 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.console import StoppedError, out_json, out_lines, say
+from regard.cli.console import StoppedError, keeping, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
+from regard.models.storage import CHECKPOINTS_FILE
 from regard.studies.comparison.study import Comparison
+
+KEPT = "what is done is kept"
 
 
 @with_settings(Comparison.Config)
@@ -24,10 +27,11 @@ def compare(
 ) -> None:
     """Compare, and print the report."""
     comparison = Comparison.of(out, given, resume=resume, tell=say, showing=training_progress)
-    compared = comparison.run(out)
+    go_on = ["regard", "compare", "--out", str(out), "--resume"]
+    with keeping(lambda: KEPT if any(out.glob(f"*/{CHECKPOINTS_FILE}")) else None, go_on):
+        compared = comparison.run(out)
     if compared.interrupted:
-        go_on = shlex.join(["regard", "compare", "--out", str(out), "--resume"])
-        raise StoppedError("interrupted; what is done is kept", go_on)
+        raise StoppedError(f"interrupted; {KEPT}", shlex.join(go_on))
     if as_json:
         out_json(compared.record.rstrip("\n"))
     else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.text.plain import has, plain, plain_json
 from regard.text.terminal import one_line, printable, printable_json, printable_lines
 
@@ -30,6 +32,22 @@ class StoppedError(RegardError):
     def __init__(self, sentence: str, go_on: str | None = None) -> None:
         super().__init__(sentence)
         self.go_on = go_on
+
+
+@contextmanager
+def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) -> Generator[None]:
+    """Inside the block, Ctrl-C ends the command with a sentence about what is kept; with one word where nothing is.
+
+    Args:
+        what: returns what is kept, or None.
+        go_on: the words of the command that goes on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (kept := what()) is None:
+            raise
+        raise StoppedError(f"interrupted; {kept}", shlex.join(map(str, go_on)) or None) from None
 
 
 def out(line: str) -> None:
@@ -187,8 +205,28 @@ def check_picture_name(path: Path, ending: str = ".png") -> None:
         raise ArgumentError(
             f"the picture {path} is drawn as {ending[1:].upper()}; give it a name that ends in {ending}"
         )
+    _check_place(path, "picture")
+
+
+def check_page_name(path: Path) -> None:
+    """Raise before any work if a page cannot be written there."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
+    _check_place(path, "page")
+
+
+def _check_place(path: Path, what: str) -> None:
+    """Raise unless a file of this name can be made; nothing is left there."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"the picture {path} cannot be written: its folder does not exist, or it is a folder")
+        raise ArgumentError(f"the {what} {path} cannot be written: its folder does not exist, or it is a folder")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"the {what} {path} cannot be written: no file can be made in {path.parent} ({error.strerror}); choose "
+            f"another folder"
+        ) from error
 
 
 def duration(seconds: float) -> str:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import StoppedError, out_json, out_lines, say
+from regard.cli.console import StoppedError, keeping, out_json, out_lines, say
 from regard.cli.options import Json, with_settings
 from regard.cli.progress import training_progress
 from regard.conversion.folders import is_hugging_face
 from regard.conversion.uptraining import Uptrained, Uptraining
+from regard.models.storage import CHECKPOINTS_FILE
 
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
@@ -28,17 +29,19 @@ METHODS_DONE = {
 def kv_heads(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
     kv_heads: Annotated[int, typer.Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or an earlier conversion.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
     """Convert, measure and train as far as was asked, and show it."""
     uptraining = Uptraining(Uptraining.Config(**given), tell=say, showing=training_progress)
-    done = uptraining.convert(model, out, kv_heads)
+    steps = uptraining.config.steps
+    kept = f"{out} keeps the model as it was last saved, and the same command goes on"
+    with keeping(lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None):
+        done = uptraining.convert(model, out, kv_heads)
     if done.training is not None and done.training.stopped == "interrupted":
         raise StoppedError(
-            f"interrupted after {done.training.steps} of "
-            f"{count_of(uptraining.config.steps or 0, 'steps')}; the same command goes on"
+            f"interrupted after {done.training.steps} of {count_of(steps or 0, 'steps')}; the same command goes on"
         )
     pooled = METHODS_DONE.get(done.report.method)
     if as_json:

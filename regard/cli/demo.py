@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import StoppedError, duration, out, out_json, say
+from regard.cli.console import StoppedError, duration, keeping, out, out_json, say
 from regard.cli.options import Json
 from regard.cli.progress import training_progress
 from regard.decoding import Translator, evaluate
@@ -78,28 +78,29 @@ def demo(
         f"({count_of(round(trained.cpu_seconds), 'CPU seconds', ',')})"
     )
     tell("")
-    say(f"   translating {len(data.test)} test sentences, which can take a minute ...")
-    tell(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
-    translator = Translator.load(run)
-    result = evaluate(translator, data.test)
-    report = judge_pronouns(translator, settings.seed)
-    scores = RunScores("the test split", result, report)
-    for line in scores.lines():
-        tell(f"   {line}")
-    tell("")
-    say("   erasing and swapping words, to see what the pronouns depend on ...")
-    used = _what_is_used(translator, settings.seed, tell)
-    tell("")
-    tell("3. The sentences of every article about attention")
-    pictures = _look_at_articles(translator, report, used, run / PICTURES, tell)
-    tell("")
-    tell(f"   {HONESTY}")
-    tell("")
-    tell(f"4. Pictures: {', '.join(pictures)}")
-    tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
-    if as_json:
-        record = _record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)
-        out_json(json.dumps(record | {"lens_agreement": used.agreement}))
+    with keeping(lambda: f"the trained model is kept in {run}, and the same command goes on from there"):
+        say(f"   translating {len(data.test)} test sentences, which can take a minute ...")
+        tell(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
+        translator = Translator.load(run)
+        result = evaluate(translator, data.test)
+        report = judge_pronouns(translator, settings.seed)
+        scores = RunScores("the test split", result, report)
+        for line in scores.lines():
+            tell(f"   {line}")
+        tell("")
+        say("   erasing and swapping words, to see what the pronouns depend on ...")
+        used = _what_is_used(translator, settings.seed, tell)
+        tell("")
+        tell("3. The sentences of every article about attention")
+        pictures = _look_at_articles(translator, report, used, run / PICTURES, tell)
+        tell("")
+        tell(f"   {HONESTY}")
+        tell("")
+        tell(f"4. Pictures: {', '.join(pictures)}")
+        tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
+        if as_json:
+            record = _record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)
+            out_json(json.dumps(record | {"lens_agreement": used.agreement}))
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.console import answers, out_json, say
+from regard.cli.console import answers, keeping, out_json, say
 from regard.cli.console import out as out_line
 from regard.cli.options import Json, Run, default
 from regard.decoding import Translator
 from regard.studies.lenses import LensReport, study_lenses
-from regard.studies.lenses.report import COLUMNS, LENS_ROWS
+from regard.studies.lenses.report import COLUMNS, JSON, LENS_ROWS
 from regard.studies.lenses.routes import SWAPS
 
 
@@ -33,7 +33,9 @@ def lenses(
 ) -> None:
     """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
-    report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=say)
+    kept = f"{out} keeps the lenses that are measured, and the same command goes on"
+    with keeping(lambda: kept if out is not None and (out / JSON).exists() else None):
+        report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=say)
     if as_json:
         out_json(json.dumps(report.to_dict(), ensure_ascii=False))
     else:

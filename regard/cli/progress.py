@@ -10,6 +10,8 @@ from regard.cli.console import duration, has_terminal, say, terminal
 from regard.text.terminal import printable
 from regard.training import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
 
+FIRST = "preparing the first step"  # until it is done
+
 
 @contextmanager
 def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
@@ -17,20 +19,27 @@ def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
     if not has_terminal():
         yield lambda event: _plain(event, quiet_steps)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        TextColumn("{task.fields[steps]}"),
+        TextColumn("{task.description}"),
+    )
     with Bar(*columns, console=terminal(), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task(FIRST, total=None, steps="")
         yield lambda event: _live(event, bar, task)
 
 
 def _live(event: Event, bar: Any, task: Any) -> None:
     if isinstance(event, Started):
-        bar.update(task, completed=event.step, total=event.steps)
+        first = f"preparing step {event.step + 1}" if event.step else FIRST
+        bar.update(task, completed=event.step, total=event.steps, description=first)
     elif isinstance(event, StepDone):
-        bar.update(task, completed=event.step, total=event.steps, description=_speed(event))
+        count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
+        bar.update(task, completed=event.step, total=event.steps, steps=count, description=_speed(event))
     for line in _remarks(event):
         bar.console.print(printable(line), markup=False)
 

@@ -13,9 +13,10 @@ import torch
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import StoppedError, duration, say
+from regard.cli.console import StoppedError, duration, keeping, say
 from regard.cli.options import with_settings
 from regard.cli.progress import training_progress
+from regard.models.storage import CHECKPOINTS_FILE
 from regard.training import TrainingResult, average_checkpoints
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.recipes import (
@@ -92,7 +93,9 @@ def train_recipe(
     Raises:
         RegardError: as for the recipe; or it was interrupted, and the sentence says how to go on.
     """
-    with _one_voice():
+    go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
+    kept = f"{out} keeps the run as it was last saved"
+    with _one_voice(), keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on):
         made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=say)
         if resume:
             check_still_there(out, made.config, given)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import check_picture_name, out, say
+from regard.cli.console import check_page_name, check_picture_name, out, say
 from regard.cli.hints import say_if_unfinished
 from regard.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard.cli.options import Run, listed
@@ -209,10 +209,8 @@ def _check(
         raise ArgumentError("--instead belongs to --why; say which written word to explain")
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
-    if export is not None and export.suffix.lower() not in (".html", ".htm"):
-        raise ArgumentError(f"the page {export} is HTML; give it a name that ends in .html")
-    if export is not None and (export.is_dir() or not export.parent.is_dir()):
-        raise ArgumentError(f"the page {export} cannot be written: its folder does not exist, or it is a folder")
+    if export is not None:
+        check_page_name(export)
     for ending, path in pictures.items():
         if path is not None:
             check_picture_name(path, ending)

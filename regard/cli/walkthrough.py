@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import answers, out, out_json, out_lines, out_width
+from regard.cli.console import answers, check_page_name, out, out_json, out_lines, out_width
 from regard.cli.options import Json, default_note
 from regard.errors import ArgumentError
 from regard.storage.files import replace_file
@@ -131,7 +131,7 @@ def walkthrough(
     chosen_walk, reason = WALKS[run is not None, whole]
     _check_fitting(given, chosen_walk, reason)
     if html is not None:
-        _check_page(html)
+        check_page_name(html)
     found = chosen_walk(**_drawn(given)) if run is None else chosen_walk(run, **given)
     if html is not None:
         replace_file(html, to_html(found).encode())
@@ -175,10 +175,3 @@ def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: s
         raise ArgumentError(f"leave out {names}: {reason}")
     if ("text" in given) == ("example" in given):
         raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
-
-
-def _check_page(path: Path) -> None:
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"the page {path} cannot be written: its folder does not exist, or it is a folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from regard.arguments import a_path
 from regard.conversion.folder_conversion import PROVENANCE, convert_folder
@@ -92,6 +93,20 @@ def check_out(folder: Path, out: Path) -> None:
     if known is None or (strangers := {path.name for path in out.iterdir()} - known):
         what = "is not an earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
         raise OccupiedError(f"{out} {what}; choose another folder, or delete it first")
+
+
+def earlier_conversion(out: Path) -> str | None:
+    """What the earlier conversion in `out` changed, such as "8 to 2 key/value heads by mean"; None if there is none."""
+    if _files_of_conversion(out) is None:
+        return None
+    about: Any = read_json(out / CONFIG_FILE).get(PROVENANCE)
+    heads = about.get("num_key_value_heads") if about else None
+    if about is None:
+        about = read_json(out / PROVENANCE_FILE)
+        heads = next(iter((about.get("kv_heads") or {}).values()), None)  # a translator has two, converted alike
+    if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
+        return "what it changed is not written in it"
+    return f"{heads['before']} to {heads['after']} key/value heads by {about.get('method')}"
 
 
 def check_apart(folder: Path, out: Path) -> None:

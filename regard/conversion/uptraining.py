@@ -14,7 +14,14 @@ from regard.arguments import count_of
 from regard.conversion.calibration import row_ids
 from regard.conversion.distillation import Distillation
 from regard.conversion.folder_conversion import check_convertible
-from regard.conversion.folders import check_apart, check_out, convert_kv_heads, is_hugging_face, method_of
+from regard.conversion.folders import (
+    check_apart,
+    check_out,
+    convert_kv_heads,
+    earlier_conversion,
+    is_hugging_face,
+    method_of,
+)
 from regard.conversion.heads import Conversion, row
 from regard.conversion.measures import (
     Agreement,
@@ -106,7 +113,7 @@ class Uptraining:
 
     Args:
         config: the settings.
-        tell: is handed remarks about what is read.
+        tell: is handed remarks about what is read and what is replaced.
         showing: shows the events of the training.
 
     Source: GQA, Ainslie et al. 2023, section 2.1.
@@ -209,6 +216,8 @@ class Uptraining:
             raise ArgumentError("--distil needs --uptrain-steps: it says what is learned from")
         if config.steps is None:
             check_out(folder, out)
+            if earlier := earlier_conversion(out):
+                self.tell(f"{out} holds an earlier conversion ({earlier}); it is replaced once this one is complete")
             return
         if is_hugging_face(folder):
             raise UnsupportedError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +41,21 @@ def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
         "dim": module.embed_dim, "heads": module.num_heads, "context_dim": module.kdim, "dropout": module.dropout,
         "projection_bias": module.in_proj_bias is not None,
     }  # fmt: skip
+
+
+@contextmanager
+def hinting_at_pytorch(state: Mapping[str, Any]) -> Generator[None]:
+    """Inside the block, PyTorch's error about keys that do not fit also says how its own layer is taken over."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not {"in_proj_weight", "q_proj_weight"} & state.keys():
+            raise
+        raise RuntimeError(
+            f"{error}\n\tThese are the weights of a torch.nn.MultiheadAttention: make the layer by "
+            f"MultiHeadAttention.from_torch(module), or use regard.integrations.torch.MultiheadAttention, which loads "
+            f"them."
+        ) from None
 
 
 def check_inputs(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:

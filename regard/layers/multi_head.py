@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
-from regard.layers.from_pytorch import settings_of, weights_of
+from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.refusing import (
@@ -180,6 +181,11 @@ class MultiHeadAttention(RecordedLayer):
         layer, weights = cls(**(settings_of(module) | options)), weights_of(module)
         layer.to(module.out_proj.weight).load_state_dict(weights)
         return layer.train(module.training)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As `torch.nn.Module` does; the error about weights of `torch.nn.MultiheadAttention` says how to load them."""
+        with hinting_at_pytorch(state_dict):
+            return super().load_state_dict(state_dict, strict, assign)
 
     @answering("an attention layer", OF_INPUTS)
     def forward(

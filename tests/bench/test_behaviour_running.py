@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,6 +64,8 @@ def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, m
     assert sorted(recorder.asked) == [(name, seed) for name in ("one", "two") for seed in (0, 1, 2)]
     page = (tmp_path / "behaviour.md").read_text()
     assert "| one | 0.600 (0.500 to 0.700) | 3 | 2 |" in page
+    assert f"\nMeasured on {date.today().isoformat()}: regard " in page
+    assert Results.load(tmp_path, quick=False).measured == date.today().isoformat()
     assert "0 claims kept, 1 missed." in page
     assert "- accuracy of one is 0.500 to 0.700, at least 0.6 promised: missed" in page
     assert (tmp_path / "behaviour-first.png").stat().st_size > 1_000

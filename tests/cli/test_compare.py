@@ -167,6 +167,7 @@ LANGUAGE = ("--task", "language-model")
         ),
         ((*LANGUAGE, "--attention", "causal", "--attention", "causal"), "named twice"),
         ((*LANGUAGE, "--dim", 16, "--heads", "2,3"), "multiple of heads, 3"),
+        ((*LANGUAGE, "--batch-tokens", 100), "a block of text has 256 ids; a batch holds at least one block"),
     ],
 )
 def test_mistakes_are_told_before_any_work(wish, words, pairs, tmp_path):

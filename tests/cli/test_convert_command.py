@@ -63,6 +63,18 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     assert b"quality" not in again.stderr
 
 
+def test_the_conversion_that_is_replaced_is_named(files, tmp_path):
+    out = tmp_path / "few"
+    first = convert(files / "translator", "--kv-heads", 2, "--out", out)
+    assert b"earlier conversion" not in first.stderr
+    answer = convert(files / "translator", "--kv-heads", 1, "--out", out)
+    said = (
+        f"{out} holds an earlier conversion (8 to 2 key/value heads by mean); it is replaced once this one is complete"
+    )
+    assert said in answer.stderr.decode().splitlines()
+    assert TranslationTransformer.load(out).config.decoder_kv_heads == 1
+
+
 def test_a_loss_that_was_measured_is_said_beside_the_need_of_training(files, tmp_path):
     out = tmp_path / "one"
     answer = convert(files / "writer", "--kv-heads", 1, "--out", out, "--text", files / "text.txt", *SMALL)

@@ -192,6 +192,29 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(tmp
     )
 
 
+@pytest.mark.parametrize(
+    ("what", "name", "command"),
+    [
+        ("picture", "x.png", ("show", "causal", "--png")), ("picture", "x.png", ("lesson", "causal", "--png")),
+        ("page", "x.html", ("walkthrough", "a b", "--html")),
+    ],
+)  # fmt: skip
+def test_a_picture_or_page_in_a_folder_that_takes_no_files_is_refused_before_any_work(
+    what, name, command, tmp_path, monkeypatch
+):
+    def refuse(**place):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("regard.cli.console.TemporaryFile", refuse)
+    answer = regard(*command, tmp_path / name)
+    assert (answer.returncode, answer.stdout) == (1, b"")
+    assert answer.stderr.decode() == (
+        f"regard: the {what} {tmp_path / name} cannot be written: no file can be made in {tmp_path} (Permission "
+        f"denied); choose another folder\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_in_the_place_of_a_folder_is_named_and_nothing_is_left(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("one word\tein Wort\n")

@@ -13,6 +13,7 @@ from tiny_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tenso
 
 import regard.conversion.folder_conversion as conversion
 from regard.conversion import convert_kv_heads
+from regard.conversion.folders import earlier_conversion
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 
 FAMILIES = {
@@ -144,6 +145,8 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
     convert_kv_heads(folder, tmp_path / "out", 2)
     convert_kv_heads(folder, tmp_path / "out", 4)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_key_value_heads"] == 4
+    assert earlier_conversion(folder) is None
+    assert earlier_conversion(tmp_path / "out") == "8 to 4 key/value heads by mean"
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"holds notes\.txt beside a conversion"):
         convert_kv_heads(folder, tmp_path / "out", 2)
@@ -340,6 +343,7 @@ def test_a_disk_that_is_full_leaves_nothing_written(tmp_path, monkeypatch):
 PROGRAM = """
 import os, resource, sys, torch
 from regard.conversion import convert_kv_heads
+from regard.conversion.folders import earlier_conversion
 from regard.functional import attention
 torch.set_num_threads(1)
 attention(*torch.zeros(3, 1, 1, 2, 2, dtype=torch.float64))  # what loads on first use is loaded

@@ -10,6 +10,7 @@ import torch
 from matplotlib import colormaps
 from PIL import Image
 
+import regard.inspection.explorer.figures as figures
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection import draw_attention, look, look_text
 from regard.inspection.canvas import COLOURS
@@ -79,6 +80,15 @@ def test_what_show_takes_is_drawn(tmp_path):
     ):  # fmt: skip
         draw_attention(one, tmp_path / f"{number}.png")
         assert opened(tmp_path / f"{number}.png").shape[1] > 300
+
+
+def test_a_picture_says_what_its_rows_sum_to(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(figures.Page, "draw", lambda page, figure, title: said.append(page.note.splitlines()[0]))
+    draw_attention(weights(1, 2, 3), tmp_path / "one.png")
+    draw_attention(weights(1, 2, 3) / 2, tmp_path / "half.png")
+    assert said[0] == "The weights of each row sum to 1 after a softmax."
+    assert said[1].startswith("Rows sum to 0.50 to 0.50, not all to 1: a sink or keys that are not shown")
 
 
 @pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)", "random_feature(64, seed=0)"])

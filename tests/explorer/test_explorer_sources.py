@@ -9,6 +9,7 @@ from regard.errors import ArgumentError, RegardError, ShapeError
 from regard.inspection import look, look_text, relevance, show
 from regard.inspection.explorer import explore_maps, explore_text, explore_translation, explore_weights
 from regard.inspection.explorer.figures import to_exploration
+from regard.inspection.explorer.page import Packed, header_of
 from regard.models import RecurrentTranslator, TextEncoder
 from regard.text import BEGIN, END, PAD
 
@@ -125,6 +126,8 @@ def test_arrays_of_every_shape_are_shown(given, shape):
         (torch.ones(0, 3), None, ShapeError, "nothing to show"),
         (torch.ones(2, 2) / 2, ["a"], ShapeError, "tokens has 1 word, and the weights have 2"),
         (torch.ones(2, 2) * 3, None, ArgumentError, "from 3 to 3; they must be from 0 to 1"),
+        (torch.tensor([[1.0, 0.1], [0.1, 1.0]]), None, ArgumentError, r"sum to 1\.1 to 1\.1.*weights\.sum\(-1"),
+        (weights(1, 1, 3, 5).mT, None, ArgumentError, r"keys come before queries.*swapaxes"),
         (torch.full((2, 2), torch.nan), None, ArgumentError, "must be from 0 to 1"),
         (torch.ones(2, 2, dtype=torch.int64), None, ArgumentError, "floating-point"),
         ([torch.ones(2, 2, 2), torch.ones(3, 2, 2)], None, ShapeError, "all of one shape"),
@@ -151,6 +154,17 @@ def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way
 def test_maps_that_have_words_take_no_others():
     with pytest.raises(ArgumentError, match="has its own words"):
         show(look_text(language_model(), TOKENISER, SOURCE), ["a"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
+    """A sink takes some weight; a query without keys has none. Rounding is no reason for a label."""
+    normal = torch.rand(2, 3, 40, 200).softmax(-1)
+    assert header_of(explore_weights(normal.to(dtype).float()), Packed())["attentions"][0]["sums"] == ""
+    normal[:, :, 7] = 0
+    normal[:, :, 8] *= 0.625
+    said = header_of(explore_weights(normal.to(dtype)), Packed())["attentions"][0]["sums"]
+    assert said.startswith("Rows sum to 0.00 to 1.00, not all to 1: a sink")
 
 
 def test_numpy_arrays_are_not_changed():

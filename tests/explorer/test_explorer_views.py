@@ -387,6 +387,29 @@ def test_arrays_and_maps_have_no_view_that_needs_a_model(browser, tmp_path):
         assert names == ["Reader", "Heads", "Heat map", "Links", "Compare"]
 
 
+def test_rows_that_do_not_sum_to_one_are_named_in_each_view_of_weights(browser, tmp_path):
+    path = tmp_path / "weights.html"
+    show(torch.full((2, 3, 3), 1 / 6)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        for view in ("Reader", "Heads", "Heat map"):
+            opened.view(view)
+            hints = " ".join(opened.page.locator("p.hint").all_inner_texts())
+            assert "Rows sum to 0.50 to 0.50, not all to 1" in hints, view
+            assert "The weights of each row sum to 1." not in hints
+
+
+def test_the_labels_of_heads_are_explained_where_they_stand(browser, tmp_path):
+    path = tmp_path / "weights.html"
+    show(torch.full((2, 8, 3, 3), 1 / 3)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        opened.view("Heads")
+        assert (
+            "layer.head, both counted from 0, so 1.7 is head 7 of layer 1." in opened.page.locator("main").inner_text()
+        )
+        opened.page.get_by_label("Sort by").select_option("entropy")
+        assert "so 1.7 is head 7 of layer 1; then the entropy." in opened.page.locator("main").inner_text()
+
+
 def test_a_change_is_json():
     changed = Changed("", (0.5,), ((("a", 0.5),),), ("a",))
     answer = to_answer(replace(translation(), changes={None: changed, 0: changed}, second=None))

@@ -157,6 +157,10 @@ def test_what_has_to_learn_is_drawn_and_marked_as_untrained():
     assert report.rows[0].error == pytest.approx(error_of(estimate.numpy(), exact), rel=1e-10)
     assert report.rows[0].name.endswith("(untrained)")
     assert "says nothing about a trained model" in str(report)
+    wide = approximation(q, k, v, mechanisms=["linformer(37, 4)"], seeds=[5], rounds=1, tolerance=1e6)
+    assert list(wide.suggestions.values()) == [
+        "linformer: none; its parameters have to be learned, and here they are random"
+    ]
 
 
 def test_that_no_named_candidate_applies_is_an_error():

@@ -44,6 +44,18 @@ def test_that_none_is_within_the_tolerance_is_said_with_the_nearest():
     assert found.suggestions == {"window": "window: none; the closest is c with 0.2"}
 
 
+def test_random_parameters_in_the_place_of_learned_ones_are_not_suggested():
+    drawn = row(name="linformer(37, 4) (untrained)", family="linformer", error=0.01)
+    found = report(drawn)
+    assert found.suggested("linformer") is None
+    assert found.suggestions["linformer"] == (
+        "linformer: none; its parameters have to be learned, and here they are random"
+    )
+    learned = row(name="linformer(37, 8)", family="linformer", error=0.2)
+    found = report(drawn, learned)
+    assert found.suggestions["linformer"] == "linformer: none; the closest is linformer(37, 8) with 0.2"
+
+
 def test_what_is_slower_than_exact_attention_is_not_recommended():
     found = report(row(error=0.01, time_ratio=1.2))
     assert found.suggestions["window"].endswith("so exact attention is the better choice here")

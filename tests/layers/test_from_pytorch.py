@@ -38,6 +38,25 @@ def test_a_converted_layer_computes_the_same(options):
         torch.testing.assert_close(layer(X), module(X, X, X)[0])
 
 
+@pytest.mark.parametrize("options", [{}, {"kdim": 7, "vdim": 7}], ids=str)
+def test_a_state_of_pytorch_is_answered_with_the_ways_to_load_it(options):
+    state = theirs(**options).state_dict()
+    layer = rg.MultiHeadAttention(12, 3, context_dim=options.get("kdim"))
+    with pytest.raises(RuntimeError, match=r"Missing key") as refused:
+        layer.load_state_dict(state)
+    said = str(refused.value).splitlines()[-1]
+    assert "weights of a torch.nn.MultiheadAttention" in said
+    assert "MultiHeadAttention.from_torch(module)" in said
+    assert "regard.integrations.torch.MultiheadAttention" in said
+    assert layer.load_state_dict(state, strict=False).missing_keys  # as PyTorch promises
+
+
+def test_other_states_are_answered_as_pytorch_does():
+    with pytest.raises(RuntimeError) as refused:
+        rg.MultiHeadAttention(12, 3).load_state_dict({})
+    assert "from_torch" not in str(refused.value)
+
+
 def test_weights_dtype_and_mode_are_those_of_the_module():
     module = theirs(dropout=0.25).train()
     layer = rg.MultiHeadAttention.from_torch(module, pattern="causal")

@@ -8,6 +8,7 @@ from regard.errors import ArgumentError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import batches_in_order, encode_pairs
+from regard.training import TrainingConfig, Validated, train
 from regard.training.recipes.translation import TranslationTask
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
@@ -80,6 +81,30 @@ def test_the_loss_is_the_sum_over_target_ids_of_the_smoothed_cross_entropy(smoot
     plain, _ = one.validation_loss(model, batch)
     reference = F.cross_entropy(scores.flatten(0, 1), batch.next.flatten(), ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(plain, reference)
+
+
+def test_the_best_checkpoint_is_chosen_without_the_smoothing(tmp_path):
+    torch.manual_seed(0)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2))
+    one, told, expected = task(label_smoothing=0.4), [], []
+
+    def mean_of(loss):
+        losses = [loss(model, batch) for batch in one.validation_batches()]
+        return sum(float(each) for each, _ in losses) / sum(count for _, count in losses)
+
+    def look(event):
+        if isinstance(event, Validated):
+            model.eval()
+            with torch.no_grad():
+                expected.append((mean_of(one.validation_loss), mean_of(one.loss)))
+            told.append(event)
+
+    config = TrainingConfig(steps=6, learning_rate=0.05, warmup_steps=0, validate_every=1)
+    result = train(model, one, config, tmp_path, kind="toy", progress=look, cpu=True)
+    plain = [losses[0] for losses in expected]
+    assert [event.loss for event in told] == pytest.approx(plain)
+    assert all(abs(first - second) > 1e-3 for first, second in expected)
+    assert result.best_step == told[plain.index(min(plain))].step
 
 
 def test_validation_holds_every_pair_once_within_the_budget():

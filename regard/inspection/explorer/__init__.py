@@ -57,6 +57,8 @@ def show(
 ) -> Page:
     """Make a page in which attention weights, or a pattern, can be explored; a notebook displays it, `save` writes it.
 
+    `draw_attention` draws one layer or head of the same weights; it takes the file's path before the tokens.
+
     Args:
         weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
             (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,
@@ -72,7 +74,8 @@ def show(
 
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
-        ArgumentError: weights outside 0 to 1, words for maps that have their own, or a length for weights.
+        ArgumentError: weights outside 0 to 1, rows that sum to more than 1, words for maps that have their own, or a
+            length for weights. Where rows sum to less, as with a sink, the page says so.
 
     >>> import torch
     >>> page = show(torch.eye(2), ["the", "</script>"])

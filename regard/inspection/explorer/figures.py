@@ -17,6 +17,7 @@ from regard.inspection.canvas import (
     not_allowed,
     save,
 )
+from regard.inspection.explorer.records import sums_of
 from regard.inspection.explorer.sources import Attention, Exploration, explore_maps, explore_weights
 from regard.inspection.explorer.streaming import LongHead
 from regard.inspection.maps import AttentionMaps
@@ -24,9 +25,10 @@ from regard.inspection.picture import MOST_WORDS, Page, Panel
 from regard.inspection.texts import TextMaps
 
 WIDEST, LARGEST_CELL, SMALLEST_CELL = 9.0, 0.56, 0.165  # inches: a map, and its cells
+NORMALISED = "The weights of each row sum to 1 after a softmax."
 NOTE = (
-    "The weights of each row sum to 1 after a softmax. Grey pairs have no weight in any head of the layer. Layers and\n"
-    "heads count from 0. Attention alone is not an explanation: a model can look at a word without using it.\n"
+    "Grey pairs have no weight in any head of the layer. Layers and heads count from 0.\n"
+    "Attention alone is not an explanation: a model can look at a word without using it.\n"
 )
 
 
@@ -43,7 +45,8 @@ def draw_attention(
 ) -> None:
     """Draw the attention weights of one layer or head as a map between words, with colours from 0 to 1.
 
-    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws.
+    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws. Unlike
+    `show`, which returns a page to save, it takes the path second, before the tokens: name `tokens=` and `keys=`.
     `draw_maps` draws the three maps of a translation in one picture.
 
     Args:
@@ -56,8 +59,8 @@ def draw_attention(
 
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
-        ArgumentError: more than 120 words on a side, a kind, layer or head that does not exist, a path that ends in
-            neither .png nor .svg, or a folder that does not exist.
+        ArgumentError: rows that sum to more than 1, more than 120 words on a side, a kind, layer or head that does not
+            exist, a path that ends in neither .png nor .svg, or a folder that does not exist.
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
 
@@ -78,7 +81,9 @@ def draw_attention(
         )
     panel = _panel(chosen, label_texts(rows), label_texts(columns), layer, head)
     with new_figure() as figure:
-        Page(((panel,), ()), NOTE).draw(figure, drawable(title) if title else "")
+        Page(((panel,), ()), f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}").draw(
+            figure, drawable(title) if title else ""
+        )
         save(figure, path)
 
 

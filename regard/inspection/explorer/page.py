@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from regard import __version__
-from regard.inspection.explorer.records import ShownWalk, changes_to_json
+from regard.inspection.explorer.records import ShownWalk, changes_to_json, sums_of
 from regard.inspection.explorer.records import shown_text as _shown
 from regard.inspection.explorer.sources import Attention, Exploration, Second
 from regard.inspection.explorer.streaming import LongHead
@@ -248,7 +248,8 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
     return {
         "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
         "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
-        "says": one.says and _shown(one.says, 400), "shape": [layers, heads, rows, columns],
+        "says": one.says and _shown(one.says, 400), "sums": sums_of(one.weights),
+        "shape": [layers, heads, rows, columns],
         "statistics": {name: _rounded(values) for name, values in {**head_statistics(one), **one.measured}.items()},
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},
         "bytes": [[packed.add(to_bytes(head)) for head in layer] for layer in one.weights],

@@ -12,12 +12,14 @@ from xml.etree import ElementTree
 
 import torch
 
+from regard.errors import ArgumentError
 from regard.inspection.lenses.erasing import Changed
 from regard.inspection.terminal import visible
 from regard.reprs import brief
 
 LONGEST = 120  # characters of a word
 MOST_NUMBERS = 60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
+ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
 Add = Callable[[torch.Tensor], list[int]]  # stores an array in a page and returns its place
 
@@ -31,6 +33,45 @@ def shown_text(text: str, longest: int = LONGEST) -> str:
     if len(text) <= longest:
         return visible(text)
     return f"{visible(text[:longest])}… ({len(text):,} characters)"
+
+
+def sums_of(weights: torch.Tensor) -> str:
+    """A sentence about the sums of the rows where they are not all 1, or an empty text.
+
+    Args:
+        weights: (..., queries, keys).
+
+    >>> sums_of(torch.tensor([[0.5, 0.5], [0.5, 0.0]]))[:38]
+    'Rows sum to 0.50 to 1.00, not all to 1'
+    >>> sums_of(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    ''
+    """
+    least, most = (float(value) for value in weights.sum(-1).aminmax())
+    if least >= 1 - ROUNDING and most <= 1 + ROUNDING:
+        return ""
+    rest = "a sink or keys that are not shown have the rest, and a query without keys has 0"
+    return f"Rows sum to {least:.2f} to {most:.2f}, not all to 1{'' if most > 1 + ROUNDING else f': {rest}'}."
+
+
+def check_sums(weights: torch.Tensor) -> None:
+    """Raise an ArgumentError if some row of an array sums to more than 1, or if the columns sum to 1 in its place.
+
+    Args:
+        weights: (..., queries, keys).
+    """
+    if not sums_of(weights):
+        return
+    rows = weights.sum(-1)
+    if not sums_of(weights.mT):
+        way_out = "the columns sum to 1, so keys come before queries there: give weights.swapaxes(-1, -2)"
+    elif float(rows.max()) > 1 + ROUNDING:
+        way_out = "divide each row by its sum: weights / weights.sum(-1, keepdims=True)"
+    else:
+        return
+    raise ArgumentError(
+        f"the rows of weights sum to {float(rows.min()):.3g} to {float(rows.max()):.3g}; after a softmax over the keys "
+        f"each sums to 1, or to less with a sink; {way_out}"
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection.english import relations_in
 from regard.inspection.explorer.patterns import map_pattern, patterns_used
-from regard.inspection.explorer.records import PatternMap, ShownWalk
+from regard.inspection.explorer.records import PatternMap, ShownWalk, check_sums
 from regard.inspection.lenses.alternatives import against_alternatives, alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.erasing import Changed, text_without_each, without_each
@@ -315,7 +315,7 @@ def explore_weights(
 
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
-        ArgumentError: weights that are negative, above 1 or not finite.
+        ArgumentError: weights that are negative, above 1 or not finite, or a row whose sum is above 1.
     """
     stacked = _stacked(weights)
     rows, columns = stacked.shape[2:]
@@ -376,6 +376,7 @@ def _stacked(weights: Any) -> torch.Tensor:
         raise ArgumentError(
             f"weights are from {least:.3g} to {most:.3g}; they must be from 0 to 1, as they are after the softmax"
         )
+    check_sums(tensor)
     return tensor
 
 

@@ -138,6 +138,11 @@ class Row:
     memory_ratio: float
     text: str = ""
 
+    @property
+    def is_untrained(self) -> bool:
+        """Whether its parameters were drawn, so that its error says nothing about a trained model."""
+        return self.name.endswith(f"({UNTRAINED})")
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -166,13 +171,13 @@ class Approximation:
     left_out: tuple[LeftOut, ...]
 
     def suggested(self, family: str) -> Row | None:
-        """The fastest row of a family whose error is within the tolerance, or None."""
-        fitting = [row for row in self._of(family) if row.error <= self.tolerance]
+        """The fastest row of a family whose error is within the tolerance, or None. Untrained rows do not count."""
+        fitting = [row for row in self._trained(family) if row.error <= self.tolerance]
         return min(fitting, key=lambda row: row.time_ratio, default=None)
 
     @property
     def suggestions(self) -> dict[str, str]:
-        """For each family a sentence with the fastest candidate within the tolerance, or that there is none."""
+        """For each family a sentence with the fastest candidate within the tolerance, or why there is none."""
         return {family: self._suggestion(family) for family in dict.fromkeys(row.family for row in self.rows)}
 
     def to_json(self) -> str:
@@ -213,10 +218,17 @@ class Approximation:
         first = rows[0].against if rows else ""
         return [row for row in rows if row.against == first]
 
+    def _trained(self, family: str) -> list[Row]:
+        """The rows of a family that can be suggested."""
+        return [row for row in self._of(family) if not row.is_untrained]
+
     def _suggestion(self, family: str) -> str:
         row = self.suggested(family)
+        trained = self._trained(family)
+        if not trained:
+            return f"{family}: none; its parameters have to be learned, and here they are random"
         if row is None:
-            nearest = min(self._of(family), key=lambda one: math.inf if math.isnan(one.error) else one.error)
+            nearest = min(trained, key=lambda one: math.inf if math.isnan(one.error) else one.error)
             return f"{family}: none; the closest is {nearest.name} with {nearest.error:.3g}"
         pays = "" if row.time_ratio < 1 else ", so exact attention is the better choice here"
         return f"{family}: {row.name}, error {row.error:.3g} in {row.time_ratio:.2f} of the exact time{pays}"

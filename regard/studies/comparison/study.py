@@ -90,7 +90,7 @@ class Comparison:
             kv_heads: train the Transformer with each of these numbers of key/value heads, such as 8,2,1.
             heads: train the Transformer with each of these numbers of heads, such as 1,8.
             attention: train the Transformer with this pattern in its encoder, or the language model; repeat it for more
-                models.
+                models. Mechanisms are compared by regard train with each --mechanism, and regard evaluate.
             equal_parameters: widen or narrow all models to as many parameters as the first has.
             steps: optimiser steps of each model; 2,000 without minutes.
             minutes: minutes of training of each model, in place of steps.
@@ -100,7 +100,7 @@ class Comparison:
             positions: encoding of positions in the Transformer.
             dropout: dropout of all models.
             vocab_size: sub-words at most.
-            batch_tokens: ids in a batch.
+            batch_tokens: ids in a batch; for language models at least one block of text, 256.
             learning_rate: peak learning rate of all models.
             warmup_steps: warm-up steps of all models, in which the learning rate rises linearly.
             schedule: the learning rate after the warm-up: inverse_square_root, cosine or constant.

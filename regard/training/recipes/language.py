@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from regard.text.translation_data import PRONOUNS
 from regard.training.config import setting
 from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
 from regard.training.recipes.recipe import (
+    SOME,
     Recipe,
     Samples,
     Tell,
@@ -84,10 +85,18 @@ class LanguageModelTraining(Recipe):
         more = stack_settings(wish.budget, self.config.block)
         return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
 
+    def check_early(self, wish: Wish) -> None:
+        super().check_early(wish)
+        chosen = replace(self.config, **self.choose(SOME, wish).settings)
+        assert isinstance(chosen, self.Config)
+        _check_block(chosen)
+
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_running_text(self.config, self.tell)
         self.settle(Amount.of(train, "texts"))
         config = self.config
+        assert isinstance(config, self.Config)
+        _check_block(config)
         torch.manual_seed(config.seed)
         self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
         tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
@@ -96,10 +105,6 @@ class LanguageModelTraining(Recipe):
             train, valid, tokeniser, block=config.block, batch_tokens=config.batch_tokens, seed=config.seed,
             **share_of_work(),
         )  # fmt: skip
-        if config.positions == "learned" and config.block > config.max_length:
-            raise ArgumentError(
-                f"block is {config.block}, but positions are learned up to max_length {config.max_length}"
-            )
 
         def judge(folder: Path, result: TrainingResult) -> str | None:
             if result.valid_loss is None:
@@ -113,6 +118,17 @@ class LanguageModelTraining(Recipe):
         )  # fmt: skip
         self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
         return training
+
+
+def _check_block(config: LanguageModelTraining.Config) -> None:
+    """Raise an ArgumentError if a batch cannot hold a block, or if the model has no positions for one."""
+    if config.block > config.batch_tokens:
+        raise ArgumentError(
+            f"--batch-tokens is {config.batch_tokens}, and a block of text has {config.block} ids; a batch holds at "
+            f"least one block, so give --batch-tokens {config.block} or more"
+        )
+    if config.positions == "learned" and config.block > config.max_length:
+        raise ArgumentError(f"block is {config.block}, but positions are learned up to max_length {config.max_length}")
 
 
 def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:

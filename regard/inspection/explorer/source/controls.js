@@ -37,6 +37,11 @@ export function colourChoice(app) {
   `;
 }
 
+/** What the rows sum to; older stored pages say nothing of it, and their rows sum to 1. */
+export function sums(attention) {
+  return attention.sums || "The weights of each row sum to 1.";
+}
+
 /** Whether the numbers of a head are exact. */
 export function badge(weights) {
   if (weights.sampled.length) return html`<span class="badge" data-sampled title="The rows of some words, drawn at random; what is summed over rows is an estimate.">sampled:

@@ -32,6 +32,7 @@ export function headsView(app) {
   const sort = sortOf(attention, state.sort);
   const order = sorted(attention, state.sort);
   const kinds = app.source.header.attentions;
+  const [layers, heads] = attention.shape;
   const chosen = Math.max(order.findIndex(([layer, head]) => layer === state.layer && head === state.head), 0);
   return html`
     <h2>What does each head do?</h2>
@@ -43,8 +44,9 @@ export function headsView(app) {
     </div>
     ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
       ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
-    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
-      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.</p>
+    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
+      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
+      Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${state.sort === "layer" ? "" : `; then the ${sort.title}`}.</p>
     <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
       data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen))}

@@ -1,7 +1,7 @@
 // The weights of one head as a map: queries down, keys across, on one canvas whatever the number of words.
 
 import {html} from "lit-html";
-import {badge, colourChoice, headChoice} from "./controls.js";
+import {badge, colourChoice, headChoice, sums} from "./controls.js";
 import {css, entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
@@ -19,7 +19,7 @@ export function heatmapView(app, weights) {
     <div class="bar">${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
       <button @click=${(event) => savePicture(event, "png")}>Save PNG</button></div>
     <p class="hint">${app.attention.name}. Rows: ${app.attention.row_title}. Columns: ${app.attention.column_title}.
-      The weights of each row sum to 1.${app.attention.unwritten ? " Grey cells did not exist yet." : ""}</p>
+      ${sums(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}</p>
     <div class="map" tabindex="-1">
       <canvas class="heatmap" tabindex="0" role="application" aria-roledescription="heat map"
         aria-label="Weights; arrow keys move. ${said}"

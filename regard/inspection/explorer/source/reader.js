@@ -114,7 +114,7 @@ function attentionReader(app, weights) {
   const [first, last] = rows === columns ? [from, to] : around(largest(row, 1)[0], columns.length);
   return html`
     <h2>Where does this word look?</h2>
-    <p class="hint">These are weights without a model, so they say where it looks and not what it uses.</p>
+    <p class="hint">These are weights without a model, so they say where it looks and not what it uses. ${app.attention.sums ?? ""}</p>
     <div class="bar">${headChoice(app)} ${badge(weights)}</div>
     <p class="hint">Choose a word (${app.attention.row_title})${cut(from, to, rows.length)}:</p>
     <div class="words" role="group" aria-label="Words">
