@@ -15,6 +15,7 @@ from regard.inspection.lenses.erasing import LONGEST_WORD
 from regard.inspection.watching import Span
 
 CONTEXT = 8  # ids before one, which decide how it is written
+MOST_BYTES = 4  # of a character in UTF-8, each of which may be an id
 
 
 def ids_of_word(tokenizer: Any, before: Sequence[int], old: Sequence[int], word: str) -> list[int]:
@@ -66,7 +67,7 @@ def spans_of(tokenizer: Any, ids: list[int]) -> list[Span]:
     spans: list[tuple[int, int]] = []  # first index, index after the last
     for place, number in enumerate(ids):
         run = _after_special(tokenizer, ids[max(0, place - CONTEXT) : place])
-        before, after = _decoded(tokenizer, run), _decoded(tokenizer, [*run, number])
+        before, after = _decoded(tokenizer, run), _completed(tokenizer, run, ids[place : place + MOST_BYTES])
         if run and number not in special and _belongs(before, after):
             spans[-1] = (spans[-1][0], place + 1)
         else:
@@ -95,6 +96,16 @@ def continued(tokenizer: Any, before: Sequence[int], number: int) -> str:
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _completed(tokenizer: Any, run: list[int], following: list[int]) -> str:
+    """The text of some ids and the next one, with those after it that complete its last character."""
+    text = _decoded(tokenizer, [*run, *following[:1]])
+    for count in range(2, len(following) + 1):
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            break
+        text = _decoded(tokenizer, [*run, *following[:count]])
+    return text
 
 
 def _belongs(before: str, after: str) -> bool:

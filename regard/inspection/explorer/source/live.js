@@ -25,7 +25,7 @@ export async function ask(what, question) {
       method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(question),
     });
   } catch {
-    throw new Error("The server has ended; start regard view again.");
+    throw new Error("The server has ended; start it again.");
   }
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
