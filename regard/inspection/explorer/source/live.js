@@ -71,7 +71,7 @@ const KINDS = {
 /** What "What if" shows: the words that are changed, and those that are followed: their numbers, before and now. */
 function changing(app) {
   const {header} = app.source;
-  const {texts, changes: {follows, unchanged, erased}} = header;
+  const {texts, changes: {follows = "words", unchanged, erased}} = header; // stored examples name none
   const kind = follows !== "words" ? follows : texts.target ? "written" : "next";
   const follow = {
     written: () => texts.target, next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
