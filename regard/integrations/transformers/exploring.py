@@ -56,6 +56,7 @@ def explore_observed(
 
     >>> import transformers
     >>> from regard.inspection import show
+    >>> from regard.integrations.transformers import attach
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
     >>> model = attach(transformers.GPT2Model(config))
     >>> with observe(model, "weights") as observed:
