@@ -32,7 +32,7 @@ INSIDE = {
         "size", "over_rows", "simplified", "leaves", "replaced", "off_lattices", "drawn_pairs", "Panel", "common_shape",
         "learned", "check_summary", "positions", "runs", "words", "kept_whole", "number_by_row", "on_rows",
         "whole_numbers", "spans", "start_of", "starts_of", "check_sizes", "PerDocument",
-        "same_serial", "settled", "spans_apart", "read_together", "written_apart", "PatternReader",
+        "same_serial", "settled", "read_together", "written_apart", "PatternReader",
         "Registry", "Declared", "Reader", "text_name", "written", "word", "usage", "is_importable",
     },
     "mechanisms": {"directions", "Sizes", "joined", "takes", "Features", "Kernelised", "rows_at"},

@@ -27,7 +27,7 @@ from regard.inspection.explorer import Exploration, compared, explore_text, expl
 from regard.inspection.explorer.page import walk_to_answer
 from regard.inspection.explorer.records import ShownWalk, changed_to_json
 from regard.inspection.explorer.server import Ask, ExplorerServer
-from regard.inspection.lenses.erasing import Changed, text_with_word, with_word
+from regard.inspection.lenses.erasing import LONGEST_WORD, Changed, text_with_word, with_word
 from regard.inspection.maps import check_attends
 from regard.models import LanguageModel, TextEncoder
 from regard.studies.walkthrough import shown_walk, walk_whole_run
@@ -36,8 +36,8 @@ from regard.text.packages import needed
 from regard.text.pronouns import PRONOUNS, pronoun_of
 from regard.text.seen_words import SeenWords
 
-LONGEST_WORD = 60  # characters of a word that is put in the place of another
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
+Change = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -106,7 +106,7 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
-    change: Callable[[str, int, str], Changed] | None = None  # a text, the index of a word, and another word
+    change: Change | None = None
 
     def walk(self, text: str) -> ShownWalk:
         """Every step of the computation, or the reason why it cannot be shown."""
@@ -162,7 +162,8 @@ def open_run(run: Path, why: str | None, others: list[str]) -> OpenedRun:
     """A training run, a saved model or a Hugging Face folder, ready to read texts."""
     if is_hugging_face(run):
         _check_no_why(why, run, "model of Hugging Face")
-        return OpenedRun(run, "Text", _reading_pretrained(run), None)
+        reading, change = _reading_pretrained(run)
+        return OpenedRun(run, "Text", reading, None, change)
     saved, tokeniser = load_with_tokeniser(run)
     say_if_unfinished(run)
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
@@ -254,11 +255,15 @@ def _reading_text(model: LanguageModel | TextEncoder, tokeniser: Tokeniser) -> R
     return lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))
 
 
-def _reading_pretrained(folder: Path) -> Reading:
+def _reading_pretrained(folder: Path) -> tuple[Reading, Change]:
     with needed("transformers", "a Hugging Face folder", "transformers"):
-        from regard.integrations.transformers import explore_pretrained, load_folder
+        from regard.integrations.transformers import change_pretrained, explore_pretrained, load_folder
     model, tokenizer = load_folder(folder)
-    return lambda text, like: explore_pretrained(model, tokenizer, text, title=tidy(text))
+
+    def read(text: str, like: Exploration | None) -> Exploration:
+        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
+
+    return read, partial(change_pretrained, model, tokenizer)
 
 
 def _draw(opened: OpenedRun, text: str, path: Path) -> None:

@@ -27,8 +27,8 @@ from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, lowered
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
-from regard.patterns import Pattern, as_pattern
-from regard.patterns.spans import spans_apart
+from regard.patterns import KeySpan, Pattern, as_pattern
+from regard.patterns.algebra import Both, Either
 
 _SOFTMAX = Softmax()
 STEP = 16  # the most queries of a step of decoding
@@ -124,7 +124,7 @@ class Call(NamedTuple):
             return None
         if self.parameters or self.dropout or self.want or self.strict:
             return None
-        like = spans_apart(self.pattern)
+        like = _spans_apart(self.pattern)
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
         bias = self.bias
@@ -229,3 +229,20 @@ class Call(NamedTuple):
 def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     """The problem of a call with these tensors and options, checked as `Call.problem` checks it."""
     return Call(q, k, v, **options).problem()
+
+
+def _spans_apart(pattern: Pattern | str | None) -> Hashable | None:
+    """The pattern with its `KeySpan`s by batch row reduced to their form; equal for patterns that differ in numbers.
+
+    Returns:
+        The pattern itself where no span differs by batch row; None where another part holds a tensor or a function.
+    """
+    if not isinstance(pattern, Pattern):
+        return pattern or "full"
+    if isinstance(pattern, KeySpan) and pattern.varies_by_row:
+        ends = (pattern.start, pattern.stop)
+        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
+    if isinstance(pattern, Both | Either) and pattern.varies_by_row:
+        parts = [_spans_apart(part) for part in pattern.parts]
+        return None if None in parts else (pattern.sign, *parts)
+    return pattern if pattern.by_value else None

@@ -111,6 +111,8 @@ def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
     found = header(path)
     assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
     assert found["attentions"][0]["shape"][:2] == [2, 4]
+    assert found["changes"]["follows"] == "words"
+    assert len(found["changes"]["erased"]) == len(found["texts"]["text"])
 
 
 @pytest.mark.parametrize(

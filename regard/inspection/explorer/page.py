@@ -231,7 +231,7 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
         "notes": [_shown(note, 400) for note in exploration.notes],
         "patterns": [one.to_json(packed.add) for one in exploration.patterns],
         "walk": None if exploration.walk is None else exploration.walk.to_json(packed.add),
-        "changes": None if exploration.changes is None else changes_to_json(exploration.changes),
+        "changes": None if exploration.changes is None else changes_to_json(exploration.changes, exploration.follows),
         "second": None if exploration.second is None else _second(exploration.second, packed),
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import torch
@@ -21,6 +21,8 @@ LONGEST = 120  # characters of a word
 MOST_NUMBERS = 60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
 ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
+# What is followed while words change: written or next words, words at masked places, or the vectors of words.
+Follows = Literal["words", "masked", "vectors"]
 Add = Callable[[torch.Tensor], list[int]]  # stores an array in a page and returns its place
 
 
@@ -261,12 +263,14 @@ def changed_to_json(one: Changed) -> dict[str, Any]:
         "probabilities": [float(f"{value:.6g}") for value in one.probabilities],
         "likeliest": [[[shown_text(word), float(f"{p:.6g}")] for word, p in place] for place in one.likeliest],
         "translation": list(map(shown_text, one.translation)),
+        "similarities": [float(f"{value:.6g}") for value in one.similarities],
     }  # fmt: skip
 
 
-def changes_to_json(changes: Mapping[int | None, Changed]) -> dict[str, Any]:
-    """A translation of the source as it is (None), and without each word, as JSON values."""
+def changes_to_json(changes: Mapping[int | None, Changed], follows: Follows = "words") -> dict[str, Any]:
+    """What a model does with the text as it is (None), and without each word, as JSON values."""
     return {
+        "follows": follows,
         "unchanged": changed_to_json(changes[None]),
         "erased": {place: changed_to_json(one) for place, one in changes.items() if place is not None},
     }

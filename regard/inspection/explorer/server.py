@@ -67,6 +67,7 @@ class ExplorerServer(ThreadingHTTPServer):
             self.asks["read"] = lambda body: to_answer(read(body["text"]), live={**live, "text": body["text"]})
         self.page = to_page(exploration, live=live).html.encode()
         self.reading = threading.Lock()
+        self.thread: threading.Thread | None = None
         self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         try:
             super().__init__((LOOPBACK, port), _Handler)
@@ -81,6 +82,25 @@ class ExplorerServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page, with the random path that a request must have."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
+
+    def start(self) -> ExplorerServer:
+        """Serve in a thread of its own, as a notebook needs it, until `close`; the same server."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            self.thread.start()
+        return self
+
+    def server_close(self) -> None:
+        """End what `start` began, and give back the port; a block of `with` does it at its end."""
+        if self.thread is not None:
+            self.shutdown()
+            self.thread.join()
+            self.thread = None
+        super().server_close()
+
+    def close(self) -> None:
+        """End the page: it answers nothing any more, and its port is free."""
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self.places.acquire(blocking=False):

@@ -12,7 +12,7 @@ from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.inspection.english import relations_in
 from regard.inspection.explorer.patterns import map_pattern, patterns_used
-from regard.inspection.explorer.records import PatternMap, ShownWalk, check_sums
+from regard.inspection.explorer.records import Follows, PatternMap, ShownWalk, check_sums
 from regard.inspection.lenses.alternatives import against_alternatives, alternatives
 from regard.inspection.lenses.contrast import Contrast, find_contrast
 from regard.inspection.lenses.erasing import Changed, text_without_each, without_each
@@ -82,8 +82,8 @@ class Exploration:
         notes: sentences below the page, such as the settings of the model.
         patterns: which query may look at which key, for the layers of the model.
         walk: every step of the computation.
-        changes: what is written from the source as it is (None), and without each of its words; or how a text without a
-            source goes on after each word.
+        changes: what a model does with the source, or the text, as it is (None), and without each of its words.
+        follows: what `changes` give: probabilities of written or next words, or at masked places, or vectors of words.
         second: another exploration that this one is compared with.
         written_text: the translation as text.
     """
@@ -100,6 +100,7 @@ class Exploration:
     changes: Mapping[int | None, Changed] | None = None
     second: Second | None = None
     written_text: str = ""
+    follows: Follows = "words"
 
     def __post_init__(self) -> None:
         for one in self.attentions:

@@ -36,6 +36,7 @@ from regard.reprs import brief
 from regard.text import BEGIN, END, PAD, Tokeniser, normalise
 
 LIKELIEST = 3  # sub-words that are named beside a written word
+LONGEST_WORD = 60  # characters of a word that a page puts in the place of another
 NUMBERS_AT_ONCE = 2**24  # logits of one pass
 
 
@@ -107,15 +108,18 @@ class Changed:
         word: what was put there; empty for an erased word.
         probabilities: at its place, after the words before it, the product over its sub-words. Of a translation: each
             word that was written before, and "<end>". Of a language model: each word that it read, from the second,
-            and the sub-word that is most probable after the text as it is.
+            and the sub-word that is most probable after the text as it is. Of masked words: at each masked place, the
+            sub-word that is most probable there in the text as it is.
         likeliest: at each of these places the most probable sub-words, as words, with their probabilities.
         translation: the words of the translation of the changed source, by greedy search; none of a language model.
+        similarities: of an encoder, for each word the cosine between its vector before and after.
     """
 
     word: str
     probabilities: tuple[float, ...]
     likeliest: tuple[tuple[tuple[str, float], ...], ...]
     translation: tuple[str, ...] = ()
+    similarities: tuple[float, ...] = ()
 
 
 def without_each(
@@ -211,27 +215,23 @@ def text_with_word(model: LanguageModel, tokeniser: Tokeniser, text: str, place:
     if not a_string("word", word):
         return next_words(read, [place])[0]
     start, _ = _with_another(tokeniser, read.ids, read.spans[place], word)
-    return replace(next_words(read, [None], other=(place, tokeniser.encode(start)))[0], word=word)
+    return replace(next_words(read, [None], other=(place, [BEGIN, *tokeniser.encode(start)]))[0], word=word)
 
 
 @dataclass(frozen=True, eq=False)
 class ReadText:
-    """A text that a causal model reads, as vectors that can be changed.
+    """A text that a causal model reads, with or without some of its ids.
 
     Args:
         ids: what is read.
         spans: its words, with the indices of their ids.
-        embed: ids (n,) -> vectors (n, dim).
-        mean: (dim,) the vector of an erased word.
-        score: vectors (rows, n, dim) -> logits (rows, n, vocab_size).
+        score: ids of a text, and which of them are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
         spell: the ids before, and an id -> a word.
     """
 
     ids: list[int]
     spans: Sequence[Span]
-    embed: Callable[[torch.Tensor], torch.Tensor]
-    mean: torch.Tensor
-    score: Callable[[torch.Tensor], torch.Tensor]
+    score: Callable[[list[int], torch.Tensor], torch.Tensor]
     spell: Callable[[Sequence[int], int], str]
 
     @classmethod
@@ -239,14 +239,14 @@ class ReadText:
         """What a language model reads before it continues a text: "<begin>" and the text."""
         ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
         table = tables(model)[1]
+        mean = baseline(torch.tensor([ids], device=table.device), table)
 
-        def score(vectors: torch.Tensor) -> torch.Tensor:
-            read = torch.zeros(vectors.shape[:2], dtype=torch.long, device=vectors.device).fill_(BEGIN)
+        def score(some: list[int], erased: torch.Tensor) -> torch.Tensor:
+            read = torch.tensor([some], device=table.device).expand(len(erased), -1)
             with in_eval_mode(model):
-                return model(read, vectors=vectors)
+                return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
 
-        mean = baseline(torch.tensor([ids], device=table.device), table)[0, 0]
-        return cls(ids, tokeniser.words(ids), lambda some: table[some], mean, score, partial(word_with, tokeniser))
+        return cls(ids, tokeniser.words(ids), score, partial(word_with, tokeniser))
 
 
 @torch.no_grad()
@@ -260,9 +260,11 @@ def next_words(
         places: indices of words.
         other: the index of a word, and the ids up to and with another one that is read in its place.
     """
-    device = read.mean.device
-    plain = read.embed(torch.tensor(read.ids, device=device))
-    own = read.score(plain[None])[0].float().log_softmax(-1).cpu()
+
+    def scored(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
+        return read.score(ids, erased).float().log_softmax(-1).cpu()
+
+    own = scored(read.ids, torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
     top = int(own[-1].argmax())
     named: dict[tuple[int, int], str] = {}
 
@@ -273,32 +275,62 @@ def next_words(
             rows, by = (logits, shift) if at > place else (own, 0)
             chances = [rows[i - 1 + by, ([*read.ids, top])[i]].double() for i in span]
             probabilities.append(float(torch.stack(chances).sum().exp()))
-            best = rows[span.start - 1 + by].topk(min(LIKELIEST, rows.shape[1]))
-            for one in best.indices.tolist():
-                if (span.start, one) not in named:
-                    named[span.start, one] = read.spell(read.ids[: span.start], one)
-            words = [named[span.start, one] for one in best.indices.tolist()]
-            likeliest.append(tuple(zip(words, best.values.exp().tolist(), strict=True)))
+            likeliest.append(named_likeliest(rows[span.start - 1 + by], read.ids[: span.start], read.spell, named))
         return Changed("", tuple(probabilities), tuple(likeliest))
 
     if other is not None:
         place, start = other
-        start = [*read.ids[:1], *start] if read.ids[0] == BEGIN else start
-        rest = read.ids[read.spans[place][1].stop :]
-        vectors = read.embed(torch.tensor([*start, *rest], device=device))
-        logits = read.score(vectors[None])[0].float().log_softmax(-1).cpu()
-        return [changed(logits, len(start) + len(rest) - len(read.ids), place)]
+        ids = [*start, *read.ids[read.spans[place][1].stop :]]
+        logits = scored(ids, torch.zeros(1, len(ids), dtype=torch.bool))[0]
+        return [changed(logits, len(ids) - len(read.ids), place)]
     found: list[Changed] = []
-    for part in torch.arange(len(places)).split(max(1, NUMBERS_AT_ONCE // own.numel())):
-        vectors = plain.repeat(len(part), 1, 1)
-        for row, number in enumerate(part.tolist()):
-            if (place := places[number]) is not None:
-                vectors[row, list(read.spans[place][1])] = read.mean
-        scores = read.score(vectors).float().log_softmax(-1).cpu()
-        for row, number in enumerate(part.tolist()):
-            place = places[number]
-            found.append(changed(scores[row], 0, 0 if place is None else place))
+    for part, erased in without(read.spans, places, own.numel()):
+        scores = scored(read.ids, erased)
+        found += [changed(one, 0, 0 if place is None else place) for one, place in zip(scores, part, strict=True)]
     return found
+
+
+def without(
+    spans: Sequence[Span], places: Sequence[int | None], numbers: int
+) -> Iterator[tuple[list[int | None], torch.Tensor]]:
+    """Words to erase, as many as one pass of the model computes, and which ids each erases, bool (words, ids).
+
+    Args:
+        spans: the words of a text.
+        places: indices of words; None for the text as it is.
+        numbers: how many numbers the model computes for one text.
+    """
+    at_once = max(1, NUMBERS_AT_ONCE // numbers)
+    for first in range(0, len(places), at_once):
+        part = [*places[first : first + at_once]]
+        erased = torch.zeros(len(part), spans[-1][1].stop, dtype=torch.bool)
+        for row, place in enumerate(part):
+            if place is not None:
+                erased[row, list(spans[place][1])] = True
+        yield part, erased
+
+
+def named_likeliest(
+    logits: torch.Tensor,
+    before: Sequence[int],
+    spell: Callable[[Sequence[int], int], str],
+    named: dict[tuple[int, int], str],
+) -> tuple[tuple[str, float], ...]:
+    """The most probable sub-words after some ids, as words, with their probabilities.
+
+    Args:
+        logits: log-probabilities (vocab_size,).
+        before: the ids before the place.
+        spell: the ids before, and an id -> a word.
+        named: words by the number of ids before and their id, so that each is spelled once.
+    """
+    best = logits.topk(min(LIKELIEST, len(logits)))
+    words = []
+    for one in best.indices.tolist():
+        if (len(before), one) not in named:
+            named[len(before), one] = spell(before, one)
+        words.append(named[len(before), one])
+    return tuple(zip(words, best.values.exp().tolist(), strict=True))
 
 
 @torch.no_grad()
@@ -310,18 +342,13 @@ def _after(
     target_ids: Sequence[int],
 ) -> list[Changed]:
     """What the model does with one source without each of some words; None for the source as it is."""
-    device, spans = model.embedding.weight.device, tokeniser.words(ids)
+    device, table = model.embedding.weight.device, tables(model)[0]
     source = torch.tensor([ids], device=device)
-    erased = torch.zeros(len(places), len(ids), dtype=torch.bool, device=device)
-    for row, place in enumerate(places):
-        if place is not None:
-            erased[row, list(spans[place][1])] = True
-    table = tables(model)[0]
-    vectors = torch.where(erased[..., None], baseline(source, table), table[source])
+    mean = baseline(source, table)
     found: list[Changed] = []
     with in_eval_mode(model):
-        length = len(target_ids) + 1
-        for part in vectors.split(max(1, NUMBERS_AT_ONCE // (length * len(table)))):
+        for _, erased in without(tokeniser.words(ids), places, (len(target_ids) + 1) * len(table)):
+            part = torch.where(erased.to(device)[..., None], mean, table[source])
             sources = source.expand(len(part), -1)
             read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
             logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()

@@ -1,22 +1,26 @@
-"""Switches the attention of a loaded model to regard and back, and refuses models that would never call it."""
+"""Loads a model, switches its attention to regard and back, and refuses models that would never call it."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import transformers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
-from regard.arguments import kind_of
-from regard.errors import ArgumentError, UnsupportedError
+from regard.arguments import a_path, kind_of
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
 from regard.integrations.transformers.attending import attention_modules
 from regard.integrations.transformers.sharing import share_model, sharing_of
 from regard.reprs import Described
 
-__all__ = ["attach", "detach"]
+__all__ = ["attach", "detach", "load_folder"]
 
 NAME = "regard"
 REPLACEMENTS = "_regard_replacements"  # what `replace_attention` changed in a model, oldest first
@@ -215,3 +219,58 @@ def calls_registered(module: nn.Module) -> bool:
         except (OSError, TypeError):
             return True  # without source nothing is known; `explain` shows modules that never called
     return False
+
+
+@contextmanager
+def attached(model: PreTrainedModel) -> Generator[None]:
+    """The model attached, and given back its own attention afterwards if it was not."""
+    if any(part.config._attn_implementation == NAME for part in models_inside(model)):
+        yield
+        return
+    attach(model)
+    try:
+        yield
+    finally:
+        detach(model)
+
+
+def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
+    """Load a model in eval mode, and its tokenizer, from a folder in the format of Hugging Face.
+
+    Only files of the folder are read: no network, no code of the folder, and weights as safetensors alone.
+
+    Raises:
+        NotFoundError: no folder, or one without a tokenizer.
+        UnsupportedError: a class that this version of transformers does not have.
+        CheckpointError: the weights cannot be read.
+
+    >>> load_folder("nowhere")
+    Traceback (most recent call last):
+    regard.errors.NotFoundError: nowhere is not a folder; give one with config.json, weights and a tokenizer
+    """
+    folder = a_path("folder", folder)
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder} is not a folder; give one with config.json, weights and a tokenizer")
+    own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **own)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedError(f"{folder} has no config that transformers can read: {_first(error)}") from error
+    named = (config.architectures or [None])[0]
+    kind = getattr(transformers, named, None) if named else transformers.AutoModel
+    if kind is None:
+        raise UnsupportedError(f"{folder} holds a {named}, which transformers {transformers.__version__} does not have")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **own)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise NotFoundError(f"{folder} has no tokenizer that transformers can read: {_first(error)}") from error
+    try:
+        model = kind.from_pretrained(folder, use_safetensors=True, **own)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the weights in {folder} cannot be read: {_first(error)}") from error
+    return model.eval(), tokenizer
+
+
+def _first(error: Exception) -> str:
+    """The first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,32 +1,33 @@
-"""The attention of a model of transformers as the explorer shows it: loaded, recorded by `observe`, between words."""
+"""The attention of a model of transformers as the explorer shows it: recorded by `observe`, between words."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-import transformers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
-from regard.arguments import a_list, a_path, a_string, count_of, kind_of, of_kind, whole
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
+from regard.arguments import a_list, count_of, of_kind, whole
+from regard.errors import ArgumentError, UnsupportedError
 from regard.inspection.explorer import Attention, Exploration
+from regard.inspection.explorer.records import changed_to_json
+from regard.inspection.explorer.server import ExplorerServer
+from regard.inspection.explorer.sources import MOST_EXPLAINED, MOST_REREAD
+from regard.inspection.lenses.erasing import Changed
 from regard.inspection.watching import Span, in_eval_mode, merge
-from regard.integrations.transformers.attaching import NAME, attach, detach, models_inside
+from regard.integrations.transformers.attaching import attached, models_inside
 from regard.integrations.transformers.attending import attention_modules
+from regard.integrations.transformers.changing import PretrainedText, pretrained_with_word, pretrained_without_each
 from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
+from regard.integrations.transformers.words import spans_of
 
-__all__ = ["explore_observed", "explore_pretrained", "load_folder"]
+__all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
 
 MOST_WEIGHTS = 2**28  # of all layers and heads; 1 GiB as float32
-MOST_WRITTEN = 200  # ids that an encoder-decoder writes
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
-CONTEXT = 8  # ids before one, which decide how it is written
 
 
 def explore_observed(
@@ -55,6 +56,7 @@ def explore_observed(
 
     >>> import transformers
     >>> from regard.inspection import show
+    >>> from regard.integrations.transformers import attach
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
     >>> model = attach(transformers.GPT2Model(config))
     >>> with observe(model, "weights") as observed:
@@ -89,6 +91,7 @@ def explore_pretrained(
     *,
     layers: Iterable[str | int] | str | int | None = None,
     title: str = "",
+    changes: bool = False,
 ) -> Exploration:
     """Record all attention weights of a model of transformers on a text, between words.
 
@@ -102,6 +105,9 @@ def explore_pretrained(
         written: what an encoder-decoder writes; by default, what it generates by greedy search.
         layers: numbers or names of attention modules, as for `observe`; all by default.
         title: a line above the page.
+        changes: also read the text again without each of its first 40 words, for the page's What if: what a causal
+            model reads next, what a model of masked words fills in at masked places, what an encoder-decoder writes,
+            or else how the vector of each word moves. It costs up to 41 passes.
 
     Returns:
         The exploration, which `regard.inspection.show` makes a page of.
@@ -111,34 +117,106 @@ def explore_pretrained(
         ArgumentError: `written` for a model that reads alone, an empty text, one that is too long for the model, or
             more weights than 2^28.
     """
-    models = models_inside(model)  # refuses everything else
-    text = a_string("text", text)
-    if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
-        raise ArgumentError(
-            f"tokenizer is {kind_of(tokenizer)}; give the model's own, AutoTokenizer.from_pretrained(…)"
-        )
+    models_inside(model)  # refuses everything else
     translates = bool(getattr(model.config, "is_encoder_decoder", False))
     if written is not None and not translates:
         raise ArgumentError(f"{type(model).__name__} reads one text and writes none; leave out written=")
-    inputs = dict(tokenizer(text, return_tensors="pt").to(model.device))
-    source = inputs["input_ids"][0].tolist()
-    if not source:
-        raise ArgumentError(f"the text {text[:40]!r} has no ids of this tokenizer; give another")
-    _check_size(model, layers, len(source))
-    with in_eval_mode(model), _attached(model, models), torch.no_grad():
-        target = _written_ids(model, tokenizer, inputs, written) if translates else None
-        if target is not None:
-            inputs["labels"] = torch.tensor([target], device=model.device)
-            _check_size(model, layers, max(len(source), len(target)))
+    read = PretrainedText.of(model, tokenizer, text)
+    _check_size(model, layers, len(read.ids))
+    with in_eval_mode(model), attached(model), torch.no_grad():
+        inputs = dict(read.inputs)
+        if translates:
+            read = read.writing(written)
+            assert read.target is not None
+            inputs["labels"] = torch.tensor([read.target], device=model.device)
+            _check_size(model, layers, max(len(read.ids), len(read.target)))
         with observe(model, "weights", layers=layers) as observed:
             model(**inputs)
-    if target is None:
-        return _of_text(observed, tokenizer, source, title or text)
-    return _of_translation(observed, tokenizer, source, target, title or text)
+    found = (_of_translation if translates else _of_text)(observed, read, title or text)
+    return _with_changes(found, read) if changes else found
 
 
-def _of_text(observed: Observed, tokenizer: Any, ids: list[int], title: str) -> Exploration:
-    spans = _spans(tokenizer, ids)
+def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:
+    """The exploration with what the model does without each word, or a note that says why it has none."""
+    if len(read.spans) > MOST_REREAD:
+        note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
+        return replace(found, notes=(*found.notes, note))
+    try:
+        changes = pretrained_without_each(read, MOST_EXPLAINED)
+    except UnsupportedError as error:
+        return replace(found, notes=(*found.notes, f"No word can be changed: {error}."))
+    if read.fills_in and not read.masked:
+        mask = read.tokenizer.mask_token
+        found = replace(found, notes=(*found.notes, f"Write {mask} for a word to see what the model puts there."))
+    return replace(found, changes=changes, follows=read.follows)
+
+
+def serve_pretrained(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str,
+    written: str | None = None,
+    *,
+    layers: Iterable[str | int] | str | int | None = None,
+    title: str = "",
+    port: int = 0,
+) -> ExplorerServer:
+    """Make a local page of a model of transformers, in which texts are read, and words erased or replaced.
+
+    The page is served to this machine alone, as that of `regard view`, from `serve_forever()` until Ctrl-C, or from
+    `start()` until `close()`.
+
+    Args:
+        model, tokenizer, layers, title: as for `explore_pretrained`.
+        text: the text that is read first.
+        written: what an encoder-decoder writes for it; by default, and for other texts, what it generates.
+        port: of the page; 0 for one that is free.
+
+    Returns:
+        The server, whose `url` is the address of the page.
+
+    Raises:
+        RegardError: as `explore_pretrained`; and a port that cannot be used.
+    """
+    given = {text: written}
+    first = explore_pretrained(model, tokenizer, text, written, layers=layers, title=title, changes=True)
+
+    def read(other: str) -> Exploration:
+        return explore_pretrained(model, tokenizer, other, given.get(other), layers=layers, changes=True)
+
+    def change(body: Mapping[str, Any]) -> dict[str, Any]:
+        other = body["text"]
+        changed = change_pretrained(
+            model, tokenizer, other, body.get("place", -1), body.get("word", ""), written=given.get(other)
+        )
+        return changed_to_json(changed)
+
+    return ExplorerServer(first, read, text=text, label="Text", port=port, asks={"change": change})
+
+
+def change_pretrained(
+    model: PreTrainedModel, tokenizer: Any, text: str, place: int, word: str = "", *, written: str | None = None
+) -> Changed:
+    """What a model of transformers does with a text of which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokenizer, text, written: as for `explore_pretrained`.
+        place: index of the word, as `Exploration.texts` has them.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place without a word that may change, or not one word.
+        UnsupportedError: a model whose words cannot be changed.
+    """
+    read = PretrainedText.of(model, tokenizer, text)
+    if getattr(model.config, "is_encoder_decoder", False):
+        with in_eval_mode(model), torch.no_grad():
+            read = read.writing(written)
+    return pretrained_with_word(read, place, word)
+
+
+def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploration:
+    ids, spans = read.ids, read.spans
     texts = {"text": tuple(word for word, _ in spans)}
     groups = _stacked(observed, 0)
     attentions = []
@@ -152,10 +230,9 @@ def _of_text(observed: Observed, tokenizer: Any, ids: list[int], title: str) -> 
     return Exploration(title, texts, tuple(attentions), {})
 
 
-def _of_translation(
-    observed: Observed, tokenizer: Any, source_ids: list[int], target_ids: list[int], title: str
-) -> Exploration:
-    source, target = _spans(tokenizer, source_ids), _spans(tokenizer, target_ids)
+def _of_translation(observed: Observed, text: PretrainedText, title: str) -> Exploration:
+    target_ids = text.target or []
+    source, target = text.spans, spans_of(text.tokenizer, target_ids)
     read: list[Span] = [("<begin>", range(1))]  # the target one place later, without its last id
     for word, places in target:
         if kept := range(places.start + 1, min(places.stop + 1, len(target_ids))):
@@ -178,21 +255,6 @@ def _of_translation(
         attentions.append(Attention(kind, rows, columns, merged, does, reads, unwritten=columns == "read"))
     attentions.sort(key=lambda one: not one.name.startswith("Cross"))
     return Exploration(title, texts, tuple(attentions), {})
-
-
-def _written_ids(model: Any, tokenizer: Any, inputs: dict[str, Any], written: str | None) -> list[int]:
-    if written is not None:
-        ids = tokenizer(text_target=a_string("written", written))["input_ids"]
-    elif not hasattr(model, "generate") or not model.can_generate():
-        raise ArgumentError(
-            f"{type(model).__name__} has no head that writes; give a model that has one, such as "
-            f"AutoModelForSeq2SeqLM.from_pretrained(…)"
-        )
-    else:
-        ids = model.generate(**inputs, max_new_tokens=MOST_WRITTEN, do_sample=False, num_beams=1)[0, 1:].tolist()
-    if not ids:
-        raise ArgumentError("the model wrote nothing, so there is nothing to show; give written=")
-    return ids
 
 
 def _stacked(observed: Observed, batch_row: int) -> list[tuple[str, torch.Tensor]]:
@@ -227,58 +289,8 @@ def _attention(name: str, rows: str, columns: str, weights: torch.Tensor) -> Att
     return Attention(name, rows, columns, weights, *titles, unwritten=causal)
 
 
-def _spans(tokenizer: Any, ids: list[int]) -> list[Span]:
-    """Words with the indices of their ids; pieces belong to one word if letters meet where they touch.
-
-    Only `decode` is used, so that tokenizers of every kind are read alike.
-    """
-    special = {*tokenizer.all_special_ids}
-    spans: list[tuple[int, int]] = []  # first index, index after the last
-    for place, number in enumerate(ids):
-        run = ids[max(0, place - CONTEXT) : place]
-        run = run[max((at + 1 for at, one in enumerate(run) if one in special), default=0) :]
-        before, after = _decoded(tokenizer, run), _decoded(tokenizer, [*run, number])
-        if run and number not in special and _belongs(before, after):
-            spans[-1] = (spans[-1][0], place + 1)
-        else:
-            spans.append((place, place + 1))
-    words = []
-    for start, stop in spans:
-        word = _decoded(tokenizer, ids[start:stop]).strip() or str(tokenizer.convert_ids_to_tokens(ids[start]))
-        words.append((word, range(start, stop)))
-    return words
-
-
-def _decoded(tokenizer: Any, ids: list[int]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _belongs(before: str, after: str) -> bool:
-    """Whether what follows `before` in `after` continues its last word."""
-    if not after.startswith(before):
-        return True  # the ids before are a part of a character
-    added = after[len(before) :]
-    if not before or not added:  # pieces that are a space at the beginning, or that write nothing
-        return True
-    if before.endswith(("\N{REPLACEMENT CHARACTER}", " ")):
-        return True  # a space that is a piece of its own belongs to the word after it
-    if added[0] in "'’" and added[1:2].isalpha():
-        added = added[1:]
-    return _joins(before[-1]) and _joins(added[0])
-
-
-def _joins(letter: str) -> bool:
-    """Letters, digits and marks of scripts that write spaces between words."""
-    return unicodedata.category(letter)[0] in "LNM" and unicodedata.east_asian_width(letter) not in "WF"
-
-
 def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
     config = model.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and length > longest > 0:
-        raise ArgumentError(
-            f"the text has {length:,} ids, and {type(model).__name__} reads at most {longest:,}; shorten it"
-        )
     heads = getattr(config, "num_attention_heads", 1) or 1
     count = len(layer_names(model, layers) if layers is not None else attention_modules(model))
     count = max(count, 0 if layers is not None else getattr(config, "num_hidden_layers", 0))
@@ -288,58 +300,3 @@ def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
             f"made of at most {MOST_WEIGHTS:,}; choose layers=, give a shorter text, or see regard.inspection.explorer."
             f"stream_head for one head of a long text"
         )
-
-
-@contextmanager
-def _attached(model: PreTrainedModel, models: list[PreTrainedModel]) -> Generator[None]:
-    """The model attached, and given back its own attention afterwards if it was not."""
-    if any(part.config._attn_implementation == NAME for part in models):
-        yield
-        return
-    attach(model)
-    try:
-        yield
-    finally:
-        detach(model)
-
-
-def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
-    """Load a model in eval mode, and its tokenizer, from a folder in the format of Hugging Face.
-
-    Only files of the folder are read: no network, no code of the folder, and weights as safetensors alone.
-
-    Raises:
-        NotFoundError: no folder, or one without a tokenizer.
-        UnsupportedError: a class that this version of transformers does not have.
-        CheckpointError: the weights cannot be read.
-
-    >>> load_folder("nowhere")
-    Traceback (most recent call last):
-    regard.errors.NotFoundError: nowhere is not a folder; give one with config.json, weights and a tokenizer
-    """
-    folder = a_path("folder", folder)
-    if not folder.is_dir():
-        raise NotFoundError(f"{folder} is not a folder; give one with config.json, weights and a tokenizer")
-    own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(folder, **own)
-    except (OSError, ValueError, KeyError) as error:
-        raise UnsupportedError(f"{folder} has no config that transformers can read: {_first(error)}") from error
-    named = (config.architectures or [None])[0]
-    kind = getattr(transformers, named, None) if named else transformers.AutoModel
-    if kind is None:
-        raise UnsupportedError(f"{folder} holds a {named}, which transformers {transformers.__version__} does not have")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **own)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise NotFoundError(f"{folder} has no tokenizer that transformers can read: {_first(error)}") from error
-    try:
-        model = kind.from_pretrained(folder, use_safetensors=True, **own)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the weights in {folder} cannot be read: {_first(error)}") from error
-    return model.eval(), tokenizer
-
-
-def _first(error: Exception) -> str:
-    """The first line of a message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -3,11 +3,11 @@
 Swaps of nouns and adjectives verify on the model itself what its pronouns depend on; lenses are measured against that.
 """
 
-from regard.studies.lenses.agreement import lens_agreement
 from regard.studies.lenses.figure import PronounView, draw_pronoun, view_pronoun
 from regard.studies.lenses.known import KnownSentence, known_sentences
 from regard.studies.lenses.report import LensReport
 from regard.studies.lenses.routes import Routes, measure_routes
+from regard.studies.lenses.scoring import lens_agreement
 from regard.studies.lenses.study import choose_heads, study_lenses
 
 __all__ = [

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from regard.decoding import Translator
+from regard.inspection.lenses import explain
 from regard.inspection.lenses.erasing import Erased, erased
 from regard.inspection.lenses.passes import Batch, in_batches, run
 from regard.inspection.watching import in_eval_mode
-from regard.studies.lenses.known import KnownSentence
+from regard.studies.lenses.known import KnownSentence, known_sentences
+from regard.text.pronouns import PronounSentence
 
 DELETED = 4  # words
 
@@ -92,3 +94,27 @@ def deletion(
             after = erased(translator.model, batch, wanted).sigmoid().view(len(group), words)
             falls += (before - after.mean(1)).tolist()
     return math.fsum(falls) / len(falls)
+
+
+def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:
+    """How often the default lens gives the referent of *it* a larger relevance than the other noun.
+
+    The written pronoun is explained against the other two, over the source.
+
+    Args:
+        translator: a translator trained on the embedded corpus, of any kind.
+        sentences: such as `make_split("test", 150)`.
+
+    Returns:
+        The share of the sentences whose pronoun is right; None if it is right in none. A random order has 0.5.
+    """
+    known = known_sentences(translator, sentences)
+    if not known:
+        return None
+    contrasts = [one.contrast for one in known]
+    records = explain(translator.model, translator.tokeniser, contrasts, sides=("source",))
+    above = sum(
+        record.source_scores[one.referent] > record.source_scores[one.other]
+        for one, record in zip(known, records, strict=True)
+    )
+    return above / len(known)

@@ -17,11 +17,10 @@ from regard.errors import ArgumentError
 from regard.inspection import it_weights
 from regard.inspection.lenses import explain, log_odds
 from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.studies.lenses.agreement import lens_agreement
 from regard.studies.lenses.known import KnownSentence, known_sentences
 from regard.studies.lenses.report import LENS_ROWS, LensReport, begin_report
 from regard.studies.lenses.routes import measure_routes, swapped
-from regard.studies.lenses.scoring import LensRow, agreement, deletion
+from regard.studies.lenses.scoring import LensRow, agreement, deletion, lens_agreement
 from regard.text.pronouns import make_split
 from regard.text.translation_data import LEARNED
 

@@ -25,7 +25,7 @@ export async function ask(what, question) {
       method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(question),
     });
   } catch {
-    throw new Error("The server has ended; start regard view again.");
+    throw new Error("The server has ended; start it again.");
   }
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
@@ -45,36 +45,66 @@ async function read(app, event) {
   }
 }
 
-/** What "What if" shows: the words that are changed, and those whose probability moves, which are written or read next. */
+/** What each kind of model is asked while a word of its text changes. */
+const KINDS = {
+  written: {
+    of: "source", one: "Written word", each: "Each written word", table: "Written words", moves: "",
+    says: "Probabilities are among all words, after the words that were written before; of a word in several sub-words the product.",
+    ends: "The translations are written by greedy search.",
+  },
+  next: {
+    of: "text", one: "Next word", each: "Each next word", table: "Next words", moves: "How the probability of each next word moves",
+    says: "Probabilities are among all words, after the words that were read before; of a word in several sub-words the product.",
+    ends: "Words up to the changed one were predicted before it was read, so their probability stays.",
+  },
+  masked: {
+    of: "text", one: "Masked word", each: "Each masked word", table: "Masked words", moves: "How the probability of what was most probable moves",
+    says: "Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.", ends: "",
+  },
+  vectors: {
+    of: "text", one: "Word", each: "Each word", table: "Words", moves: "How far the vector of each word stays where it was",
+    says: "The cosine is between the vectors that the last layer gives a word before and after: 1 is the same direction. Of a word in several sub-words their mean is taken.",
+    ends: "The model predicts no words here, so its vectors are compared.",
+  },
+};
+
+/** What "What if" shows: the words that are changed, and those that are followed: their numbers, before and now. */
 function changing(app) {
   const {header} = app.source;
-  const {texts, changes: {unchanged, erased}} = header;
-  const follow = texts.target ?? [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]];
-  const first = texts.target ? 0 : 1; // before the first word of a text nothing was predicted
-  const wanted = texts.target ? app.state.row : app.state.next ?? app.state.row - first;
+  const {texts, changes: {follows = "words", unchanged, erased}} = header; // stored examples name none
+  const kind = follows !== "words" ? follows : texts.target ? "written" : "next";
+  const follow = {
+    written: () => texts.target, next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
+    masked: () => unchanged.likeliest.map(([[best]]) => best), vectors: () => texts.text,
+  }[kind]();
+  const first = kind === "next" ? 1 : 0; // before the first word of a text nothing was predicted
+  const wanted = kind === "written" ? app.state.row : app.state.next ?? (kind === "masked" ? 0 : app.state.row - first);
   const written = Math.min(Math.max(Number(wanted), 0), follow.length - 1);
-  const named = (at) => (first && at === follow.length - 1 ? `${follow[at]} (what follows)` : follow[at]);
-  return {source: texts.source ?? texts.text, follow, written, named, unchanged, erased, translates: first === 0};
+  const named = (at) => kind === "masked" ? `${follow[at]} (masked place ${at + 1})`
+    : first && at === follow.length - 1 ? `${follow[at]} (what follows)` : follow[at];
+  const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
+  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased};
 }
 
 /** "What if a word were missing, or another one?" */
 export function changeView(app) {
   const {header} = app.source;
   const found = changing(app);
-  const {source, follow, written, named, unchanged, erased, translates} = found;
+  const {kind, source, follow, written, named, numbers, unchanged, erased} = found;
   const places = Object.keys(erased).map(Number);
-  const chances = (at) => erased[at].probabilities[written];
+  const left = (at) => numbers(erased[at])[written];
   const place = places.includes(app.state.changed) ? app.state.changed // at first the word that matters most
-    : places.reduce((least, at) => (chances(at) < chances(least) ? at : least), places[0]);
+    : places.reduce((least, at) => (left(at) < left(least) ? at : least), places[0]);
   const swap = app.swap?.source === app.source && app.swap.place === place ? app.swap : null;
   const now = swap?.answer ?? erased[place];
-  if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The ${translates ? "source" : "text"} has no word that can be erased.</p>`;
-  const row = (word, one, at) => [word, unchanged.probabilities[at], one.probabilities[at],
-    one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")];
+  if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The ${found.of} has no word that can be erased.</p>`;
+  const row = (word, one, at) => kind === "vectors" ? [word, [], numbers(one)[at], []]
+    : [word, [numbers(unchanged)[at]], numbers(one)[at], [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]];
+  const heads = (first) => kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
     <h2>What if a word were missing, or another one?</h2>
-    <p class="hint">Choose a word of the ${translates ? "source" : "text"}:</p>
-    <div class="words" role="group" aria-label="Words of the ${translates ? "source" : "text"}">
+    <p class="hint">Choose a word of the ${found.of}:</p>
+    <div class="words" role="group" aria-label="Words of the ${found.of}">
       ${source.map((word, at) => places.includes(at)
         ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
         : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
@@ -86,43 +116,46 @@ export function changeView(app) {
         <button ?disabled=${swap?.busy === true}>Replace</button>
         <button type="button" @click=${() => choose(app, place)}>Erase</button>
         <span role="alert">${swap?.said ?? nothing}</span></form>`
-        : header.live ? nothing : html`<p class="hint">This page stands alone: it contains the erasure of each word. With <code>regard view</code> words can
-          also be replaced.</p>`}
-      ${choice(translates ? "Written word" : "Next word", follow.map((_, at) => [at, named(at)]), written,
-        (row) => app.set(translates ? {row} : {next: row}))}</div>
+        : header.live ? nothing : html`<p class="hint">This page stands alone: it contains the erasure of each word. On a local page, as <code>regard view</code>
+          serves it, words can also be replaced.</p>`}
+      ${choice(found.one, follow.map((_, at) => [at, named(at)]), written,
+        (row) => app.set(kind === "written" ? {row} : {next: row}))}</div>
     <section class="panel">
       <p class="summary" data-change>${telling(found, now, place)}</p>
-      ${translates ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
+      ${unchanged.translation.length ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
         <h3>${now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3>
-        <p class="sentence">${marked(unchanged.translation, now.translation)}</p>`
-        : html`<h3>How the probability of each next word moves</h3>${moves(found, now)}`}
+        <p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}
+      ${found.moves ? html`<h3>${found.moves}</h3>${moves(found, now)}` : nothing}
     </section>
     <div class="columns">
-      <section class="panel"><h3>Each ${translates ? "written" : "next"} word</h3>${table(translates ? "Written words" : "Next words", ["Word", "Before", "Now", "Most probable now"],
-        follow.map((_, at) => row(named(at), now, at)), written)}</section>
-      <section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", ["Without", "Before", "Now", "Most probable now"],
+      <section class="panel"><h3>${found.each}</h3>${table(found.table, heads("Word"), follow.map((_, at) => row(named(at), now, at)), written)}</section>
+      <section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", heads("Without"),
         places.map((at) => row(source[at], erased[at], written)), places.indexOf(place))}</section>
     </div>
-    <p class="hint">Probabilities are among all words, after the words that were ${translates ? "written" : "read"} before; of a word in several sub-words the
-      product. An erased word keeps its place and has the mean embedding of the ${translates ? "sentence" : "text"}'s words, as in the Reader. ${translates
-        ? "The translations are written by greedy search."
-        : "Words up to the changed one were predicted before it was read, so their probability stays."}</p>
+    <p class="hint">${found.says} An erased word keeps its place and has the mean embedding of the ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}</p>
   `;
 }
 
-function telling({source, named, written, unchanged}, now, place) {
-  const [before, after] = [unchanged.probabilities[written], now.probabilities[written]];
+function telling({kind, source, follow, named, numbers, written, unchanged}, now, place) {
+  const after = numbers(now)[written];
   const how = now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
+  if (kind === "vectors") {
+    const others = follow.map((_, at) => at).filter((at) => at !== place);
+    const most = others.reduce((least, at) => (numbers(now)[at] < numbers(now)[least] ? at : least), others[0]);
+    const also = most === undefined ? "" : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
+    return `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} with the one before${also}.`;
+  }
   const [likeliest, chance] = now.likeliest[written][0];
-  return `${how}, the probability of “${named(written)}” is ${after.toFixed(3)} instead of ${before.toFixed(3)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+  return `${how}, the probability of “${named(written)}” is ${after.toFixed(3)} instead of ${numbers(unchanged)[written].toFixed(3)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
 }
 
-/** Each next word with the change of its probability; the sign says the direction, not the colour alone. */
-function moves({follow, named, unchanged}, now) {
-  const by = follow.map((_, at) => now.probabilities[at] - unchanged.probabilities[at]);
+/** Each followed word with the change of its number; the sign says the direction, not the colour alone. */
+function moves({kind, follow, named, numbers, unchanged}, now) {
+  const by = follow.map((_, at) => numbers(now)[at] - numbers(unchanged)[at]);
   const most = Math.max(...by.map(Math.abs), 0.1); // small moves stay pale
+  const told = (at) => kind === "vectors" ? numbers(now)[at].toFixed(3) : by[at] ? `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}` : "0";
   return html`<div class="words" data-moves>${follow.map((_, at) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
-    <small>${by[at] ? `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}` : "0"}</small></span>`)}</div>`;
+    <small>${told(at)}</small></span>`)}</div>`;
 }
 
 /** A translation in which words that the other one does not have are marked, not by colour alone. */
@@ -135,8 +168,8 @@ function table(label, heads, rows, chosen) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr></thead>
     <tbody>${rows.map(([word, before, now, likeliest], at) => html`<tr class=${at === chosen ? "chosen" : ""}><th scope="row"><bdi>${word}</bdi></th>
-      <td>${before.toFixed(3)}</td><td><meter min="0" max="1" value=${String(now)} aria-label="probability"></meter> ${now.toFixed(3)}</td>
-      <td><bdi>${likeliest}</bdi></td></tr>`)}</tbody></table></div>`;
+      ${before.map((one) => html`<td>${one.toFixed(3)}</td>`)}<td><meter min="0" max="1" value=${String(now)} aria-label=${heads.length > 2 ? "probability" : "cosine"}></meter> ${now.toFixed(3)}</td>
+      ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 function choose(app, place) {
