@@ -22,7 +22,7 @@ from regard.functional.compiled import compiler_beside
 from regard.functional.kept import computing
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.sharing import shared_now
+from regard.integrations.transformers.sharing import forwards, shared_now
 from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
@@ -152,7 +152,8 @@ def regard_attention(
         query = query.expand(key.shape[0], *query.shape[1:])
     sink = None if s_aux is None else s_aux.flatten()
     options = softcap, scaling, dropout, sink
-    if shared_now() is not None or (type(attention_mask) is PatternMask and attention_mask.shared is not None):
+    shared = attention_mask.shared if type(attention_mask) is PatternMask else None
+    if shared is not None or (forwards["running"] and shared_now() is not None):
         output = _over_processes(module, query, key, value, attention_mask, position_bias, options)
         return output.transpose(1, 2).contiguous(), None
     output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
