@@ -103,7 +103,7 @@ def test_a_classifier_begins_from_nothing_too(files):
             ("language-model", "--data", "{files}/text.txt", "--tokeniser", "word"),
             "tokeniser 'word' does not exist; there are bpe",
         ),
-        (("language-model", "--data", "{files}/text.txt", "--batch-tokens", "16"), "block is 256"),
+        (("language-model", "--data", "{files}/text.txt", "--batch-tokens", "16"), "a block of text has 256 ids"),
         (("masked-words",), "--data is missing"),
         (("classifier",), "--data is missing: name a .tsv of label TAB text"),
         (("classifier", "--data", "{files}/text.txt"), "labels are read from a .tsv"),

@@ -16,7 +16,7 @@ from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import attach, detach, observe, part_of_batch, replace_attention
 from regard.integrations.transformers.attending import regard_attention
-from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current
+from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current, forwards
 
 VOCAB, LENGTH = 61, 13  # two processes hold 7 and 6 positions
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
@@ -208,9 +208,11 @@ def called(what: str) -> None:
         model.model(ids, attention_mask=live, position_ids=places)  # the inner model counts as well: no error
         sharing = Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto")
         shared = current.set(Shared(sharing, model, LENGTH))
+        forwards["running"] += 1
         try:
             regard_attention(model.model.layers[0].self_attn, *torch.randn(3, 2, 4, 6, 4), None)
         finally:
+            forwards["running"] -= 1
             current.reset(shared)
 
 
