@@ -1,5 +1,8 @@
 """A head of a long text: the same numbers as from its whole matrix of weights, in memory linear in the length."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.inspection.explorer import stream_head
 from regard.inspection.explorer.streaming import SIDE
 from regard.patterns import Causal, CausalWindow, PerHead, RandomBlocks, parse
+from regard.studies.bench.measuring import RESET
 
 PATTERNS = ("full", "causal", "causal & causal_window(100)", "causal & (strided(64) | global_tokens(0))", "~full")
 
@@ -109,3 +113,21 @@ def test_memory_grows_with_the_length_and_not_with_its_square(monkeypatch):
 def test_mistakes_are_explained(change, error, says):
     with pytest.raises(error, match=says):
         stream_head(**{"q": torch.ones(3, 2), "k": torch.ones(3, 2), **change})
+
+
+PEAK = """
+import torch
+from regard.inspection.explorer import stream_head
+from regard.studies.bench.measuring import peak_of
+torch.set_num_threads(1)
+q, k = torch.randn(2, 12_000, 8)
+stream_head(q[:6000], k[:6000])
+print(peak_of(lambda: stream_head(q, k)))
+"""
+
+
+@pytest.mark.skipif(not RESET.exists(), reason="the peak of memory is read from a file of Linux")
+def test_no_block_of_weights_outlives_its_turn():
+    """All weights of 12,000 positions take 549 MiB."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300 * 2**20

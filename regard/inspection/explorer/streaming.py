@@ -118,11 +118,12 @@ def stream_head(
         at = torch.arange(seen.start, seen.stop)
         top = weights.topk(min(links, len(seen)))
         keys = (top.indices + seen.start).masked_fill(top.values == 0, -1)
-        first = weights[:, 0] if seen.start == 0 else weights.new_zeros(len(block))
+        # a copy, since a view would keep the weights of the whole block in memory
+        first = weights[:, 0].clone() if seen.start == 0 else weights.new_zeros(len(block))
         parts.append(
             (
                 -torch.xlogy(weights, weights).sum(1) + 0.0, (weights * (block[:, None] - at).abs()).sum(1),
-                top.values[:, 0], first, F.pad(keys, (0, links - keys.shape[1]), value=-1),
+                top.values[:, 0].clone(), first, F.pad(keys, (0, links - keys.shape[1]), value=-1),
                 F.pad(top.values, (0, links - keys.shape[1])),
             )
         )  # fmt: skip
