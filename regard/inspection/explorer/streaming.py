@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from regard.arguments import a_list, count_of, of_kind, real, whole
 from regard.core.tensors import check_tensor
@@ -111,29 +110,30 @@ def stream_head(
     side = min(SIDE, n)
     part = torch.arange(n) * side // n  # the part of each position
     mass, received = torch.zeros(side, n), torch.zeros(n, dtype=torch.float64)
-    parts: list[tuple[torch.Tensor, ...]] = []
+    # All that is kept is allocated here: small tensors between those of the blocks would break up the freed memory.
+    entropy, distance, largest, first = torch.zeros(4, len(chosen))
+    keys = torch.full((len(chosen), links), -1)
+    kept = torch.zeros(len(chosen), links)
+    done = 0
     for block in chosen.split(max(1, SCORES_AT_ONCE // n)):
         seen = pattern.keys(int(block[0]), int(block[-1]), n) or range(1)
         weights = _block_weights(q, k, block, seen, pattern, scale)  # (block, len(seen))
-        at = torch.arange(seen.start, seen.stop)
+        at, here = torch.arange(seen.start, seen.stop), slice(done, done + len(block))
         top = weights.topk(min(links, len(seen)))
-        keys = (top.indices + seen.start).masked_fill(top.values == 0, -1)
-        # a copy, since a view would keep the weights of the whole block in memory
-        first = weights[:, 0].clone() if seen.start == 0 else weights.new_zeros(len(block))
-        parts.append(
-            (
-                -torch.xlogy(weights, weights).sum(1) + 0.0, (weights * (block[:, None] - at).abs()).sum(1),
-                top.values[:, 0].clone(), first, F.pad(keys, (0, links - keys.shape[1]), value=-1),
-                F.pad(top.values, (0, links - keys.shape[1])),
-            )
-        )  # fmt: skip
+        entropy[here] = -torch.xlogy(weights, weights).sum(1) + 0.0
+        distance[here] = (weights * (block[:, None] - at).abs()).sum(1)
+        largest[here] = top.values[:, 0]
+        if seen.start == 0:
+            first[here] = weights[:, 0]
+        keys[here, : top.indices.shape[1]] = (top.indices + seen.start).masked_fill(top.values == 0, -1)
+        kept[here, : top.values.shape[1]] = top.values
         received[seen.start : seen.stop] += weights.sum(0)
         mass[:, seen.start : seen.stop].index_add_(0, part[block], weights)
+        done += len(block)
         if progress is not None:
             progress(len(block))
     counts = torch.bincount(part[chosen], minlength=side).clamp(min=1)
     pooled = torch.zeros(side, side).index_add_(1, part, mass) / counts[:, None]
-    entropy, distance, largest, first, keys, kept = (torch.cat(column) for column in zip(*parts, strict=True))
     return LongHead(chosen, entropy, distance, largest, first, keys, kept, received.float(), pooled, words)
 
 
