@@ -50,7 +50,7 @@ EVERY = (
     _tests("explorer", "hostile text in the explorer stays text", "tests/explorer/test_explorer_hostile.py"),
     _tests("commands", "hostile invocations end in a sentence and a documented code", "tests/cli/test_hostile_text.py",
            "tests/cli/test_exit_codes.py", "tests/cli/test_numeric_options.py", "tests/cli/test_commands.py"),
-    Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 10,
+    Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
         "soak.work"),
     Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),
     Run("shuffled", "tests pass in random order with other random numbers", "orders", 20, 1, "pytests.shuffled"),
