@@ -32,7 +32,7 @@ _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)(
 class Call(NamedTuple):
     """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0.
 
-    Where nobody reads the log-sum-exp, `sums` is False, and what is returned in its place means nothing.
+    `sums` is False if the log-sum-exp is not used; an empty tensor may then be returned in its place.
     """
 
     mask: torch.Tensor | None

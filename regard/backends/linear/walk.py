@@ -150,7 +150,9 @@ LONGER, PAIRS = 8, 1 << 26  # on a GPU chunks and blocks are up to so many times
 
 
 def longer_on(device: str, heads: int) -> int:
-    """How many times as long as on the CPU chunks and blocks are: a GPU waits for launches more than for products.
+    """How many times as long chunks and blocks are as on the CPU.
+
+    On a GPU, starting an operation takes longer than computing a short chunk.
 
     Args:
         device: "cpu" or another device.

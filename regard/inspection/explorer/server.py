@@ -84,14 +84,14 @@ class ExplorerServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def start(self) -> ExplorerServer:
-        """Serve in a thread of its own, as a notebook needs it, until `close`; the same server."""
+        """Serve in a separate thread, as a notebook needs it, until `close`; returns this server."""
         if self.thread is None:
             self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
             self.thread.start()
         return self
 
     def server_close(self) -> None:
-        """End what `start` began, and give back the port; a block of `with` does it at its end."""
+        """Stop what `start` began and free the port; a `with` block does this when it ends."""
         if self.thread is not None:
             self.shutdown()
             self.thread.join()
@@ -99,7 +99,7 @@ class ExplorerServer(ThreadingHTTPServer):
         super().server_close()
 
     def close(self) -> None:
-        """End the page: it answers nothing any more, and its port is free."""
+        """Stop serving and free the port."""
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
