@@ -18,7 +18,7 @@ from regard import patterns as p
 from regard.backends import BACKENDS
 from regard.backends.flex import Flex
 from regard.backends.flex import backend as flex_backend
-from regard.backends.flex.tables import block_mask
+from regard.backends.flex.tables import block_mask, runs_of
 from regard.backends.flex.tile_map import most_pairs, tile_map
 from regard.bias import ALiBi
 from regard.core.backend import Cost, Offer, Refusal
@@ -41,6 +41,7 @@ PATTERNS: dict[str, p.Pattern] = {
     "strided": p.Causal() & p.Strided(40),
     "fixed": p.Fixed(64, summary=2),
     "dilated": p.DilatedWindow(30, 3),
+    "sieve": p.Strided(9),
     "prefix": p.Causal() | p.Prefix(11),
     "far": ~p.SlidingWindow(90),
     "nobody at first": p.Diagonals(ahead=-150),
@@ -153,18 +154,31 @@ def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, le
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(name: str, lengths: str) -> None:
-    """A band's by its limits, and those of other patterns by bits."""
+    """A band's by its limits, those of patterns with few runs of keys by their ends, and the others by bits."""
     (q_len, k_len, q_start), pattern = LENGTHS[lengths], PATTERNS[name]
     grid = Grid.whole(q_len, k_len, q_start if q_start is not None else k_len - q_len)
     grid = grid.block(grid.rows, range(9, k_len))  # keys do not begin at a whole tile
     tiles = tile_map(pattern, grid, 2, 4)
     assert (tiles.limits is not None) == (pattern.band() is not None)
     mask = block_mask(tiles, q_len, k_len - 9, torch.device("cpu"))
+    allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
+    runs = torch.nn.functional.pad(allowed.int(), (1, 0)).diff().clamp(min=0).sum(-1).max()
+    by = "limits" if tiles.limits is not None else "runs" if runs <= 8 else "bits"
+    assert mask.mask_mod.__qualname__ == f"_by_{by}.<locals>.allows"
     places = [torch.arange(size) for size in (2, 4, q_len, k_len - 9)]
     batch, head, query, key = (x.view([-1 if at == axis else 1 for at in range(4)]) for axis, x in enumerate(places))
     found = mask.mask_mod(*torch.broadcast_tensors(batch, head, query, key))
-    allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
     assert torch.equal(found, allowed[(None,) * (4 - allowed.dim())].expand(found.shape))
+
+
+def test_a_run_of_keys_goes_on_over_full_tiles() -> None:
+    pattern, rows, keys = ~p.SlidingWindow(90) | p.KeySpan(0, 5), torch.arange(300), torch.arange(1300)
+    tiles = tile_map(pattern, Grid.whole(300, 1300, 500), 1, 1)
+    firsts, _ = runs_of(tiles.kinds, tiles.bits)
+    assert len(firsts) == 2
+    mask = block_mask(tiles, 300, 1300, torch.device("cpu"))
+    found = mask.mask_mod(torch.tensor(0), torch.tensor(0), rows[:, None], keys)
+    assert torch.equal(found, pattern.dense(300, 1300, q_start=500))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -181,15 +195,17 @@ def test_pairs_are_counted(name: str) -> None:
     assert most_pairs(pattern, grid, 2, 4).pairs >= tiles.pairs
 
 
-def test_another_pattern_of_the_same_lengths_compiles_nothing() -> None:
+@pytest.mark.parametrize(
+    "names", [("bigbird", "window and global", "fixed"), ("far", "documents"), ("dilated", "sieve")]
+)
+def test_another_pattern_with_as_many_runs_of_keys_compiles_nothing(names: tuple[str, ...]) -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=300)
+    torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]
-    told(TRACED, qkv, pattern=PATTERNS["bigbird"])
-    compiled = graphs["unique_graphs"]
-    assert compiled
-    for name in ("window and global", "fixed", "prefix", "documents", "strided"):
+    before = graphs["unique_graphs"]
+    for name in names:
         told(TRACED, qkv, pattern=PATTERNS[name])
-    assert graphs["unique_graphs"] == compiled
+        assert graphs["unique_graphs"] == before + 1
 
 
 def test_what_nobody_sees_and_who_sees_nobody_reach_nothing() -> None:

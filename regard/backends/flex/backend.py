@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.backends.flex.tile_map import TILE, most_pairs, tile_map
+from regard.backends.flex.tile_map import MOST_RUNS, TILE, most_pairs, tile_map
 from regard.backends.schedule import strict_refusal
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
@@ -29,7 +29,8 @@ class Flex(Described):
     """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
 
     The first call of a dtype, head size or kind of options compiles a kernel, which takes seconds to a minute; the
-    cost of a plan does not include that. Another pattern of the same lengths compiles nothing.
+    cost of a plan does not include that. All patterns of the same lengths share at most six kernels: one for bands, one
+    each for queries that see up to 1, 2, 4 and 8 runs of keys, and one for all others.
 
     Args:
         devices: the devices on which it computes; FlexAttention has gradients only on cuda.
@@ -152,8 +153,8 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
     copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
         problem.heads if problem.pattern.varies_by_head else 1
     )
-    # the kinds of tiles, and the order of visits
-    tables = 9 * 4 * copies * -(-problem.q_len // TILE) * -(-len(grid.keys) // TILE)
+    # the kinds of tiles, the order of visits, and the runs of keys
+    tables = 4 * copies * -(-problem.q_len // TILE) * (9 * -(-len(grid.keys) // TILE) + 2 * MOST_RUNS * TILE)
     back = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
     return Cost(
         flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),

@@ -1,6 +1,7 @@
 """A schedule in square tiles: empty, full, or partial with bits; equal partial tiles share their bits.
 
-The kernel reads the bits, so it is the same for every pattern: another window or stride needs no compiling.
+The kernel reads what is allowed from tables, so it is the same for many patterns: another window or stride needs no
+compiling.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from regard.patterns.survey import Budget, SpentError
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
 FAR = 1 << 30  # a distance without a limit
+MOST_RUNS = 8  # of keys that a query may see so that the kernel compares their ends; with more it reads bits
 EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
 
 
