@@ -221,6 +221,20 @@ def test_what_nobody_sees_and_who_sees_nobody_reach_nothing() -> None:
     assert (found.log_sum_exp[:, :, :10] == -torch.inf).all()
 
 
+def test_a_kernel_that_reads_tables_gets_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[Any] = []
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
+        handed.append(options["kernel_options"])
+        return v.new_zeros(*q.shape[:3], v.shape[3]), AuxOutput()
+
+    monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: kernel)
+    for rows, name in ((128, "bigbird"), (128, "strided"), (128, "window"), (127, "bigbird"), (60, "bigbird")):
+        told(TRACED, make_qkv(heads=4, kv_heads=2, q_len=rows, k_len=700), pattern=PATTERNS[name], want=())
+    smaller = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}
+    assert handed == [smaller, smaller, None, {"BACKEND": "TRITON"}, None]
+
+
 def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[torch.Tensor] = []
 
