@@ -128,6 +128,8 @@ def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     wide = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):
         return torch.full((1, 1, 1), sink, dtype=wide, device=q.device)
+    if sink.requires_grad:  # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
+        sink = sink.masked_fill(sink == -math.inf, -math.inf)
     return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]
 
 

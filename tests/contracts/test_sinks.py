@@ -126,6 +126,20 @@ def test_logits_of_minus_infinity_change_no_bit():
             assert torch.equal(getattr(with_sinks, name), getattr(without, name)), (backend, name)
 
 
+def test_a_logit_of_minus_infinity_gets_no_gradient_even_from_rows_without_keys():
+    q, k, v = qkv()
+    options = {"pattern": p.Diagonals(ahead=-2) & p.Causal(), "q_start": 0}  # two rows without keys
+    for backend in computing(q, k, v, **options, sink=SINK):
+        sink = SINK.clone().requires_grad_()
+        detail = ask(backend, q, k, v, want=("log_sum_exp",), **options, sink=sink)
+        detail.log_sum_exp[:, sink.isfinite()].sum().backward(retain_graph=True)
+        finite = sink.grad.clone()
+        assert (finite[sink.isfinite()] > 0).all()
+        detail.log_sum_exp.sum().backward()
+        assert torch.equal(sink.grad, 2 * finite), backend
+        assert sink.grad[3] == 0
+
+
 def test_without_a_sink_its_weight_is_zero():
     q, k, v = make_qkv(**SIZES)
     for backend in computing(q, k, v, pattern="causal", q_start=-2):
