@@ -118,8 +118,8 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     keys = log_sum_exp.masked_fill(empty, 0)
     z = keys - sink
     share = _sigmoid(z).masked_fill(empty, 0)
-    log_sigmoid = torch.nn.functional.logsigmoid  # logaddexp has no second derivative beside a sink of -inf
-    both = torch.where(z > 0, keys - log_sigmoid(z), sink - log_sigmoid(-z))  # no gradient cancels on either side
+    # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf
+    both = torch.where(z > 0, keys + (-z.clamp_min(0)).exp().log1p(), sink + z.clamp_max(0).exp().log1p())
     every = torch.where(empty, sink, both)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
     return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))

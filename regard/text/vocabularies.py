@@ -123,7 +123,8 @@ class Vocabulary:
 
         # Special pieces are not given to the engine, so that no text can be encoded as one.
         ids = {piece: i for i, piece in enumerate(self.merged)}
-        engine = Engine(models.BPE(vocab=ids, merges=list(self.merges)))
+        # Its cache of words saves a tenth of the time, but is never freed: 20 KB for each engine (tokenizers 0.23).
+        engine = Engine(models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0))
         engine.pre_tokenizer = _byte_units(self.kind)
         return engine
 

@@ -91,6 +91,19 @@ def test_a_sink_that_weighs_little_has_an_exact_gradient():
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
+def test_a_sink_that_weighs_little_has_an_exact_second_derivative():
+    """That of the log-sum-exp is its weight times the other weights."""
+    q, k, v = qkv()
+    for backend in computing(q, k, v, sink=SINK):
+        sink = torch.full((6,), -35.0, dtype=torch.float64, requires_grad=True)
+        detail = ask(backend, q, k, v, sink=sink, want=("log_sum_exp",))
+        (first,) = torch.autograd.grad(detail.log_sum_exp.sum(), sink, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), sink)
+        weight = (sink.detach()[:, None] - detail.log_sum_exp.detach()).exp()
+        expected = (weight * (1 - weight)).sum((0, 2))
+        torch.testing.assert_close(second, expected, rtol=1e-12, atol=0)
+
+
 def test_a_sink_is_a_key_with_this_score_and_the_value_zero():
     q, k, v = qkv()
     bias = torch.cat([torch.zeros(6, 7, 11), SINK[:, None, None].expand(6, 7, 1)], -1).double()

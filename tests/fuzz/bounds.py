@@ -241,7 +241,9 @@ class _Analysis:
         if "distance" in come:
             pull = pull + self._column(come["distance"]) * far
         if "entropy" in come:
-            uneven = self.score_error + self.mean_error + self.half + self.u * (2 * self.whole + 2 * self.lse)
+            # log w + entropy: the log-sum-exp and the entropy, at most as large, are each rounded once and added once;
+            # the native kernel takes one sum over weighted keys from another, and each is rounded as the keys are
+            uneven = self.score_error + self.mean_error + self.half + self.u * (2 * self.whole + 4 * self.lse + 1)
             pull = pull + self._column(come["entropy"]) * Number(surprise, uneven, self.u)
         if "weights_of" in come:
             want = next(one for one in self.made.case.want if not isinstance(one, str) and one[0] == "weights_of")

@@ -60,7 +60,9 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     if not wrong and made.case.hidden and made.case.seed % 3 == 0 and made.hidden.any():
         clean = _compute(made, backend, second, bad=False)
         wrong = [
-            f"{name} changed with a hidden {made.case.hidden}" for name in found if not _same(found[name], clean[name])
+            f"{name} changed with a hidden {made.case.hidden}"
+            for name in found
+            if not _same(found[name], clean[name], bits=backend == "native")
         ]
     return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
 
@@ -72,8 +74,16 @@ def compared(made: Made, backend: str, found: Tensors, pieces: int) -> Verdict:
     return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
+    """Whether two results are equal: in every bit, or but for rounding.
+
+    PyTorch's products round by where their operands lie in memory, and hidden keys that are not finite are copied.
+    """
+    equal = (one == other) | (one.isnan() & other.isnan())
+    if bits or not one.is_floating_point():
+        return bool(equal.all())
+    rounding = 16 * torch.finfo(one.dtype).eps * other[other.isfinite()].abs().amax() if other.isfinite().any() else 0
+    return bool((equal | ((one - other).abs() <= rounding)).all())
 
 
 def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:

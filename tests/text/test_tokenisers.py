@@ -1,5 +1,7 @@
 """Nothing is lost between text and ids, and words cover every id once."""
 
+import ctypes
+import gc
 import json
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError, DataError, MissingPackageError
 from regard.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
+from regard.text.vocabularies import Vocabulary
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -307,3 +310,25 @@ def test_the_text_floor_imports_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the allocator of the C library of Linux")
+def test_engines_that_are_thrown_away_leave_no_memory():
+    class Numbers(ctypes.Structure):
+        names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+        _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+    tell = ctypes.CDLL(None).mallinfo2
+    tell.restype = Numbers
+    texts = [f"sentence number {n} of a longer text" for n in range(60)]
+    vocabulary = Vocabulary.learn(texts, 300, "bpe")
+
+    def used(times):
+        for _ in range(times):
+            vocabulary.engine().encode_batch(texts)
+        gc.collect()
+        return tell().uordblks
+
+    used(5)
+    before = used(5)
+    assert (used(40) - before) / 40 < 4096
