@@ -14,7 +14,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.scores.plain import softmax_pieces
-from regard.backends.second_order import gradients
+from regard.backends.second_order import direct_apply, gradients
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 
@@ -38,10 +38,12 @@ class Calls(Protocol):
         ...
 
 
-def compose(calls: Calls, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of these calls; gradients of both are supported."""
+def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.Tensor, Any]:
+    """Output and, if `sums`, log-sum-exp of these calls, else None; gradients of both are supported."""
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
-    return _Composed.apply(operands.q, operands.k, operands.v, bias, calls, operands)
+    apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
+    result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)
+    return result if sums else (result, None)  # a second output costs a call of few tokens some microseconds
 
 
 class _Composed(torch.autograd.Function):
@@ -54,6 +56,7 @@ class _Composed(torch.autograd.Function):
         bias: torch.Tensor | None,
         calls: Calls,
         operands: Operands,
+        sums: bool,
     ) -> Any:
         output, log_sum_exp = calls.forward(operands)
         ctx.save_for_backward(
@@ -61,10 +64,11 @@ class _Composed(torch.autograd.Function):
         )  # saved, so that autograd detects in-place changes of the bias too
         ctx.lowered = calls, operands
         ctx.set_materialize_grads(False)
-        return output, log_sum_exp
+        return (output, log_sum_exp) if sums else output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        grads = (*grads, None)[:2]
         q, k, v, output, log_sum_exp, bias = ctx.saved_tensors
         calls, operands = ctx.lowered
 
@@ -76,7 +80,10 @@ class _Composed(torch.autograd.Function):
 
         inputs = v, q, k, bias, None, None
         dv, dq, dk, dbias, *_ = gradients(first, partial(softmax_pieces, calls.problem, operands), inputs, grads)
-        return dq, dk, dv, dbias, None, None
+        return dq, dk, dv, dbias, None, None, None
+
+
+_apply = direct_apply(_Composed)
 
 
 class KeptMasks:

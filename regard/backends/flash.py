@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from regard.backends.second_order import Piece, gradients
+from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core.problem import Problem
 
 _aten: Any = torch.ops.aten
@@ -110,7 +110,9 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
-    return _Attend.apply(q, k, v, call._replace(sums=True))
+    apply = _Attend.apply if torch._C._are_functorch_transforms_active() else _apply
+    result = apply(q, k, v, call)
+    return result if call.sums else (result, result.new_empty(0))
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,22 +186,25 @@ def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Any:
-        output, log_sum_exp = forward(q, k, v, call)
+        output, log_sum_exp = forward(q, k, v, call._replace(sums=True))
         ctx.save_for_backward(q, k, v, output, log_sum_exp)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        return output, log_sum_exp
+        return (output, log_sum_exp) if call.sums else output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         *inputs, output, log_sum_exp = ctx.saved_tensors
-        call = ctx.call
+        call, grads = ctx.call, (*grads, None)[:2]
 
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
             return backward(Saved(*inputs, output, log_sum_exp, grad, grads[1]), call)
 
         return *gradients(first, lambda: _pieces(*inputs, call), inputs, grads), None
+
+
+_apply = direct_apply(_Attend)
 
 
 def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -188,7 +188,7 @@ class FusedCalls:
                 k, v = k[:, :, own], v[:, :, own]
             output, log_sum_exp = flash.attend(operands.q, k, v, self._unmasked or self._call(operands, block))
         else:
-            output, log_sum_exp = compose(self, operands)
+            output, log_sum_exp = compose(self, operands, sums=bool(problem.want))
         output = output if output.dtype == dtype else output.to(dtype)
         return result_of(problem, operands, output, log_sum_exp) if problem.want else Result(output)
 

@@ -52,6 +52,11 @@ def gradients(first: Gradients, pieces: Callable[[], Iterable[Piece]], inputs: T
     return _each(lambda grads: _First.apply(first, pieces, len(inputs), *inputs, *grads), grads)
 
 
+def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` for calls outside of torch.func: it leaves out what prepares transforms, which takes time."""
+    return super(torch.autograd.Function, function).apply  # ty: ignore[missing-attribute]
+
+
 def one_by_one(function: Callable[..., Any], size: int, dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
     """A function of each member of a batch, stacked; `dims` has the batch axis of each argument."""
     found = []

@@ -19,6 +19,8 @@ Align Attention Heads Before Merging Them, Jin et al. 2024 (arXiv 2412.20677).
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +109,18 @@ def _block(products: torch.Tensor, group: list[int]) -> torch.Tensor:
     return products[group][:, :, group]
 
 
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """One thread for factorisations of small matrices: two took 140 times as long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def procrustes(products: torch.Tensor) -> torch.Tensor:
     """Orthogonal matrices (heads, size, size) that bring each head close to the mean of all.
 
@@ -208,9 +222,14 @@ def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
     return found
 
 
+@_one_thread()
 def _nuclear(products: torch.Tensor) -> torch.Tensor:
     """The sum of singular values of each pair's products: (heads, heads)."""
-    return torch.linalg.svdvals(products.transpose(1, 2)).sum(-1)
+    first, second = torch.triu_indices(len(products), len(products))  # of two heads, either order gives the same
+    sums = torch.linalg.svdvals(products[first, :, second]).sum(-1)
+    found = products.new_zeros(len(products), len(products))
+    found[first, second] = found[second, first] = sums
+    return found
 
 
 def grouped(match: torch.Tensor, groups: list[list[int]]) -> list[list[int]]:
@@ -254,7 +273,8 @@ def cosine(heads: torch.Tensor, groups: int, moment: torch.Tensor | None) -> flo
     size = len(heads) // groups
     if size < 2:
         return 1.0
-    products = torch.einsum("adbd->ab", gram(heads, moment))
+    weighted = heads if moment is None else heads @ moment
+    products = heads.flatten(1) @ weighted.flatten(1).T  # those of `gram`, summed over the numbers of a head
     cosines = products / products.diagonal().clamp(min=1e-30).sqrt().outer(products.diagonal().clamp(min=1e-30).sqrt())
     blocks = torch.stack([cosines[i : i + size, i : i + size] for i in range(0, len(heads), size)])
     return float((blocks.sum((1, 2)) - size).mean() / (size * (size - 1)))

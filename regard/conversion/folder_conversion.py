@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
@@ -30,6 +31,7 @@ from regard.errors import ArgumentError, CheckpointError, RegardError, Unsupport
 from regard.storage.files import write_folder
 from regard.storage.tensors import DTYPES, raw_bytes
 
+LONG = 60  # seconds after which the user is told how long it takes
 LENGTH = 5  # positions at which each layer is compared
 PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
 COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
@@ -56,14 +58,21 @@ Moments = Callable[[int], torch.Tensor]
 
 
 def convert_folder(
-    folder: Path, out: Path, kv_heads: int, method: str, *, calibration: Calibration | None = None, check: bool = True
+    folder: Path,
+    out: Path,
+    kv_heads: int,
+    method: str,
+    *,
+    calibration: Calibration | None = None,
+    check: bool = True,
+    tell: Callable[[str], object] | None = None,
 ) -> Conversion:
     """Convert a folder of Hugging Face; programs that load the source load the result. See `convert_kv_heads`."""
     source = ModelFolder(folder)
     check_convertible(source, kv_heads, method)
     is_needed = method == "align" and calibration is not None and kv_heads < source.sizes.kv_heads
     with moments_of_folder(source, calibration) if is_needed else nullcontext(None) as moments:
-        conversion = FolderConversion(source, kv_heads, method, moments, check)
+        conversion = FolderConversion(source, kv_heads, method, moments, check, tell)
         write_folder(out, conversion.write, replace=True)
     return conversion.report()
 
@@ -97,6 +106,7 @@ class FolderConversion:
         kv_heads, method: as for `convert_kv_heads`.
         moments: for "align", what a text gave; None without one.
         check: compare each layer with its reference.
+        tell: is handed a sentence if the layers after the first take long.
     """
 
     source: ModelFolder
@@ -104,6 +114,7 @@ class FolderConversion:
     method: str
     moments: Moments | None = None
     check: bool = True
+    tell: Callable[[str], object] | None = None
     differences: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)
     likenesses: list[Likeness] = field(default_factory=list)
@@ -140,8 +151,11 @@ class FolderConversion:
 
             for name in self.others():
                 save(self.other(name, self._digested))
-            for number in self.source.layer_names():
+            for done, number in enumerate(self.source.layer_names()):
+                begin = time.monotonic()
                 self._write_layer(number, save, read_back)
+                if done == 0:
+                    self._tell_how_long(time.monotonic() - begin)
             for writer in writers.values():
                 writer.check_complete()
         files = [*writers, *self._copy_others(aside)]
@@ -149,6 +163,14 @@ class FolderConversion:
             self._write_index(aside, self.source.index)
             files.append(INDEX_FILE)
         self._write_config(aside, files)
+
+    def _tell_how_long(self, seconds: float) -> None:
+        """Tell how long all layers take, from the time of the first, unless that is soon over."""
+        layers = len(self.source.layer_names())
+        if self.tell is not None and seconds * (layers - 1) > LONG:
+            self.tell(
+                f"the first of {layers} layers took {seconds:.0f} s; all take about {seconds * layers / 60:.0f} min"
+            )
 
     # What each tensor of the source becomes: once as shapes, once as values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def convert_kv_heads(
     method: str | None = None,
     calibration: Calibration | None = None,
     check: bool = True,
+    tell: Callable[[str], object] | None = None,
 ) -> Conversion:
     """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
@@ -40,6 +42,7 @@ def convert_kv_heads(
         calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
             folder it receives the model of transformers, with one layer in memory at a time.
         check: compare the result with its reference, the same heads repeated, before it is written.
+        tell: a function such as `print`, which is given a sentence if the layers of a Hugging Face folder take long.
 
     Returns:
         The report: heads, parameters and cache bytes before and after.
@@ -63,7 +66,7 @@ def convert_kv_heads(
     method = method_of(method, calibration)
     check_out(folder, out)
     if is_hugging_face(folder):
-        return convert_folder(folder, out, kv_heads, method, calibration=calibration, check=check)
+        return convert_folder(folder, out, kv_heads, method, calibration=calibration, check=check, tell=tell)
     converted = load_converted(folder, kv_heads, method, calibration=calibration, check=check)
     converted.save(out)
     return converted.report

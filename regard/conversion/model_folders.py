@@ -189,4 +189,6 @@ def _shard_names(folder: Path, index: dict[str, Any] | None) -> list[str]:
             f"{folder} has its weights in {pickled[0]}, a pickle, which can run any code when it is loaded; load it "
             f"where you trust it and write safetensors with save_pretrained"
         )
-    raise CheckpointError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}")
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    renamed = f"; if {others[0]} holds all weights, name it {WEIGHTS_FILE}" if others else ""
+    raise CheckpointError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}{renamed}")

@@ -34,8 +34,10 @@ class TensorFile:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > HEADER_LIMIT or 8 + length > size:
-                raise CheckpointError(f"{path} has {size} bytes and is truncated, or is not a tensor file")
-            content = parse_json(file.read(length), path)
+                raise CheckpointError(
+                    f"{path} has {size} bytes and is truncated, or is not a tensor file; copy it again"
+                )
+            content = parse_json(file.read(length), f"the header of {path}")
         try:
             self.metadata: dict[str, str] = dict(content.pop("__metadata__", None) or {})
             self.entries = {name: _entry(name, item, path) for name, item in content.items()}
@@ -48,7 +50,7 @@ class TensorFile:
                 raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
             end = entry.stop
         if self._start + end != size:
-            raise CheckpointError(f"{path} has {size} bytes; its header describes {self._start + end}")
+            raise CheckpointError(f"{path} has {size} bytes; its header describes {self._start + end}; copy it again")
 
     def read(self, name: str) -> torch.Tensor:
         """Read one tensor to the CPU."""

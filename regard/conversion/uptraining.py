@@ -181,7 +181,8 @@ class Uptraining:
         self._check(folder, out)
         method = method_of(config.method, config.texts or None)
         if not config.texts:
-            return self._reported(Uptrained(convert_kv_heads(folder, out, kv_heads, method=method)), folder, out)
+            report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
+            return self._reported(Uptrained(report), folder, out)
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
@@ -233,7 +234,7 @@ class Uptraining:
         train, valid = read_running_text(RunConfig(data=config.texts, seed=config.seed), self.tell)
         ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
         calibration = None if method != "align" else lambda model: model(ids)
-        report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration)
+        report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration, tell=self.tell)
         measured = agreement_of_folders(folder, out, held_out)
         return self._reported(Uptrained(report, Losses(*measured.loss), agreement=measured), folder, out)
 

@@ -104,7 +104,7 @@ class Plan:
             operands = operands._replace(parameters=self._parameters_of(call))
         as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
         result = self._offer.run(operands if as_prepared else self._entering(operands))
-        if self._masks_pairs and not looks_sound(result.output):
+        if self._masks_pairs and not looks_sound(result):
             result = contained(problem, operands, result, self._computed)
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))

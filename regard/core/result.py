@@ -157,6 +157,7 @@ class Result(NamedTuple):
 
     output: (batch, heads, q_len, v_dim), log_sum_exp, entropy, distance and sink: (batch, heads, q_len),
     received: (batch, heads, keys), weights: (batch, heads, q_len, keys), chosen_weights: likewise of chosen rows.
+    sound: whether all numbers of the output are finite; None if the backend did not look.
     """
 
     output: torch.Tensor
@@ -168,6 +169,7 @@ class Result(NamedTuple):
     distance: torch.Tensor | None = None
     chosen_weights: torch.Tensor | None = None
     sink: torch.Tensor | None = None
+    sound: bool | None = None
 
     def on_all_keys(self, keys: range, k_len: int) -> Result:
         """The result with statistics of the keys in `keys` widened to all keys, with zeros for the others."""

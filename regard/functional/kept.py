@@ -88,7 +88,7 @@ def stepped(call: Call) -> torch.Tensor | None:
     if step is _seen_once:
         step = _keep(_steps, key, _step_of(call) or _planned_each)
     result = step(call)
-    return None if result is None or not looks_sound(result.output) else result.output
+    return None if result is None or not looks_sound(result) else result.output
 
 
 def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
@@ -102,7 +102,7 @@ def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
     step = _steps.get(call.step_key())
     if step is None or step is _seen_once or step is _planned_each:
         return None
-    return lambda call: None if (result := step(call)) is None or not looks_sound(result.output) else result.output
+    return lambda call: None if (result := step(call)) is None or not looks_sound(result) else result.output
 
 
 def _seen_once(call: Call) -> Result | None:

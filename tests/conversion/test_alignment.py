@@ -51,6 +51,20 @@ def test_outputs_stay_the_same_and_the_heads_of_a_group_come_closer(space, kv_he
         assert cosine(after, 2, moment) > cosine(before, 2, moment) + 0.05
 
 
+@pytest.mark.parametrize("text", [True, False], ids=["a text", "no text"])
+def test_the_cosine_of_a_group_is_that_of_its_heads_outputs(text):
+    layer, inputs = new_layer()
+    if not text:  # inputs whose numbers are independent
+        inputs = torch.eye(DIM + 1, dtype=torch.float64)
+    outputs = torch.einsum("hsd,nd->hns", layer.k, inputs).flatten(1)
+    cosines = [
+        torch.cosine_similarity(outputs[a], outputs[b], dim=0)
+        for group in (range(4), range(4, 8)) for a in group for b in group if a != b
+    ]  # fmt: skip
+    found = cosine(layer.k, 2, inputs.T @ inputs / len(inputs) if text else None)
+    assert found == pytest.approx(float(torch.stack(cosines).mean()), abs=1e-12)
+
+
 def test_a_rotation_that_mixes_rotary_pairs_would_be_noticed():
     layer, _ = new_layer()
     turned = align(layer, 2, None, KeySpace()).applied(layer)  # any orthogonal matrix

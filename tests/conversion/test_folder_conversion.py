@@ -220,12 +220,22 @@ def test_a_pickle_is_never_opened(tmp_path):
 
     folder = write_folder(tmp_path / "in", llama_tensors())
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="has neither model"):
+    (folder / "weights.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"has neither model.*if weights\.safetensors holds all weights, name it"):
         convert_kv_heads(folder, tmp_path / "out", 2)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(UnsupportedError, match=r"pytorch_model\.bin, a pickle.*write safetensors with save_pretrained"):
         convert_kv_heads(folder, tmp_path / "out", 2)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_a_header_that_is_no_json_is_called_so(tmp_path):
+    folder = write_folder(tmp_path / "in", llama_tensors())
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[8:40] = b"\xff" * 32
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"the header of \S+model\.safetensors is not valid JSON"):
+        convert_kv_heads(folder, tmp_path / "out", 2)
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "sub/other.safetensors", ".hidden", 3])

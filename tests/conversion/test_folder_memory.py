@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_folders import llama_config, write_folder
+from tiny_folders import llama_config, llama_tensors, write_folder
+
+import regard.conversion.folder_conversion as conversion
+from regard.conversion import convert_kv_heads
 
 pytest.importorskip("resource", reason="this system does not tell the peak memory of a process")
 
@@ -68,3 +72,12 @@ def test_a_folder_of_300_mebibytes_needs_less_than_three_of_its_shards(tmp_path,
     assert answer.returncode == 0, answer.stderr
     grown = int(answer.stdout)
     assert grown < 3 * largest, f"{grown / 2**20:.0f} MiB beside shards of {largest / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize(("most", "count"), [(-1, 1), (60, 0)])
+def test_the_time_of_many_layers_is_told_after_the_first(tmp_path, monkeypatch, most, count):
+    monkeypatch.setattr(conversion, "LONG", most)
+    told = []
+    convert_kv_heads(write_folder(tmp_path / "in", llama_tensors()), tmp_path / "out", 2, tell=told.append)
+    assert len(told) == count
+    assert all(re.fullmatch(r"the first of 3 layers took \d+ s; all take about \d+ min", line) for line in told)

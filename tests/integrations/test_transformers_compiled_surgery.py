@@ -71,6 +71,22 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
         output(run, attention_mask=LEFT, use_cache=False)
 
 
+@pytest.mark.parametrize("given", ["packed", "padding"])
+def test_a_graph_checks_once_what_all_layers_share(given):
+    """Each check reads a boolean, which waits for a GPU."""
+    model, checked = BY_NAME["Llama"].model(), []
+
+    def counting(graph, inputs):
+        checked.append(sum("checked" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    replace_attention(model, pattern=STREAMING if given == "packed" else "strided(4) | global_tokens(0)")
+    options = {"position_ids": torch.arange(24)[None]} if given == "packed" else {"attention_mask": LIVE[:1]}
+    assert farthest(compiled(model, counting), model, ids=IDS[:1], use_cache=False, **options) <= checks.TOLERANCE
+    assert model.config.num_hidden_layers > 1
+    assert checked == [1]
+
+
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
     model, places = BY_NAME["Llama"].model(), torch.cat([torch.arange(10), torch.arange(14)])[None]
     with replace_attention(model, pattern=STREAMING):

@@ -8,6 +8,8 @@ import torch
 
 import regard as rg
 from regard.backends.native.library import SPAN
+from regard.core.call import Call
+from regard.core.hidden import place_of, prepare
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
@@ -71,6 +73,29 @@ def test_lengths_around_the_sizes_of_tiles(native, length):
         found = rg.attention(q, k, v, pattern=text, backend="native")
         expected = rg.attention(q, k, v, pattern=text, backend="reference")
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def is_sound(q, k, v) -> bool | None:
+    """What the kernel says of its own output, before `Plan` acts on it."""
+    plan = rg.plan_attention(q, k, v, pattern="causal", backend="native")
+    place = place_of(plan.problem, plan.keys, None, q.device)
+    return plan._offer.run(prepare(plan.problem, place, Call(q, k, v))).sound
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("q_len", "k_len", "v_dim"), [(1, 40, 64), (1, 40, 37), (33, 40, 37), (150, 2 * SPAN, 5)])
+def test_the_kernel_says_whether_its_output_is_finite(native, q_len, k_len, v_dim, dtype, instructions):
+    native.handle.rg_use_instructions(instructions)
+    for learns in (False, True):
+        q, k, v = make_qkv(q_len=q_len, k_len=k_len, v_dim=v_dim, dtype=dtype, requires_grad=learns)
+        assert is_sound(q, k, v) is True
+        for column in {0, v_dim // 2, v_dim - 1}:
+            for filling in (float("nan"), float("inf")):
+                changed = v.detach().clone()
+                changed[-1, -1, 3, column] = filling
+                assert is_sound(q, k, changed) is False
+        assert is_sound(q, k, v) is True  # a call does not inherit what the one before found
 
 
 def test_keys_far_behind_the_first_two_gigabytes_are_read(native):

@@ -29,6 +29,8 @@ class Filled:
         )
         call.scale, call.softcap, call.dropout = problem.scale, problem.softcap or 0.0, problem.dropout
         self.address = ctypes.byref(call)
+        self.unsound = ctypes.c_int32(0)  # what the kernel found in the output of the call before
+        call.unsound = ctypes.addressof(self.unsound)
         self.tensors = call.q, call.k, call.v, call.out
         self.layout: Any = None
         self.bias: Relative | None = None  # of the call before, unless it learns

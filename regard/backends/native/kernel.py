@@ -44,18 +44,19 @@ class Kernel:
         ):
             if not isinstance(k, torch.Tensor):
                 operands = operands.widened()
-            output, log_sum_exp = compose(self if asked is None else _Watched(self, asked), operands)
+            output, log_sum_exp = compose(self if asked is None else _Watched(self, asked), operands, sums=bool(want))
             output = output if output.dtype == q.dtype else output.to(q.dtype)
             found = {} if asked is None else differentiable(self.problem, operands, log_sum_exp, asked.results())
         else:
             output, log_sum_exp = self.compute(operands, q.dtype, bool(want), asked)
             found = {} if asked is None else asked.results()
+        sound = not self._local.filled.unsound.value
         if not want:
-            return Result(output)
+            return Result(output, sound=sound)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
         if self._has_statistics and asked is None:
             found = compute_statistics(self.problem, operands.widened(), log_sum_exp)
-        return Result(output, **wanted, **found)
+        return Result(output, **wanted, **found, sound=sound)
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
@@ -73,6 +74,7 @@ class Kernel:
         log_sum_exp = torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
+            self._local.filled.unsound.value = 0
             return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf)
         v_dim = self.problem.v_dim
         strides = q_len * heads * v_dim, v_dim, heads * v_dim, 1  # it lies as (batch, q_len, heads, v_dim)

@@ -16,7 +16,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 2  # RG_VERSION in regard_native.h
+VERSION = 3  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
@@ -71,7 +71,7 @@ class CCall(Structure):
         ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
         ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
         ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
-        ("log_sum_exp", c_void_p), ("statistics", c_void_p),
+        ("log_sum_exp", c_void_p), ("statistics", c_void_p), ("unsound", c_void_p),
     ]  # fmt: skip
 
 

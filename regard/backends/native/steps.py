@@ -106,7 +106,7 @@ class Steps:
         into.log_sum_exp = None if lse is None else lse.data_ptr()
         self.library.forward(filled.address)
         del kept
-        return Result(output, lse)
+        return Result(output, lse, sound=not filled.unsound.value)
 
     def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
         """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
@@ -127,7 +127,7 @@ class Steps:
             into.data = x.data_ptr()
         filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
         self.library.forward(filled.address)
-        return Result(output)
+        return Result(output, sound=not filled.unsound.value)
 
     def _filled(self, by_row: bool) -> _Filled:
         """The call struct of this thread, with a schedule for each batch row or for all of them."""

@@ -51,7 +51,7 @@ class TiledCalls:
         problem, dtype = self.problem, operands.q.dtype
         if dtype.itemsize == 2 and self.computing != dtype:
             operands = operands._replace(**{name: getattr(operands, name).to(self.computing) for name in "qkv"})
-        output, log_sum_exp = compose(self, operands)
+        output, log_sum_exp = compose(self, operands, sums=bool(problem.want))
         output = output if output.dtype == dtype else output.to(dtype)
         return result_of(problem, operands, output, log_sum_exp) if problem.want else Result(output)
 

@@ -104,7 +104,12 @@ class Change:
             return mask.pattern & self.pattern
         if mask.first_key != 0:
             raise UnsupportedError(_unknown(name, "keys of a cache that dropped the first ones"))
-        return joined_in_graph(mask.pattern, self.pattern, name)
+        for change, joined in mask.joined:
+            if change is self:
+                return joined  # made, and checked, for an earlier layer
+        joined = joined_in_graph(mask.pattern, self.pattern, name)
+        mask.joined.append((self, joined))
+        return joined
 
     def _of_mask(self, module: nn.Module, mask: PatternMask) -> tuple[Pattern, dict[Any, Any]]:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""

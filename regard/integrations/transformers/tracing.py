@@ -38,6 +38,7 @@ class TracedMask:
     ) -> None:
         self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
         self.first_key = first_key
+        self.joined: list[tuple[Any, Pattern]] = []  # with each replaced pattern, see `Change`: layers share the mask
 
     def dim(self) -> int:
         """The number of axes."""

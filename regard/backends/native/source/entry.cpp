@@ -248,6 +248,7 @@ PUBLIC int32_t rg_use_instructions(int32_t wanted) {
 }
 PUBLIC int32_t rg_forward(const rg_call *c) {
   if (int wrong = check(c)) return wrong;
+  if (c->unsound) *c->unsound = 0;
   const rg_call own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::forward(&own);
   return instructions() == AVX512 ? avx512::forward(&own) : avx2::forward(&own);

@@ -270,8 +270,9 @@ static void finish(const Work &w, Sums &sums) {
     if (w.c.log_sum_exp)
       ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
     if (sums.watch) sums.watch.finish(w.c, r, w.line_of(r), total, sums.highest[r]);
-    write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r),
-              total == 0 ? 0 : factor / total);
+    const real by = total == 0 ? 0 : factor / total;
+    if (w.c.unsound && !finite(sums.row(r), w.c.v_dim, by)) __atomic_store_n(w.c.unsound, 1, __ATOMIC_RELAXED);
+    write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r), by);
   }
 }
 

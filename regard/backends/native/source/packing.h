@@ -101,6 +101,19 @@ static inline void read_row(int type, const char *row, int n, real factor, real 
   for (; i < padded; i++) out[i] = 0;
 }
 
+// Whether x[0..n) * factor is finite: a finite number minus itself is 0, and any other is NaN.
+static inline bool finite(const real *x, int n, real factor) {
+  vf zeros{};
+  real rest = 0;
+  int i = 0;
+  for (; i + W <= n; i += W) {
+    const vf y = load(x + i) * all(factor);
+    zeros += y - y;
+  }
+  for (; i < n; i++) rest += x[i] * factor - x[i] * factor;
+  return !not_below(zeros, 0) && rest == 0;
+}
+
 // row[0..n) = x[0..n) * factor
 static inline void write_row(int type, char *row, int n, const real *x, real factor) {
   int i = 0;

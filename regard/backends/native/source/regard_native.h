@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 2
+#define RG_VERSION 3
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
@@ -86,6 +86,7 @@ typedef struct {
   void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row.
                                   // NULL: not wanted; the backward pass, `received` and `weights` read it
   const rg_statistics *statistics;  // of the forward pass; NULL: none
+  int32_t *unsound;               // becomes 1 if a number of the output is NaN or infinite, else 0; NULL: not wanted
 } rg_call;
 
 typedef struct {                  // gradients: dq, dk, dv in float64 if q is, else in float32
