@@ -10,7 +10,7 @@ BUILT := $(READY) $(NATIVE)
 # Threads that wait spin briefly and then sleep: on a busy machine spinning ones starve each other.
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: demo setup test test-long test-gpu test-machines test-floors check fix docs figures explorer bench wheel clean
+.PHONY: demo setup test test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -63,6 +63,16 @@ figures: $(READY) $(WEIGHTS)             ## make anew the pages, figures and com
 
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
 	cd regard/inspection/explorer/source && npm ci --no-audit --no-fund && node build.mjs
+
+# Without them the tests of pages are skipped, so what cannot be installed is named and fails nothing.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+AXE := regard/inspection/explorer/source/node_modules/axe-core/axe.min.js
+pages:                        ## install what the tests of pages need: Chromium with apt-get, as root, and axe-core with npm
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
+	  { timeout 600 apt-get -qq update && timeout 900 apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
+	  || echo "Chromium cannot be installed: the tests that open pages in a browser are skipped"
+	@test -e $(AXE) || (cd regard/inspection/explorer/source && timeout 300 npm ci --no-audit --no-fund --ignore-scripts --silent) \
+	  || echo "axe-core cannot be installed: the tests of accessibility are skipped"
 
 PATTERNS := overhead plain cliffs strided window window-backward memory decode statistics big-bird
 bench: $(BUILT)               ## measurements that take minutes; results are committed as reports

@@ -28,6 +28,17 @@ def chromium():
             browser.close()
 
 
+def assert_accessible(opened, name, part="document"):
+    """axe-core has nothing to say about a part of the page; the test is skipped where it is not installed."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; `make explorer` or `make pages` installs it")
+    if not opened.page.evaluate("'axe' in window"):
+        opened.page.add_script_tag(path=str(AXE))
+    violations = opened.page.evaluate(f"axe.run({part}).then(({{violations}}) => violations)")
+    wrong = [(one["id"], node["target"], node["failureSummary"]) for one in violations for node in one["nodes"]]
+    assert not wrong, name
+
+
 class Opened:
     """A page that was opened in the browser, with every request and complaint since."""
 

@@ -48,6 +48,12 @@ def walked():
     return walk_whole("Das Tier schlief", context="The animal slept", layers=1)
 
 
+def instead(now, before):
+    """How the page tells two probabilities: with six decimals where three do not tell them apart."""
+    decimals = 6 if f"{now:.3f}" == f"{before:.3f}" else 3
+    return f"{now:.{decimals}f} instead of {before:.{decimals}f}"
+
+
 def weights(layers, heads, rows, columns=None, *, causal=False, seed=0, sharpness=2.0):
     generator = torch.Generator().manual_seed(seed)
     scores = sharpness * torch.randn(layers, heads, rows, columns or rows, generator=generator)

@@ -5,10 +5,11 @@ import torch
 from matplotlib import colormaps
 
 from regard.inspection import show
-from regard.inspection.explorer import to_page
+from regard.inspection.explorer import explore_translation, to_page
+from regard.inspection.explorer.server import ExplorerServer
 
 from .browsing import Opened
-from .making import VIEWS, translation, weights
+from .making import OTHER, SOURCE, TARGET, TOKENISER, VIEWS, translation, translator, weights
 
 OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 
@@ -189,6 +190,65 @@ def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):
             _, place, word, weight = cell.split()
             assert word == f"word{place}"
             assert float(weight) == pytest.approx(float(given[5, 7, 300, int(place)]), abs=0.004), rank
+
+
+def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browser):
+    other = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
+    with (
+        ExplorerServer(translation(), lambda text: other, text=SOURCE, label="Sentence").start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        page = opened.page
+        page.get_by_role("group", name="Words to explain").get_by_text("Tier", exact=True).click()
+        opened.view("What if")
+        words = page.get_by_role("group", name="Words of the source")
+        words.get_by_text("street", exact=True).click()
+        page.get_by_role("button", name="Read", exact=True).click()
+        words.get_by_text("road", exact=True).wait_for()
+        least = min((at for at in other.changes if at is not None), key=lambda at: other.changes[at].probabilities[0])
+        assert other.chosen == 0
+        assert words.locator("[aria-pressed=true]").inner_text() == other.texts["source"][least]
+        opened.view("Reader")
+        assert f"Why {other.texts['target'][0]} rather" in page.locator(".question").inner_text()
+        assert not opened.complaints
+
+
+@pytest.mark.parametrize(("width", "heads", "across"), [(360, 6, 3), (360, 7, 4), (800, 12, 6), (1920, 12, 12)])
+def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, across):
+    path = folder / f"heads-{heads}.html"
+    show(weights(2, heads, 6)).save(path)
+    with Opened(browser, f"{path.as_uri()}#view=heads&scale=largest", width=width) as opened:
+        page = opened.page
+        page.wait_for_function("() => document.querySelector('canvas.heads').grid")
+        assert page.evaluate("document.querySelector('canvas.heads').grid.across") == across
+        assert page.get_by_role("img", name="Colours from 0 to 1").count() == 1
+        assert "largest weight of each row" not in page.get_by_role("combobox", name="Scale").inner_text()
+        side, tall = page.evaluate("(({side, tall}) => [side, tall])(document.querySelector('canvas.heads').grid)")
+        column, row = heads % across, heads // across
+        page.locator("canvas.heads").click(position={"x": (side + 14) * (column + 0.5), "y": (tall + 29) * (row + 0.5)})
+        page.locator("canvas.heatmap").wait_for()
+        assert [page.get_by_role("combobox", name=name, exact=True).input_value() for name in ("Layer", "Head")] == [
+            "1",
+            "0",
+        ]
+
+
+@pytest.mark.parametrize("width", [360, 800, 1920])
+@pytest.mark.parametrize(("view", "count"), [("map", 24), ("map", 20), ("compare", 24), ("compare", 600)])
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, width, view, count):
+    path = folder / f"words-{count}.html"
+    show(weights(1, 2, count), [f"word number {at}" for at in range(count)]).save(path)
+    with Opened(browser, f"{path.as_uri()}#view={view}", width=width) as opened:
+        opened.page.wait_for_function("() => document.querySelector('main canvas').place")
+        found = opened.page.evaluate(
+            """(count) => {
+            const canvas = document.querySelector("main canvas"), {left, cell} = canvas.place;
+            return [canvas.offsetWidth, canvas.parentElement.clientWidth, left + count * cell];
+        }""",
+            count,
+        )
+        assert found[0] <= found[1]
+        assert found[2] + 28 <= found[0]  # the last word, or the bars of distances
 
 
 def test_a_notebook_shows_the_page_in_a_frame_without_rights(browser, folder):

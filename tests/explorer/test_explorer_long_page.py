@@ -7,7 +7,7 @@ from regard.inspection import show
 from regard.inspection.explorer import LongHead, stream_head
 from regard.patterns import Causal
 
-from .browsing import AXE, Opened
+from .browsing import Opened, assert_accessible
 
 
 def made_up(n=100_000, links=16, side=256):
@@ -102,13 +102,10 @@ def test_sampled_rows_are_labelled(browser, streamed, tmp_path):
         assert not opened.complaints
 
 
-def test_axe_has_no_complaint_about_a_long_text(browser, streamed, tmp_path):
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed; `make explorer` installs it")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_no_complaint_about_a_long_text(browser, streamed, tmp_path, scheme):
     q, k, words = streamed
     path = tmp_path / "axe.html"
     show(stream_head(q, k, words, rows=50)).save(path)
-    with Opened(browser, path.as_uri(), bypass_csp=True) as opened:
-        opened.page.add_script_tag(path=str(AXE))
-        result = opened.page.evaluate("axe.run()")
-        assert not [(one["id"], one["nodes"][0]["target"]) for one in result["violations"]]
+    with Opened(browser, path.as_uri(), color_scheme=scheme, bypass_csp=True) as opened:
+        assert_accessible(opened, path)

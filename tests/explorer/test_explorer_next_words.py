@@ -16,7 +16,7 @@ from regard.inspection.lenses.passes import baseline
 from regard.text import BEGIN
 
 from .browsing import Opened
-from .making import SOURCE, TOKENISER, language_model
+from .making import SOURCE, TOKENISER, instead, language_model
 
 IDS = [BEGIN, *TOKENISER.encode(SOURCE)]
 SPANS = TOKENISER.words(IDS)
@@ -83,11 +83,11 @@ def test_the_page_shows_how_each_next_word_moves(browser, tmp_path):
         page.get_by_role("combobox", name="Next word").select_option(str(words.index("street") - 1))
         place, row = words.index("animal"), words.index("street") - 1
         now, before = (changes[at].probabilities[row] for at in (place, None))
-        told = f"Without “animal”, the probability of “street” is {now:.3f} instead of {before:.3f}"
+        told = f"Without “animal”, the probability of “street” is {instead(now, before)}"
         assert page.locator("[data-change]").inner_text().startswith(told)
         shown = page.locator("[data-moves] small").all_inner_texts()
-        moved = [b - a for a, b in zip(changes[None].probabilities, changes[place].probabilities, strict=True)]
-        assert [float(text.replace("−", "-")) for text in shown] == pytest.approx(moved, abs=5.1e-4)
+        apart = [b - a for a, b in zip(changes[None].probabilities, changes[place].probabilities, strict=True)]
+        assert [float(text.replace("−", "-")) for text in shown] == pytest.approx(apart, abs=5.1e-4)
         assert "(what follows)" in page.locator("[data-moves]").inner_text()
         opened.view("Compare")
         assert page.locator("[data-written]").count() == 0

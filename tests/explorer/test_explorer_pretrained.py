@@ -14,6 +14,7 @@ from regard.inspection.explorer import to_page
 from regard.integrations.transformers import change_pretrained, changing, explore_pretrained, serve_pretrained
 
 from .browsing import Opened
+from .making import instead
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, bert, mistral, t5
 
 WRITTEN = "the street was tired"
@@ -334,10 +335,52 @@ def test_a_page_names_each_masked_place_by_what_is_most_probable_there(browser, 
         page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
         page.get_by_role("combobox", name="Masked word").select_option("1")
         best, now = found.changes[None].likeliest[1][0], found.changes[2].probabilities[1]
-        told = (
-            f"Without “animal”, the probability of “{best[0]} (masked place 2)” is {now:.3f} instead of {best[1]:.3f}"
-        )
+        told = f"Without “animal”, the probability of “{best[0]} (masked place 2)” is {instead(now, best[1])}"
         assert page.locator("[data-change]").inner_text().startswith(told)
         assert "This page stands alone" in page.inner_text("main")
         assert page.locator("#swap").count() == 0
+        assert not opened.complaints
+
+
+def test_the_word_that_is_followed_at_first_can_move(browser, tmp_path):
+    """A causal model predicts a word before it reads it, so its own erasure does not move it."""
+    found, path = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True), tmp_path / "text.html"
+    to_page(found).save(path)
+    words, changes = found.texts["text"], found.changes
+    least = min((place for place in changes if place is not None), key=lambda at: changes[at].probabilities[-1])
+    best = changes[None].likeliest[-1][0][0]
+    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+        page = opened.page
+        told = page.locator("[data-change]")
+        assert told.inner_text().startswith(f"Without “{words[least]}”, the probability of “{best} (what follows)” is ")
+        page.get_by_role("combobox", name="Next word").select_option("0")
+        group = page.get_by_role("group", name="Words of the text")
+        group.get_by_text("animal", exact=True).click()
+        stays = f"stays {changes[None].probabilities[0]:.3f}: the model predicts it before it reads “animal”."
+        assert told.inner_text() == f"The probability of “{words[1]}” {stays}"
+    with Opened(browser, f"{path.as_uri()}#view=change&row=2") as opened:
+        page = opened.page
+        page.get_by_role("group", name="Words of the text").get_by_text("street", exact=True).click()
+        after = words[words.index("street") + 1]
+        assert (
+            opened.page.locator("[data-change]")
+            .inner_text()
+            .startswith(f"Without “street”, the probability of “{after}” is ")
+        )
+        assert not opened.complaints
+
+
+def test_of_a_vector_another_word_is_erased_at_first(browser, tmp_path):
+    found, path = explore_pretrained(bert(), PIECES, SENTENCE, changes=True), tmp_path / "text.html"
+    to_page(found).save(path)
+    words, places = found.texts["text"], [at for at in found.changes if at is not None]
+
+    def furthest(row, among):
+        return min(among, key=lambda at: found.changes[at].similarities[row])
+
+    row = next(at for at in places if furthest(at, places) == at)  # its own erasure moves it most
+    least = furthest(row, [at for at in places if at != row])
+    with Opened(browser, f"{path.as_uri()}#view=change&row={row}") as opened:
+        told = f"Without “{words[least]}”, the vector of “{words[row]}” has a cosine of "
+        assert opened.page.locator("[data-change]").inner_text().startswith(told)
         assert not opened.complaints

@@ -24,7 +24,7 @@ from regard.studies.walkthrough import shown_walk, walk_whole
 from regard.text import BEGIN, END
 
 from .browsing import Opened
-from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked
+from .making import OTHER, SOURCE, TARGET, TOKENISER, instead, language_model, translation, translator, walked
 
 IDS = TOKENISER.encode(TARGET)
 
@@ -208,7 +208,7 @@ def test_an_exported_page_contains_the_erasure_of_each_word(browser, translated)
         for place in (1, 5):
             page.get_by_role("group", name="Words of the source").get_by_text(words[place], exact=True).click()
             row = translation().chosen
-            expected = f"{found[place].probabilities[row]:.3f} instead of {found[None].probabilities[row]:.3f}"
+            expected = instead(found[place].probabilities[row], found[None].probabilities[row])
             assert expected in page.locator("[data-change]").inner_text()
             shown = page.locator(".sentence").nth(1).inner_text().split()
             assert shown == " ".join(map(visible, found[place].translation)).split()

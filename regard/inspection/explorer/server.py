@@ -73,8 +73,8 @@ class ExplorerServer(ThreadingHTTPServer):
             super().__init__((LOOPBACK, port), _Handler)
         except (OSError, OverflowError) as error:
             raise ArgumentError(
-                f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}; leave out --port for one "
-                f"that is free"
+                f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}; give another port, or 0 for "
+                f"one that is free"
             ) from None
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 

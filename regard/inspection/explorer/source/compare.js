@@ -2,7 +2,7 @@
 // difference, and how far their rows are apart. Words that have no partner are left out, and their weight is stated.
 
 import {html, nothing} from "lit-html";
-import {badge, choice, headChoice} from "./controls.js";
+import {badge, choice, headChoice, ramp} from "./controls.js";
 import {Source, Weights} from "./data.js";
 import * as palettes from "./palettes.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
@@ -132,6 +132,7 @@ function difference(app, found) {
         if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
       }}></canvas>
     <p class="readout">${said}</p>
+    ${ramp("signed", [`the second has ${found.largest.toFixed(3)} more`, `the first has ${found.largest.toFixed(3)} more`], {place: shade})}
     <details class="twin"><summary>The row as a table</summary>${table(app, found)}</details>`;
 }
 
@@ -166,27 +167,30 @@ function written(header, second) {
       <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td></tr>`)}</tbody></table></div></details>`;
 }
 
+/** The place in the table of a share of the scale; the very ends are too dark to read on. */
+const shade = (share) => 0.05 + 0.9 * share;
+
 function draw(app, canvas, found) {
   const {first, values, largest, distances, words} = found;
   const theme = themeColours(canvas);
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const left = 90;
   const top = 64;
-  const cell = Math.max(Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 30), 0.5);
+  const cell = Math.max(Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 30), 0.1);
   const [width, height] = [cell * first.columns, cell * first.rows];
-  const pen = context(canvas, Math.min(left + width + 64, room), top + height + 4);
+  const pen = context(canvas, left + width + 66, top + height + 4);
   canvas.place = {left, top, cell};
   const image = new OffscreenCanvas(first.columns, first.rows);
   const data = new ImageData(first.columns, first.rows);
   values.forEach((value, at) => {
-    const entry = 3 * Math.min(Math.floor((0.5 + 0.45 * (largest ? value / largest : 0)) * 256), 255);
+    const entry = 3 * Math.min(Math.floor(shade(0.5 + (largest ? value / largest : 0) / 2) * 256), 255);
     data.data.set([...palettes.signed.subarray(entry, entry + 3), 255], 4 * at);
   });
   image.getContext("2d").putImageData(data, 0, 0);
   pen.imageSmoothingEnabled = cell < 1;
   pen.drawImage(image, left, top, width, height);
-  font(pen, Math.min(Math.max(cell * 0.6, 8), 12));
-  const every = Math.ceil(11 / cell);
+  font(pen, cell < 9 ? 10 : Math.min(Math.max(cell * 0.6, 8), 12));
+  const every = cell < 9 ? Math.ceil(20 / cell) : Math.ceil(11 / cell);
   pen.textAlign = "left";
   pen.fillStyle = theme.ink;
   for (let column = 0; column < first.columns; column += every) {
@@ -201,7 +205,7 @@ function draw(app, canvas, found) {
     pen.textAlign = "right";
     pen.fillText(fitted(pen, words.rows[row], left - 8), left - 5, top + (row + 0.5) * cell);
     pen.fillStyle = theme.accent;
-    pen.fillRect(left + width + 4, top + row * cell, 50 * distances[row], Math.max(cell * every - 1, 1));
+    pen.fillRect(left + width + 4, top + row * cell, 50 * mean(distances.slice(row, row + every)), Math.max(cell * every - 1, 1));
   }
   const [row, column] = place(app, found);
   pen.strokeStyle = theme.accent;

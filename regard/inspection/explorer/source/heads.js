@@ -1,7 +1,7 @@
 // "What does each head do?": all heads of all layers as small maps on one canvas, sorted by what is measured of them.
 
 import {html} from "lit-html";
-import {choice, colourChoice} from "./controls.js";
+import {choice, colourChoice, legend} from "./controls.js";
 import {entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
@@ -23,6 +23,8 @@ function sortOf(attention, name) {
 }
 const GAP = 14;
 const LABEL = 15; // pixels above a map
+const EDGE = 3; // pixels beside the maps, for the frame of the chosen one
+const SMALLEST = 56; // pixels of a map
 const LISTED = 100; // rows of the table
 
 export function headsView(app) {
@@ -40,13 +42,14 @@ export function headsView(app) {
       ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
         app.set({kind})) : ""}
       ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), state.sort, (sort) => app.set({sort}))}
-      ${colourChoice(app)}
+      ${colourChoice(app, false)}
     </div>
     ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
       ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
     <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
       ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
       Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${state.sort === "layer" ? "" : `; then the ${sort.title}`}.</p>
+    ${legend(app, false)}
     <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
       data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen))}
@@ -79,9 +82,13 @@ function telling(attention, order, at) {
 /** How many maps stand beside each other, and how large each is. */
 function layout(canvas, attention, order) {
   const width = Math.max(canvas.parentElement.clientWidth - 2, 200);
+  const room = width - 2 * EDGE + GAP;
   const heads = attention.shape[1];
-  const side = Math.min(Math.max(Math.floor(width / Math.min(heads, 8)) - GAP, 56), 150);
-  const across = Math.max(Math.min(Math.floor((width + GAP) / (side + GAP)), heads), 1);
+  const most = Math.max(Math.min(Math.floor(room / (SMALLEST + GAP)), heads), 1);
+  let across = most;
+  while (heads % across) across -= 1; // a layer begins at the left
+  if (2 * across <= most) across = most;
+  const side = Math.min(Math.floor(room / across) - GAP, 150);
   const [, , rows, columns] = attention.shape;
   const tall = Math.min(Math.max(Math.round((side * rows) / columns), 24), 2 * side);
   return {width, side, tall, across, down: Math.ceil(order.length / across)};
@@ -100,7 +107,7 @@ async function draw(app, canvas, order, chosen) {
   const table = pixels(palette);
   pen.imageSmoothingEnabled = false;
   order.forEach(([layer, head], at) => {
-    const left = (at % across) * (side + GAP);
+    const left = EDGE + (at % across) * (side + GAP);
     const top = Math.floor(at / across) * (tall + LABEL + GAP);
     paint(small, thumbnails, layer * attention.shape[1] + head, table, scale);
     pen.drawImage(small, left, top + LABEL, side, tall);
@@ -122,7 +129,7 @@ function paint(small, {rows, columns, bytes}, number, table, scale) {
   const from = number * rows * columns;
   for (let at = 0; at < target.length; at += 1) {
     const root = bytes[from + at] / 255;
-    target[at] = table[entry(scale === "linear" ? root * root : root)];
+    target[at] = table[entry(scale === "root" ? root : root * root)];
   }
   small.getContext("2d").putImageData(image, 0, 0);
 }
@@ -130,7 +137,7 @@ function paint(small, {rows, columns, bytes}, number, table, scale) {
 function hit(event) {
   const {side, tall, across} = event.currentTarget.grid;
   const [x, y] = pointAt(event);
-  const column = Math.min(Math.floor(x / (side + GAP)), across - 1);
+  const column = Math.min(Math.max(Math.floor((x - EDGE) / (side + GAP)), 0), across - 1);
   return Math.floor(y / (tall + LABEL + GAP)) * across + column;
 }
 

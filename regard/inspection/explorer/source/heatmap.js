@@ -1,8 +1,8 @@
 // The weights of one head as a map: queries down, keys across, on one canvas whatever the number of words.
 
 import {html} from "lit-html";
-import {badge, colourChoice, headChoice, sums} from "./controls.js";
-import {css, entry, pixels, scaled} from "./colours.js";
+import {badge, colourChoice, headChoice, legend, sums} from "./controls.js";
+import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
 
@@ -59,12 +59,13 @@ export function geometry(canvas, weights) {
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const tight = room < 520;
   const named = (cell) => cell >= NAMED_CELL;
-  let cell = Math.min((room - LABELS) / weights.columns, LARGEST_CELL);
+  const [words, overhang] = tight ? [80, 30] : [LABELS, 56]; // slanted words reach over the right edge of the map
+  let cell = Math.min((room - words - overhang) / weights.columns, LARGEST_CELL);
   const ratio = window.devicePixelRatio || 1;
-  if (!named(cell)) cell = Math.max(Math.min((room - 30) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
+  if (!named(cell)) cell = Math.max(Math.min((room - 38) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
   cell = cell >= 2 ? Math.floor(cell * ratio) / ratio : cell;
-  const margin = named(cell) ? (tight ? 80 : LABELS) : 24;
-  return {cell, left: margin, top: named(cell) ? 78 : 24, named: named(cell), ratio};
+  return named(cell) ? {cell, left: words, right: overhang, top: 78, named: true, ratio}
+    : {cell, left: 24, right: 12, top: 24, named: false, ratio};
 }
 
 export function paintWeights(weights, {palette, scale}, hides) {
@@ -84,7 +85,7 @@ export function paintWeights(weights, {palette, scale}, hides) {
 
 function draw(app, canvas, weights) {
   const place = geometry(canvas, weights);
-  const {cell, left, top, named} = place;
+  const {cell, left, right, top, named} = place;
   const [width, height] = [weights.columns * cell, weights.rows * cell];
   const theme = themeColours(canvas);
   const key = [weights.rows, app.state.palette, app.state.scale, theme.unseen, width, canvas.parentElement.clientWidth].join();
@@ -92,7 +93,7 @@ function draw(app, canvas, weights) {
   if (canvas.painted !== weights || canvas.key !== key) {
     canvas.painted = weights;
     canvas.key = key;
-    const pen = context(canvas, left + width + 46, top + height + 2);
+    const pen = context(canvas, left + width + right, top + height + 2);
     pen.fillStyle = theme.unseen;
     pen.fillRect(left, top, width, height);
     pen.imageSmoothingEnabled = cell * place.ratio < 1;
@@ -103,17 +104,19 @@ function draw(app, canvas, weights) {
   moveCursor(canvas, app.state.row, app.state.column);
 }
 
-export function labels(pen, {rows, columns}, {cell, left, top}, theme) {
+export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
   font(pen, Math.min(Math.max(cell * 0.62, 8), 13));
   pen.fillStyle = theme.ink;
   pen.textAlign = "right";
   rows.forEach((word, at) => pen.fillText(fitted(pen, word, left - 8), left - 5, top + (at + 0.5) * cell));
   pen.textAlign = "left";
+  const edge = left + columns.length * cell + right;
   columns.forEach((word, at) => {
+    const room = Math.SQRT2 * (edge - left - (at + 0.5) * cell) - 8;
     pen.save();
     pen.translate(left + (at + 0.5) * cell, top - 5);
     pen.rotate(-Math.PI / 4);
-    pen.fillText(fitted(pen, word, 96), 0, 0);
+    pen.fillText(fitted(pen, word, Math.min(96, room)), 0, 0);
     pen.restore();
   });
 }
@@ -155,19 +158,6 @@ function onKey(app, event, weights) {
   const next = moved(event, [row, column], [weights.rows, weights.columns]);
   if (next === null) return;
   app.set({row: next[0], column: next[1], said: telling(app, weights, ...next)});
-}
-
-function legend(app) {
-  const {palette, scale} = app.state;
-  const end = scale === "largest" ? "the row's largest weight" : "1";
-  return html`<p class="legend"><span>0</span><canvas width="160" height="12" role="img"
-    aria-label="Colours from 0 to ${end}" ${drawn((canvas) => {
-      const pen = canvas.getContext("2d");
-      for (let at = 0; at < 160; at += 1) {
-        pen.fillStyle = css(palette, at / 159);
-        pen.fillRect(at, 0, 1, 12);
-      }
-    })}></canvas><span>${end}</span>${scale === "root" ? html`<span>(0.25 is in the middle)</span>` : ""}</p>`;
 }
 
 export function rowTable(app, weights) {

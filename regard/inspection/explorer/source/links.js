@@ -101,8 +101,8 @@ function paint(app, canvas, weights, until = Infinity) {
 function drawLinks(pen, links, from, y, [left, right], colour, strength) {
   pen.strokeStyle = colour;
   for (const {key, weight} of links) {
-    pen.globalAlpha = strength * Math.min(0.15 + 0.85 * weight, 1);
-    pen.lineWidth = 0.8 + 4 * weight;
+    pen.globalAlpha = strength < 1 ? strength * Math.min(0.15 + 0.85 * weight, 1) : Math.min(0.45 + 0.55 * weight, 1);
+    pen.lineWidth = 0.8 + 4 * weight + (strength < 1 ? 0 : 0.5);
     pen.beginPath();
     pen.moveTo(left, from);
     pen.bezierCurveTo((left + right) / 2, from, (left + right) / 2, y(key), right, y(key));

@@ -4,7 +4,7 @@
 import {html, nothing} from "lit-html";
 import {signed} from "./colours.js";
 import {choice} from "./controls.js";
-import {Source} from "./data.js";
+import {Source, largest} from "./data.js";
 
 export function liveForm(app) {
   const {live} = app.source.header;
@@ -78,23 +78,35 @@ function changing(app) {
     masked: () => unchanged.likeliest.map(([[best]]) => best), vectors: () => texts.text,
   }[kind]();
   const first = kind === "next" ? 1 : 0; // before the first word of a text nothing was predicted
-  const wanted = kind === "written" ? app.state.row : app.state.next ?? (kind === "masked" ? 0 : app.state.row - first);
-  const written = Math.min(Math.max(Number(wanted), 0), follow.length - 1);
+  const places = Object.keys(erased).map(Number);
+  const chosen = places.includes(app.state.changed) ? app.state.changed : null;
+  const written = followed(app, {kind, first, places, chosen, last: follow.length - 1});
   const named = (at) => kind === "masked" ? `${follow[at]} (masked place ${at + 1})`
     : first && at === follow.length - 1 ? `${follow[at]} (what follows)` : follow[at];
   const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
-  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased};
+  const left = (at) => numbers(erased[at])[written];
+  const moving = places.filter((at) => (kind === "next" ? at <= written : kind !== "vectors" || at !== written));
+  const among = moving.length ? moving : places;
+  const place = chosen ?? among[largest(among.map((at) => -left(at)), 1)[0]]; // at first the word that matters most
+  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased, places, place};
+}
+
+/** The index of the word whose number is told. Until one is chosen it is one that the changed word can move: words up to
+ *  the changed one are predicted before it is read. */
+function followed({state}, {kind, first, places, chosen, last}) {
+  const within = (at) => Math.min(Math.max(Number(at), 0), last);
+  if (kind === "written") return within(state.row);
+  if (state.next !== undefined) return within(state.next);
+  if (kind !== "next") return within(kind === "masked" ? 0 : state.row);
+  const shown = state.row - first; // the word that the other views show, or what follows the text
+  return Math.max(shown >= Math.min(...places) ? within(shown) : last, chosen ?? 0); // the word after the changed one is at its index
 }
 
 /** "What if a word were missing, or another one?" */
 export function changeView(app) {
   const {header} = app.source;
   const found = changing(app);
-  const {kind, source, follow, written, named, numbers, unchanged, erased} = found;
-  const places = Object.keys(erased).map(Number);
-  const left = (at) => numbers(erased[at])[written];
-  const place = places.includes(app.state.changed) ? app.state.changed // at first the word that matters most
-    : places.reduce((least, at) => (left(at) < left(least) ? at : least), places[0]);
+  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place} = found;
   const swap = app.swap?.source === app.source && app.swap.place === place ? app.swap : null;
   const now = swap?.answer ?? erased[place];
   if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The ${found.of} has no word that can be erased.</p>`;
@@ -141,19 +153,27 @@ function telling({kind, source, follow, named, numbers, written, unchanged}, now
   const how = now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
   if (kind === "vectors") {
     const others = follow.map((_, at) => at).filter((at) => at !== place);
-    const most = others.reduce((least, at) => (numbers(now)[at] < numbers(now)[least] ? at : least), others[0]);
-    const also = most === undefined ? "" : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
+    const most = others[largest(others.map((at) => -numbers(now)[at]), 1)[0]];
+    const also = most === undefined ? "" : most === written ? "; that of no other word moves more"
+      : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
     return `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} with the one before${also}.`;
   }
+  if (kind === "next" && written < place) return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
   const [likeliest, chance] = now.likeliest[written][0];
-  return `${how}, the probability of “${named(written)}” is ${after.toFixed(3)} instead of ${numbers(unchanged)[written].toFixed(3)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+  const before = numbers(unchanged)[written];
+  return `${how}, the probability of “${named(written)}” is ${digits(after, before)} instead of ${digits(before, after)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+}
+
+/** A probability with three decimals, or with six if it does not differ from the other by three. */
+function digits(one, other) {
+  return one.toFixed(3) === other.toFixed(3) ? one.toFixed(6) : one.toFixed(3);
 }
 
 /** Each followed word with the change of its number; the sign says the direction, not the colour alone. */
 function moves({kind, follow, named, numbers, unchanged}, now) {
   const by = follow.map((_, at) => numbers(now)[at] - numbers(unchanged)[at]);
   const most = Math.max(...by.map(Math.abs), 0.1); // small moves stay pale
-  const told = (at) => kind === "vectors" ? numbers(now)[at].toFixed(3) : by[at] ? `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}` : "0";
+  const told = (at) => kind === "vectors" ? numbers(now)[at].toFixed(3) : by[at] === 0 ? "0" : Math.abs(by[at]) < 0.0005 ? "0.000" : `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}`;
   return html`<div class="words" data-moves>${follow.map((_, at) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
     <small>${told(at)}</small></span>`)}</div>`;
 }
@@ -174,6 +194,7 @@ function table(label, heads, rows, chosen) {
 
 function choose(app, place) {
   app.swap = null;
+  app.state.changed = place; // the word that is followed may depend on it
   const found = changing(app);
   app.set({changed: place, said: telling(found, found.erased[place], place)});
 }

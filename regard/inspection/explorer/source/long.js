@@ -2,6 +2,7 @@
 
 import {html, render} from "lit-html";
 import {pixels} from "./colours.js";
+import {HALFWAY, ramp} from "./controls.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
 const LINE = 22;
@@ -98,12 +99,14 @@ function page(app) {
             aria-label="The whole head; arrow keys move. ${telling(app)}" ${drawn((canvas) => paintMap(app, canvas))}
             @click=${(event) => app.choose(rowAt(app, pointAt(event)[1] / MAP))}
             @keydown=${(event) => onMapKey(app, event)}></canvas>
+          ${ramp("cividis", ["0", "1"], {note: HALFWAY})}
           <h3>Entropy along the text</h3>
+          <p class="hint">From 0 to ${highest(app).toFixed(2)} nats: the mean of each part, and paler its largest.</p>
           <canvas class="strip" role="img" aria-label="Entropy of the rows along the text, mean and largest of each part"
             ${drawn((canvas) => paintStrip(app, canvas))}></canvas>
         </section>
         <section class="rows"><h3>Rows</h3>
-          <p class="hint">Position, word, entropy as a bar, and the largest links.</p>
+          <p class="hint">Position and word, entropy as a bar, and the largest links with the positions in brackets.</p>
           <div class="links" tabindex="-1" @scroll=${(event) => paintRows(app, event.currentTarget.querySelector("canvas"))}>
             <div class="tall" ${drawn((element) => {
               element.style.height = `${rows * LINE}px`;
@@ -139,17 +142,25 @@ function details(app) {
       ${app.largest[row].toFixed(4)}, weight of the first position ${app.first[row].toFixed(4)}, received
       ${app.received[position].toFixed(3)}.</p>
     <p><span class="badge" data-hidden>hidden: ${(100 * hidden).toFixed(0)} % of this row is on other keys</span></p>
-    ${list("Looks at", "The largest links of the row", links.map(({key, weight}) => [app.word(key), weight]))}
-    ${list("Is looked at by (among the kept links)", "The rows that look at this position",
-      app.incoming(position).map((one) => [app.word(app.rows[one.row]), one.weight]))}
+    <div class="columns">
+      ${list("Looks at", "The largest links of the row", links.map(({key, weight}) => [app.word(key), weight]), "It looks at nothing.")}
+      ${list("Is looked at by (among the kept links)", "The rows that look at this position",
+        app.incoming(position).map((one) => [app.word(app.rows[one.row]), one.weight]), "No row has it among its largest links.")}
+    </div>
   </section>`;
 }
 
-function list(title, label, rows) {
-  return html`<h4>${title}</h4><div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
+function list(title, label, rows, none) {
+  if (!rows.length) return html`<div><h4>${title}</h4><p class="hint">${none}</p></div>`;
+  return html`<div><h4>${title}</h4><div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr><th scope="col">Word</th><th scope="col">Weight</th></tr></thead>
     <tbody>${rows.map(([word, weight]) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${weight.toFixed(4)}</td></tr>`)}</tbody>
-  </table></div>`;
+  </table></div></div>`;
+}
+
+/** The largest entropy of the rows. */
+function highest(app) {
+  return (app.highest ??= app.entropy.reduce((most, one) => Math.max(most, one), 1e-9));
 }
 
 function paintMap(app, canvas) {
@@ -173,7 +184,6 @@ function paintStrip(app, canvas) {
   const [width, height] = [MAP, 54];
   const pen = context(canvas, width, height);
   const theme = themeColours(canvas);
-  app.highest ??= app.entropy.reduce((most, one) => Math.max(most, one), 1e-9);
   const {length} = app.rows;
   for (let x = 0; x < width; x += 1) {
     const from = Math.floor((x * length) / width);
@@ -183,7 +193,7 @@ function paintStrip(app, canvas) {
       sum += app.entropy[at];
       most = Math.max(most, app.entropy[at]);
     }
-    const bar = (value) => (value / app.highest) * (height - 2);
+    const bar = (value) => (value / highest(app)) * (height - 2);
     pen.fillStyle = theme.line;
     pen.fillRect(x, height - bar(most), 1, bar(most));
     pen.fillStyle = theme.accent;
@@ -198,7 +208,6 @@ function paintRows(app, canvas) {
   const theme = themeColours(canvas);
   const first = Math.floor(box.scrollTop / LINE);
   const last = Math.min(first + Math.ceil(HEIGHT / LINE) + 1, app.rows.length);
-  app.highest ??= app.entropy.reduce((most, one) => Math.max(most, one), 1e-9);
   font(pen, 13);
   for (let row = first; row < last; row += 1) {
     const y = row * LINE - box.scrollTop + LINE / 2;
@@ -207,11 +216,11 @@ function paintRows(app, canvas) {
       pen.fillRect(0, y - LINE / 2, width, LINE);
     }
     pen.fillStyle = theme.ink; // nothing is measured: what is too long is painted over
-    pen.fillText(app.word(app.rows[row]).slice(0, 40), 4, y);
+    pen.fillText(`${app.rows[row]}  ${app.header.words[app.rows[row]] ?? ""}`.slice(0, 40), 4, y);
     pen.fillStyle = row === app.row ? theme.unseen : theme.paper;
     pen.fillRect(width * 0.3 - 8, y - LINE / 2, width, LINE);
     pen.fillStyle = theme.accent;
-    pen.fillRect(width * 0.3, y - 5, (app.entropy[row] / app.highest) * width * 0.14, 10);
+    pen.fillRect(width * 0.3, y - 5, (app.entropy[row] / highest(app)) * width * 0.14, 10);
     pen.fillStyle = theme.faint;
     const named = app.links(row).slice(0, 4).map(({key, weight}) => `${app.word(key)} ${weight.toFixed(2)}`).join(",  ");
     pen.fillText(named.slice(0, 160), width * 0.46, y);

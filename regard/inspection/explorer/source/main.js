@@ -59,9 +59,10 @@ export class App {
     return this.draw();
   }
 
-  /** Replace what is shown, as after reading another sentence. */
+  /** Replace what is shown, as after reading another sentence; chosen words were those of the sentence before. */
   replace(source) {
     this.source = source;
+    for (const name of ["place", "changed", "next", "pair", "followed"]) delete this.state[name];
     return this.set({kind: 0, row: source.header.chosen, column: 0, said: source.header.title});
   }
 

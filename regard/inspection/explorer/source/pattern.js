@@ -100,11 +100,11 @@ function telling(shown, row, column) {
 function draw(app, canvas, shown) {
   const {one, rows, columns, states} = shown;
   const place = geometry(canvas, {rows, columns});
-  if (!one.rows.length) Object.assign(place, {named: false, left: 40, top: 24});
-  const {cell: side, left, top} = place;
+  if (!one.rows.length) Object.assign(place, {named: false, left: 40, right: 16, top: 24});
+  const {cell: side, left, right, top} = place;
   const theme = themeColours(canvas);
   canvas.place = place;
-  const pen = context(canvas, left + columns * side + (place.named ? 46 : 4), top + rows * side + 2);
+  const pen = context(canvas, left + columns * side + right, top + rows * side + 2);
   const gap = side >= 8 ? 1 : 0; // cells are painted apart if they are large enough to be counted
   const image = new OffscreenCanvas(columns, rows);
   const dots = image.getContext("2d");

@@ -71,7 +71,7 @@ function summary(one) {
     return `${LENSES[one.lens].title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
   const sides = [[one.source, "in the source"], [one.written, "in what was written"]].filter(([words]) => words.length);
   const told = sides.map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`).join("; ");
-  return `${LENSES[one.lens].title}: “${one.word}” looks most ${told}.${sides.length > 1 ? " The weights of each side are a sum of their own." : ""}`;
+  return `${LENSES[one.lens].title}: “${one.word}” looks most ${told}.${sides.length > 1 ? " The weights of each side sum to 1." : ""}`;
 }
 
 function number(one, score) {

@@ -146,7 +146,7 @@ function numbers(app, walk, step, shown) {
   return html`${note}<div class="scroll" tabindex="0" role="region" aria-label="Numbers of the step"><table class="numbers">
     <thead><tr><td></td>${Array.from({length: named ? across : Math.min(ACROSS, across)}, (_, at) => html`<th scope="col">${
       named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}</th>`)}</tr></thead>
-    <tbody>${lines.map(({head, from, to}) => html`<tr><th scope="row"><bdi>${head}</bdi></th>
+    <tbody>${lines.map(({head, from, to}) => html`<tr>${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
       ${Array.from(values.subarray(from, to), (value) => cell(app, step, value, shown.most))}</tr>`)}</tbody></table></div>
     ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
 }
