@@ -129,7 +129,7 @@ def test_what_is_too_long_is_left_out_and_counted():
     held = TranslationTask([*PAIRS, long], [], TOKENISER, batch_tokens=120)
     assert held.left_out == 1
     assert held.needed == max(len(side) for pair in encode_pairs(PAIRS, TOKENISER) for side in pair) + 1
-    with pytest.raises(ArgumentError, match="none of 1 pair has fewer than 120 ids on both sides: .* learn from$"):
+    with pytest.raises(ArgumentError, match=r"none of 1 pair has fewer than 120 ids on both sides: .* learn from$"):
         TranslationTask([long], [], TOKENISER, batch_tokens=120)
     with pytest.raises(ArgumentError, match=r"label_smoothing is 1\.0"):
         task(label_smoothing=1.0)
