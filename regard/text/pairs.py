@@ -229,10 +229,10 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
     or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
     `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
-    "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that each
-    holds under "translation". Each side is cleaned by `tidy`. Lines are dropped, and
-    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
-    than `max_words` words or 40 * `max_words` characters, or repeat a pair.
+    "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
+    each holds under "translation". Each side is cleaned by `tidy`. Lines are dropped, and counted, if they are empty,
+    have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words` words or
+    40 * `max_words` characters, or repeat a pair.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.
