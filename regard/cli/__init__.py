@@ -30,10 +30,10 @@ def main() -> None:
         except ImportError as error:
             if error.name not in ("typer", "rich", "click"):
                 raise
-            print(
-                f"regard: the command line needs {error.name}; install it with: pip install 'regard[train]'",
-                file=sys.stderr,
-            )
+            from regard.text.packages import install_line
+
+            needs = f"regard: the command line needs {error.name}; install it with: {install_line('train')}"
+            print(needs, file=sys.stderr)
             sys.exit(FAILED)
         sys.exit(_run(app))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regard.errors import NotFoundError
 from regard.models.recurrent import RecurrentTranslator
-from regard.models.storage import SavedModel, load_model
+from regard.models.storage import SavedModel, load_model, way_to_use
 from regard.models.translation_transformer import KIND, TranslationTransformer
 
 TranslationModel = TranslationTransformer | RecurrentTranslator
@@ -35,6 +35,6 @@ def translation_model(saved: SavedModel, where: str) -> TranslationModel:
     if saved.kind not in TRANSLATORS:
         raise NotFoundError(
             f"{where} holds a model of kind {saved.kind!r}, which does not translate; translation models are "
-            f"{', '.join(TRANSLATORS)}"
+            f"{', '.join(TRANSLATORS)}{way_to_use(saved.kind)}"
         )
     return TRANSLATORS[saved.kind].from_saved(saved, where)

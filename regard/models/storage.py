@@ -41,6 +41,10 @@ FORMAT = 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "weights.safetensors"
 CHECKPOINTS_FILE = "checkpoints.json"
+COMMANDS = {  # that read a model of each kind
+    "translation-transformer": "regard translate", "recurrent-translator": "regard translate",
+    "language-model": "regard generate", "text-encoder": "regard view, and regard classify if it has labels",
+}  # fmt: skip
 
 
 @brief
@@ -207,10 +211,22 @@ def _why_no_model(folder: Path) -> str:
     return f"there is neither {' nor '.join(marks)} in it{where}"
 
 
+def way_to_use(kind: str) -> str:
+    """The end of a sentence about a model of another kind: the command that reads this one.
+
+    >>> way_to_use("language-model"), way_to_use("unknown")
+    ('; it is read by regard generate', '')
+    """
+    return f"; it is read by {COMMANDS[kind]}" if kind in COMMANDS else ""
+
+
 def _load(folder: Path, kind: str | None) -> SavedModel:
     content = _read_model_config(folder)
     if kind is not None and content["kind"] != kind:
-        raise NotFoundError(f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}")
+        raise NotFoundError(
+            f"{folder} holds a model of kind {content['kind']!r}, and this call needs {kind!r}"
+            + way_to_use(content["kind"])
+        )
     files = dict(content["files"])
     state = load_tensors(folder / WEIGHTS_FILE, seal=files.pop(WEIGHTS_FILE))
     texts = {}

@@ -2,9 +2,11 @@
 
 import os
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterator
 from io import BufferedReader
+from pathlib import Path
 from typing import IO
 
 from regard.arguments import a_path, a_string, absent, each, of_kind
@@ -96,7 +98,7 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
         raise DataError(
             f"{path}: {bad} of {count} lines are not valid UTF-8, the first is line {first_bad}; at most "
             f"{UNDECODABLE_SHARE:.0%} may be damaged, so this looks like another encoding: convert it with "
-            f"`iconv -f latin1 -t utf-8` (or its real encoding)"
+            f"{_conversion(path, 'latin1')} (or its real encoding)"
         )
 
 
@@ -145,9 +147,19 @@ def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
         yield text
 
 
+def _conversion(path: PathLike, encoding: str) -> str:
+    """The command that writes the file in UTF-8 beside it.
+
+    >>> _conversion("my pairs.tsv", "latin1")
+    "`iconv -f latin1 -t utf-8 'my pairs.tsv' > 'my pairs.utf8.tsv'`"
+    """
+    new = Path(path).with_suffix(f".utf8{Path(path).suffix}")
+    return f"`iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}`"
+
+
 def _refuse_binary(path: PathLike, head: bytes) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}, line 1 starts as UTF-16; convert it with `iconv -f utf-16 -t utf-8`")
+        raise DataError(f"{path}, line 1 starts as UTF-16; convert it with {_conversion(path, 'utf-16')}")
     if b"\0" in head:
         line = head.count(b"\n", 0, head.index(b"\0")) + 1
         raise DataError(f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text")

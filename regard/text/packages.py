@@ -1,9 +1,34 @@
 """The error for an optional package that is not installed."""
 
+import json
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 from regard.errors import MissingPackageError
+
+
+def install_line(extra: str) -> str:
+    """The command that installs an extra of regard from where regard was installed, such as a clone.
+
+    >>> install_line("train").startswith("pip install ")
+    True
+    """
+    return f"pip install {shlex.quote(f'{_origin()}[{extra}]')}"
+
+
+def _origin() -> str:
+    """The folder or wheel that regard was installed from; its name if that is unknown, or no longer there."""
+    try:
+        recorded = json.loads(distribution("regard").read_text("direct_url.json") or "{}").get("url", "")
+    except (PackageNotFoundError, ValueError):
+        return "regard"
+    url = urlparse(recorded)
+    path = unquote(url.path)
+    return path if url.scheme == "file" and Path(path).exists() else "regard"
 
 
 @contextmanager
@@ -27,5 +52,5 @@ def needed(package: str, purpose: str, extra: str = "train") -> Generator[None]:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingPackageError(
-            f"{purpose} needs the package '{package}', which is not installed: pip install 'regard[{extra}]'"
+            f"{purpose} needs the package '{package}', which is not installed: {install_line(extra)}"
         ) from error

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -20,9 +20,12 @@ from regard.text.tables import (
     Table,
     find_header,
     first_line,
+    name_the_keys,
     on_first_line,
     table_of,
     table_rows,
+    two_strings,
+    wanted_columns,
 )
 
 
@@ -77,7 +80,7 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> t
         NotFoundError: no such file.
         DataError: an unknown suffix, or a file that cannot be read.
     """
-    tables = [path for path in paths if table_of(Path(path)).suffix in (".csv", *PARSERS)]
+    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
@@ -92,10 +95,10 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> t
         raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
     if table.suffix not in DELIMITERS:
-        return _table_rows(table.path), None
+        return _json_rows(table, columns), None
     first = first_line(table.path)
     header = find_header(table, first, columns)
-    read = _table_rows(table.path) if header is None else _named_rows(table, header)
+    read = _plain_rows(table.path) if header is None else _named_rows(table, header)
     return read, on_first_line(table, first, header, columns)
 
 
@@ -110,8 +113,17 @@ def _named_rows(table: Table, header: Header) -> Iterator[Row | Fault]:
             yield Row(number, (file, file), found)
 
 
-def _table_rows(path: PathLike) -> Iterator[Row | Fault]:
-    file, parse = str(path), PARSERS[Path(path).suffix.lower()]
+def _plain_rows(path: Path) -> Iterator[Row | Fault]:
+    return _parsed_rows(path, _columns)
+
+
+def _json_rows(table: Table, columns: Columns) -> Iterator[Row | Fault]:
+    wanted = wanted_columns(table, columns)
+    return _parsed_rows(table.path, lambda text: _json_object(text, wanted))
+
+
+def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[Row | Fault]:
+    file = str(path)
     for number, text in numbered_lines(path):
         if text is None:
             yield Fault(NOT_UTF8, file, number)
@@ -127,20 +139,16 @@ def _columns(text: str) -> tuple[str, str] | str:
     return (source, target) if tab and "\t" not in target else NOT_TWO_COLUMNS
 
 
-def _json_object(text: str) -> tuple[str, str] | str:
+def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return BROKEN_JSON
-    source, target = (record.get("source"), record.get("target")) if isinstance(record, dict) else (None, None)
-    if not isinstance(source, str) or not isinstance(target, str):
-        return WRONG_KEYS
-    if LONE_SURROGATES.search(source + target):  # written as escapes such as \ud800
-        return NOT_UNICODE
-    return source, target
-
-
-PARSERS = {".tsv": _columns, ".jsonl": _json_object}
+    found = two_strings(record, wanted)
+    if found is None:
+        named = wanted != SOURCE_AND_TARGET
+        return f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}" if named else WRONG_KEYS
+    return NOT_UNICODE if LONE_SURROGATES.search("".join(found)) else found  # written as escapes such as \ud800
 
 
 def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
@@ -221,9 +229,10 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
     or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
     `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
-    "pairs.csv:english,german". Each side is cleaned by `tidy`. Lines are dropped, and
-    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
-    than `max_words` words or 40 * `max_words` characters, or repeat a pair.
+    "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
+    each holds under "translation". Each side is cleaned by `tidy`. Lines are dropped, and counted, if they are empty,
+    have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words` words or
+    40 * `max_words` characters, or repeat a pair.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.
@@ -265,7 +274,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
             read.first_lines.setdefault(result.reason, (result.file, result.number))
     read.pairs.extend(kept)
     if not read.pairs:
-        raise DataError(_why_empty(read))
+        raise _why_empty(read, columns)
     return read
 
 
@@ -281,11 +290,26 @@ def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | F
     return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
 
 
-def _why_empty(read: PairFile) -> str:
+def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
     files = " + ".join(read.files)
     if not read.lines:
-        return f"{files} is empty; give {FORMATS}"
-    return f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); give {FORMATS}"
+        return DataError(f"{files} is empty; give {FORMATS}")
+    table = table_of(Path(read.files[0]))
+    if table.suffix == ".jsonl" and (keys := _about_the_keys(table, columns)):
+        return NotFoundError(f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair: {keys}")
+    return DataError(
+        f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); give {FORMATS}"
+    )
+
+
+def _about_the_keys(table: Table, columns: Columns) -> str | None:
+    """What the first line says about the keys to name, if it is an object without the wanted ones."""
+    try:
+        record = json.loads(first_line(table.path))
+    except (ValueError, RecursionError):
+        return None
+    missing = two_strings(record, wanted_columns(table, columns)) is None
+    return name_the_keys(table, record, columns) if missing else None
 
 
 @brief

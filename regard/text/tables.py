@@ -1,6 +1,7 @@
 """Tables of two columns: CSV and TSV whose header names them, or whose path does, as in `pairs.csv:english,german`.
 
-A column that nobody names is never guessed: a file whose first line may be a header or a pair is refused.
+A column that nobody names is never guessed: a file whose first line may be a header or a pair is refused. Likewise the
+path of a `.jsonl` may name two keys of its objects.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from regard.errors import DataError, NotFoundError
 from regard.text.lines import numbered_lines
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
-NAMED = re.compile(r"(?P<path>.+\.(?:csv|tsv)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL)
+NAMED = re.compile(
+    r"(?P<path>.+\.(?:csv|tsv|jsonl)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
+)
 ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
 LANGUAGES = frozenset((
@@ -62,6 +65,37 @@ def table_of(path: Path) -> Table:
     return Table(path, None) if found is None else Table(Path(found["path"]), (found["left"], found["right"]))
 
 
+def wanted_columns(table: Table, kinds: Columns) -> Columns:
+    """The names that the path gives, or else the usual ones, in lower case."""
+    return kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
+
+
+def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
+    """The two strings of a JSON object by its keys, or by those of the object that it holds under "translation".
+
+    >>> two_strings({"id": 7, "translation": {"en": "cat", "de": "Katze"}}, Columns(("en",), ("de",)))
+    ('cat', 'Katze')
+    """
+    nested = record.get("translation") if isinstance(record, dict) else None
+    for holder in (record, nested):
+        if isinstance(holder, dict):
+            named = {key.strip().lower(): value for key, value in holder.items()}
+            found = [[named[key] for key in keys if isinstance(named.get(key), str)] for keys in wanted]
+            if all(found):
+                return found[0][0], found[1][0]
+    return None
+
+
+def name_the_keys(table: Table, record: object, kinds: Columns) -> str | None:
+    """A phrase about the keys of an object that lacks the wanted ones; None if it holds no two strings."""
+    nested = record.get("translation") if isinstance(record, dict) else None
+    held = nested if isinstance(nested, dict) else record
+    names = [key for key, value in held.items() if isinstance(value, str)] if isinstance(held, dict) else []
+    if len(names) < 2:
+        return None
+    return f"the strings of its first object are {_quoted(names)}; {_way_out(table, names, kinds)}"
+
+
 class Header(NamedTuple):
     """A header line: the delimiter of the table, its number of columns, and the places of the two that are read."""
 
@@ -82,7 +116,7 @@ def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
     headers = []
     for delimiter in DELIMITERS[table.suffix]:
         names = [name.strip().lower() for name in _cells(first, delimiter)]
-        wanted = kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
+        wanted = wanted_columns(table, kinds)
         places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
         if any(len(found) > 1 for found in places):
             raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
@@ -218,9 +252,10 @@ def _way_out(table: Table, names: Sequence[str], kinds: Columns) -> str:
     chosen = [usable[found[0]] for found in near if found]  # those most like the ones that were named
     if len(set(chosen)) < 2:
         chosen = list(usable.values()) if len(usable) == 2 else [usable[key] for key in usable if key in LANGUAGES]
+    noun = "key" if table.suffix == ".jsonl" else "column"
     if len(chosen) == 2:
-        return f"name the columns after the file, as in {table.path}:{','.join(chosen)}"
+        return f"name the {noun}s after the file, as in {table.path}:{','.join(chosen)}"
     return (
-        f"name the column of the {kinds.left[0]} and that of the {kinds.right[0]} after the file, as in "
+        f"name the {noun} of the {kinds.left[0]} and that of the {kinds.right[0]} after the file, as in "
         f"{table.path}:{kinds.left[0].upper()},{kinds.right[0].upper()}"
     )

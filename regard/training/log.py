@@ -15,6 +15,7 @@ from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError, MissingPackageError
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
+from regard.text.packages import install_line
 
 CHECK = "crc32"
 # The keys of lines that were written before lines had a check; a line without one that has others is damaged.
@@ -182,7 +183,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPackageError("drawing needs the package matplotlib; pip install 'regard[train]'") from error
+        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('train')}") from error
     figure = Figure(figsize=(7, 5), dpi=120, layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     _draw_losses(losses, training, validation)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, MissingPackageError
+from regard.text.packages import install_line
 from regard.training.config import TrainingConfig
 
 
@@ -38,7 +39,7 @@ class Workers:
         try:
             from accelerate import Accelerator
         except ImportError as error:
-            raise MissingPackageError("training needs the package accelerate; pip install 'regard[train]'") from error
+            raise MissingPackageError(f"training needs the package accelerate; {install_line('train')}") from error
         self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes

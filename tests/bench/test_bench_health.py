@@ -102,4 +102,4 @@ def test_json_and_lines_name_what_is_missing(sound, monkeypatch):
     assert {"torch", "python", "regard", "threads"} <= record["environment"].keys()
     monkeypatch.setattr(health, "package_version", lambda name: None)
     lines = describe_health(examine())
-    assert any("transformers is missing" in line and "regard[bench]" in line for line in lines)
+    assert any("transformers is missing" in line and "[bench]'" in line for line in lines)

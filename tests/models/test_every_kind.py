@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from regard import models
+from regard.errors import NotFoundError
 from regard.models.base import Storable
 from regard.models.recurrent import RecurrentTranslator
 
@@ -50,3 +51,5 @@ def test_a_saved_model_of_every_kind_loads_with_its_config_and_weights(name, tmp
     assert other.config == model.config
     assert not other.training
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    with pytest.raises(NotFoundError, match=r"and this call needs 'poet'; it is read by regard [a-z]+"):
+        models.load_model(tmp_path / "model", kind="poet")

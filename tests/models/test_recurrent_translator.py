@@ -191,8 +191,11 @@ def test_weights_of_another_config_are_refused(tmp_path):
 
 def test_a_model_of_no_translator_is_refused_with_those_there_are(tmp_path):
     save_model(tmp_path / "model", {}, {}, "poet")
-    with pytest.raises(CheckpointError, match=r"'poet', which does not translate; .*recurrent-translator"):
+    with pytest.raises(CheckpointError, match=r"'poet', which does not translate; .*recurrent-translator$"):
         load_translation_model(tmp_path / "model")
+    save_model(tmp_path / "writer", {}, {}, "language-model")
+    with pytest.raises(CheckpointError, match=r"does not translate; .*; it is read by regard generate$"):
+        load_translation_model(tmp_path / "writer")
 
 
 @pytest.mark.parametrize(

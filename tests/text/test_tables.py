@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from regard.errors import DataError, NotFoundError
@@ -45,6 +47,22 @@ def test_a_path_names_the_columns(write, suffix):
     path = write(f"a.{suffix}", "\n".join(lines).replace(",", "," if suffix == "csv" else "\t"))
     assert read_pairs(f"{path}:english,german").pairs == PAIRS[:1]
     assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_path_names_the_keys_of_json_objects(write, nested):
+    pair = {"German": "Ein Vogel sang.", "English": "A bird sang."}
+    lines = [{"id": 1, **({"translation": pair} if nested else pair)}, {"English": 7, "German": "x"}]
+    path = write("a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
+    read = read_pairs(f"{path}:english,german")
+    assert (read.pairs, read.dropped) == (PAIRS[:1], {"without strings 'english' and 'german'": 1})
+    assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
+    with pytest.raises(NotFoundError, match="none of 2 lines gives a pair: the strings of its first object are") as no:
+        read_pairs(path)
+    assert str(no.value).endswith(f"'German', 'English'; name the keys after the file, as in {path}:German,English")
+    with pytest.raises(NotFoundError, match=r"name the keys after the file, as in .*a\.jsonl:English,German"):
+        read_pairs(f"{path}:english,germn")
+    assert read_pairs(write("b.jsonl", '{"src": "a", "tgt": "b"}\n')).pairs == [Pair("a", "b")]
 
 
 def test_a_file_with_such_a_name_is_that_file(write):

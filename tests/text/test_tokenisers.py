@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError, DataError, MissingPackageError
 from regard.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
+from regard.text.packages import install_line
 from regard.text.vocabularies import Vocabulary
 
 LINES = [
@@ -225,8 +226,32 @@ def test_what_cannot_be_learned_is_refused():
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*pip install 'regard\[train\]'"):
+    with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*pip install '.*\[train\]'"):
         Tokeniser.train(LINES, vocab_size=400)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "origin"),
+    [
+        ('{"url": "file://{there}", "dir_info": {}}', "{there}"),
+        ('{"url": "file://{there}/gone", "dir_info": {}}', "regard"),
+        ('{"url": "https://example.org/regard.whl"}', "regard"),
+        ("not json", "regard"),
+        (None, "regard"),
+    ],
+)
+def test_extras_are_installed_from_where_regard_came_from(recorded, origin, tmp_path, monkeypatch):
+    there = tmp_path / "my clone"
+    there.mkdir()
+
+    class Installed:
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return recorded and recorded.replace("{there}", str(there).replace(" ", "%20"))
+
+    monkeypatch.setattr("regard.text.packages.distribution", lambda name: Installed())
+    expected = origin.replace("{there}", str(there))
+    assert install_line("train") == f"pip install '{expected}[train]'"
 
 
 # --- saving

@@ -7,9 +7,10 @@ import os
 import pytest
 from toy_training import CONFIG, CrashError, at_step, crash, seals, train_toy
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, NotFoundError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.training.recipes.run_folder import read_test
 
 SHORT = dataclasses.replace(CONFIG, steps=1)
 OWN = {"settings.json": b'{"mine": 1}', "test.jsonl": b"mine", "curves.png": b"mine", "run.json": b'{"mine": 1}'}
@@ -75,3 +76,8 @@ def test_a_mark_counts_by_what_it_holds_and_damage_is_told(tmp_path):
         check_ours(tmp_path, {"mark.json": read_sealed}, "thing")
     with pytest.raises(CheckpointError, match="new or an empty folder"):
         check_ours(tmp_path, {}, "thing")
+
+
+def test_a_model_without_a_test_split_says_which_file_has_one(tmp_path):
+    with pytest.raises(NotFoundError, match=r"name a file of pairs .*made from a run is evaluated on its test\.jsonl$"):
+        read_test(tmp_path)

@@ -1,5 +1,7 @@
 """Translation as a task: what is learned from, in which order, and how its loss counts."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import batches_in_order, encode_pairs
 from regard.training import TrainingConfig, Validated, train
-from regard.training.recipes.translation import TranslationTask
+from regard.training.recipes.translation import TranslationTask, TranslationTraining
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
@@ -126,10 +128,36 @@ def test_what_is_too_long_is_left_out_and_counted():
     long = Pair("word " * 300, "Wort " * 300)
     held = TranslationTask([*PAIRS, long], [], TOKENISER, batch_tokens=120)
     assert held.left_out == 1
-    with pytest.raises(ArgumentError, match="none of 1 pair has fewer than 120 ids"):
+    assert held.needed == max(len(side) for pair in encode_pairs(PAIRS, TOKENISER) for side in pair) + 1
+    with pytest.raises(ArgumentError, match=r"none of 1 pair has fewer than 120 ids on both sides: .* learn from$"):
         TranslationTask([long], [], TOKENISER, batch_tokens=120)
     with pytest.raises(ArgumentError, match=r"label_smoothing is 1\.0"):
         task(label_smoothing=1.0)
+
+
+def written(folder, pairs):
+    (folder / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    return {"data": (str(folder / "pairs.tsv"),), "vocab_size": 320, "dim": 16, "heads": 2, "layers": 1, "steps": 2}
+
+
+def test_a_batch_that_cannot_hold_every_pair_is_refused_with_the_number_it_needs(tmp_path):
+    given = written(tmp_path, [*PAIRS, Pair("word " * 60, "Wort " * 60), Pair("word 9? " * 120, "Wort 9? " * 120)])
+    with pytest.raises(ArgumentError, match=r"^--batch-tokens is 20: \d+ of \d+ pairs have more ids") as refusal:
+        TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": 20}).prepare()
+    needed = int(re.search(r"give (\d+) or more", str(refusal.value))[1])
+    with pytest.raises(ArgumentError, match=f": 2 of .* give {needed} or more"):
+        TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": needed - 1}).prepare()
+    told = []
+    enough = TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": needed}, tell=told.append)
+    assert enough.prepare().task.left_out == 1  # more than a pair may have in any batch
+    assert any(remark.startswith("1 pair with more sub-words") for remark in told)
+    with pytest.raises(ArgumentError, match=f"nothing to learn from; batch_tokens is 16, give {needed} or more"):
+        TranslationTask([Pair("word " * 60, "Wort " * 60)], [], enough.tokeniser, batch_tokens=16)
+
+
+def test_a_run_that_was_begun_with_small_batches_goes_on(tmp_path):
+    given = {**written(tmp_path, [*PAIRS, Pair("word " * 60, "Wort " * 60)]), "batch_tokens": 20}
+    assert TranslationTraining.of(tmp_path / "run", given).prepare(begun=tmp_path / "run").task.left_out > 0
 
 
 def test_the_fingerprint_tells_other_data_and_other_orders_apart():

@@ -12,7 +12,7 @@ from regard.arguments import count_of, of_kind
 from regard.storage.files import replace_file
 from regard.studies.bench.health import Findings, Health
 from regard.studies.bench.results import PACKAGES, Results
-from regard.text.packages import needed
+from regard.text.packages import install_line, needed
 
 STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
 
@@ -159,7 +159,7 @@ def describe_health(health: Health) -> list[str]:
     lines += ["", "optional packages"]
     for name, version in health.packages.items():
         extra, purpose = PACKAGES[name]
-        way = f"pip install 'regard[{extra}]'" if extra else f"pip install {name}"
+        way = install_line(extra) if extra else f"pip install {name}"
         lines.append(f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}")
     if not health.compiler:
         lines.append("  a C++ compiler is missing (torch.compile and FlexAttention on the CPU)")

@@ -16,6 +16,7 @@ from regard.inspection.quality.report import COLOURS, MARKS
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older
 from regard.studies.comparison.measures import Measures
+from regard.text.packages import install_line
 from regard.training.recipes.language import LanguageModelTraining
 from regard.training.recipes.recipe import Tell, silent
 from regard.training.recipes.translation import TranslationTraining
@@ -143,7 +144,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPackageError("drawing needs the package matplotlib; pip install 'regard[train]'") from error
+        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('train')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         panels = 3 if rows[0].by_length else 2
         figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")

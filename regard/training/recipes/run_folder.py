@@ -107,7 +107,9 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
     path = run / TEST_FILE
     if (expected := _sealed_hash(run)) is None:
         if not path.exists() or path.stat().st_size == 0:
-            raise NotFoundError(NO_TEST.format(run))
+            raise NotFoundError(
+                f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}"
+            )
         read = read_pairs(path)
         return read.pairs, [f"{path} was written before test splits were sealed, so damage cannot be noticed",
                             *([read.report()] if read.dropped else [])]  # fmt: skip

@@ -238,6 +238,12 @@ class TranslationTraining(Recipe):
             data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
             label_smoothing=config.label_smoothing, seed=config.seed, together=data.together, **share_of_work(),
         )  # fmt: skip
+        if begun is None and config.batch_tokens < task.needed:
+            raise ArgumentError(
+                f"--batch-tokens is {config.batch_tokens}: {task.left_out:,} of "
+                f"{count_of(len(data.train), 'pairs', ',')} have more ids on a side and would be left out of "
+                f"training; {_enough(task.needed)}"
+            )
         if task.left_out:
             self.tell(
                 f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
@@ -272,6 +278,10 @@ def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: T
         raise UnsupportedError(f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}")
 
 
+def _enough(batch_tokens: int) -> str:
+    return f"give {batch_tokens} or more, which holds every pair of up to {LONGEST_PAIR} ids on a side"
+
+
 def _judge(folder: Path, result: TrainingResult) -> str | None:
     return None if result.valid_loss is None else f"best validation {result.valid_loss:.4f}"
 
@@ -292,7 +302,7 @@ class TranslationTask(Described):
         seed: of the order of the batches.
         world, rank: how many processes train together, and which this is.
         longest: pairs with more ids on a side are left out of training; `left_out` counts them, and `learned` has the
-            others.
+            others, and `needed` is the smallest `batch_tokens` that leaves out no other pair.
         together: how many pairs in a row share a batch, in their order; by default each is on its own.
 
     Source of the smoothing: Szegedy et al. 2016, section 7.
@@ -317,9 +327,11 @@ class TranslationTask(Described):
     ) -> None:
         if not 0 <= label_smoothing < 1:
             raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
-        longest = min(longest, batch_tokens)
         pairs = encode_pairs(train, tokeniser)
-        fits = [max(map(len, pair)) < longest for pair in pairs]
+        sizes = [1 + max(map(len, pair)) for pair in pairs]
+        self.needed = max((size for size in sizes if size <= longest), default=0)
+        longest = min(longest, batch_tokens)
+        fits = [size <= longest for size in sizes]
         self._train = list(compress(pairs, fits))
         self.learned = list(compress(train, fits))
         self.left_out = len(pairs) - len(self._train)
@@ -327,6 +339,7 @@ class TranslationTask(Described):
             raise ArgumentError(
                 f"none of {count_of(len(pairs), 'pairs')} has fewer than {count_of(longest, 'ids')} "
                 f"on both sides: there is nothing to learn from"
+                + (f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}" if self.needed else "")
             )
         self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
         self.label_smoothing = label_smoothing
