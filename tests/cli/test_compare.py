@@ -139,6 +139,35 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
     assert (picture[:, [0, -1]] == 1).all()  # no name is cut by a border
 
 
+def test_mechanisms_are_compared_and_their_states_measured(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the animal did not cross the street because it was tired\n" * 60)
+    wish = ("--mechanism", "softmax", "--mechanism", "performer(16, seed=1)")
+    answer = regard(
+        "compare", "--task", "language-model", "--data", text, *wish, "--out", tmp_path / "study", "--json", *SMALL,
+        "--batch-tokens", 512,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr.decode()
+    softmax, performer = json.loads(answer.stdout)["rows"]
+    assert [softmax["name"], performer["name"]] == ["mechanism=softmax", "mechanism=performer(16, seed=1)"]
+    assert performer["memory"]["bytes an id written"] == 0 < performer["memory"]["bytes once"]
+    assert softmax["memory"]["bytes once"] == 0 < softmax["memory"]["bytes an id written"]
+    kept = json.loads((tmp_path / "study" / "mechanism=performer_16__seed=1_" / "settings.json").read_text())
+    assert kept["settings"]["mechanism"] == ["performer(16, seed=1)"]
+    report = (tmp_path / "study" / "compare.md").read_text()
+    assert report.startswith("# Language model with mechanism softmax and performer(16, seed=1)\n")
+
+
+def test_a_translator_takes_a_mechanism_in_its_encoder(pairs, tmp_path):
+    wish = ("--models", "transformer", "--mechanism", "softmax", "--mechanism", "linear", *SMALL[:-1], 1)
+    answer = regard("compare", "--data", pairs, "--out", tmp_path / "study", "--json", *wish)
+    assert answer.returncode == 0, answer.stderr.decode()
+    names = [row["name"] for row in json.loads(answer.stdout)["rows"]]
+    assert names == ["transformer mechanism=softmax", "transformer mechanism=linear"]
+    settings = json.loads((tmp_path / "study" / "transformer_mechanism=linear" / "settings.json").read_text())
+    assert settings["settings"]["mechanism"] == "linear"
+
+
 def test_folders_of_different_patterns_differ_however_they_are_spelt():
     windows = [f"causal & (causal_window({8 + number}) {' | global_tokens(0..3)' * 20})" for number in range(2)]
     patterns = ["strided(8) & causal", "strided(8) | causal", *windows]
@@ -166,6 +195,12 @@ LANGUAGE = ("--task", "language-model")
             "there is no pattern 'causal_windw'",
         ),
         ((*LANGUAGE, "--attention", "causal", "--attention", "causal"), "named twice"),
+        (("--models", "none", "--mechanism", "linear"), "--mechanism belongs to the Transformer"),
+        (("--models", "transformer", "--mechanism", "perfomer(8)"), "did you mean 'performer'"),
+        (
+            (*LANGUAGE, "--attention", "causal_window(8)", "--mechanism", "linear"),
+            "not causal_window(8); use",
+        ),
         ((*LANGUAGE, "--dim", 16, "--heads", "2,3"), "multiple of heads, 3"),
         ((*LANGUAGE, "--batch-tokens", 100), "a block of text has 256 ids; a batch holds at least one block"),
     ],
