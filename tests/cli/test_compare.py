@@ -8,8 +8,10 @@ import sys
 
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 from test_commands import regard
 
+from regard.studies.comparison.report import write_plainly
 from regard.studies.comparison.study import list_contenders
 
 SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--steps", 4)
@@ -166,6 +168,18 @@ def test_a_translator_takes_a_mechanism_in_its_encoder(pairs, tmp_path):
     assert names == ["transformer mechanism=softmax", "transformer mechanism=linear"]
     settings = json.loads((tmp_path / "study" / "transformer_mechanism=linear" / "settings.json").read_text())
     assert settings["settings"]["mechanism"] == "linear"
+
+
+def test_losses_are_labelled_without_powers_of_ten():
+    figure = Figure()
+    panel = figure.subplots()
+    panel.plot([1, 2], [0.5, 6.0])
+    panel.set_yscale("log")
+    write_plainly(panel)
+    figure.canvas.draw()
+    labels = {label.get_text() for label in panel.get_yticklabels(which="both")}
+    assert {"1", "2", "6"} <= labels
+    assert not any("10^" in label for label in labels)
 
 
 def test_folders_of_different_patterns_differ_however_they_are_spelt():

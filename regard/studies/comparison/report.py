@@ -173,6 +173,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         axes[1].set(xlabel="seconds of training", ylabel="validation loss (nats per id)")
         for panel in axes[:2]:
             panel.set_yscale("log")
+            write_plainly(panel)
         if panels == 3:
             axes[2].set(xlabel="words of the source", ylabel="exact match", ylim=(-0.03, 1.03))
         for panel in axes:
@@ -186,6 +187,22 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         picture = BytesIO()
         figure.savefig(picture, format="png")
     return picture.getvalue()
+
+
+def write_plainly(panel: Any) -> None:
+    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹.
+
+    Args:
+        panel: axes of matplotlib.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    panel.yaxis.set_major_formatter(Plain())
+    panel.yaxis.set_minor_formatter(Plain(labelOnlyBase=False))
 
 
 def _said(value: Any) -> str:
