@@ -149,7 +149,7 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
             ("complexity", "imprecise: For 4 times the words"), ("bench complexity",),
         ),
         Section("One head against several", ("one_head", "heads"), (
-            "compare --data pronouns --models transformer --out runs/compared",
+            "compare --data pronouns --models transformer --heads 1,8 --equal-parameters --out runs/one-or-eight",
         )),
     ),
     "Overview on Self-attention": (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard.arguments import count_of
-from regard.cli.console import StoppedError, duration, keeping, out, out_json, say
+from regard.cli.console import StoppedError, duration, keeping, out, out_json, out_text, say
 from regard.cli.options import Json
 from regard.cli.progress import training_progress
 from regard.decoding import Translator, evaluate
@@ -31,6 +32,7 @@ from regard.text.translation_data import PRONOUNS, TranslationData, load_transla
 from regard.training import TrainingResult, check_run_folder
 from regard.training.recipes import TranslationTraining, read_settings
 from regard.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
+from regard.training.recipes.run_folder import count_trained
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
@@ -41,6 +43,10 @@ SETTINGS = TranslationTraining.Config(
     batch_tokens=800, learning_rate=3e-3, warmup_steps=140, schedule="inverse_square_root", cooldown=0.35,
     dropout=0.0, label_smoothing=0.0, validate_every=700,
 )  # fmt: skip
+WINDOWED = (
+    "A word in the encoder of this model looks at two words on each side. If *it* is farther from its noun, no head of "
+    "the encoder lets it look there; the decoder looks at all words of the source."
+)
 PICTURES = "pictures"
 EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, validation sentences for a head
 
@@ -59,7 +65,7 @@ def demo(
     tell = say if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
-    tell('What does "it" refer to? English leaves it open, German may not: es, er and sie are its genders.')
+    tell('What does "it" refer to? English does not say; German has to: es, er or sie, by the gender of the noun.')
     tell("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
     tell(f"1. Training on {data.notes[0]}.")
@@ -84,7 +90,7 @@ def demo(
         translator = Translator.load(run)
         result = evaluate(translator, data.test)
         report = judge_pronouns(translator, settings.seed)
-        scores = RunScores("the test split", result, report)
+        scores = RunScores("the test split", result, report, count_trained(run, data.test))
         for line in scores.lines():
             tell(f"   {line}")
         tell("")
@@ -94,9 +100,13 @@ def demo(
         tell("3. The sentences of every article about attention")
         pictures = _look_at_articles(translator, report, used, run / PICTURES, tell)
         tell("")
-        tell(f"   {HONESTY}")
+        sentences = say if as_json else partial(out_text, indent="   ")
+        sentences(WINDOWED)
+        sentences(HONESTY)
         tell("")
-        tell(f"4. Pictures: {', '.join(pictures)}")
+        tell(f"4. Pictures in {run / PICTURES}:")
+        for picture in pictures:
+            tell(f"   {Path(picture).name}")
         tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
         if as_json:
             record = _record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda")
 COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
+UNEVEN, WORTH = 0.9, 0.1  # another layout is forecast too below this share of computing, and named if it gains this
+MOST_COMPARED = 64  # ranks for which that is done
 MOST_RANKS = 4096  # the time of a forecast grows with the square of them; 1,024 take half a minute
 
 
@@ -175,19 +177,24 @@ def _print_forecast(
     }  # fmt: skip
     if as_json:
         out_json(json.dumps(record))
-    else:
-        out_lines(_as_text(divided, made, assumed, options))
+        return
+    better = ""
+    if layout == "contiguous" and made.efficiency < UNEVEN and ranks <= MOST_COMPARED:
+        other = forecast(Layout.even("zigzag", length, ranks).lengths, layout="zigzag", machine=assumed, **options)
+        if other.efficiency > made.efficiency + WORTH:
+            better = f"; with --layout zigzag {other.efficiency:.0%}"
+    out_lines(_as_text(divided, made, assumed, options, better))
 
 
-def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[str, Any]) -> str:
-    """The forecast as lines: the smallest and the largest value of a process, and what was assumed."""
+def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[str, Any], better: str = "") -> str:
+    """The forecast as lines: the smallest and the largest value of a process, a better layout, what was assumed."""
     counts = {
         "positions": divided.lengths, "bytes received": made.received, "bytes sent": made.sent,
         "bytes of memory": made.memory,
     }  # fmt: skip
     rows = [(name, f"{min(each):,}", f"{max(each):,}") for name, each in counts.items()]
     for name, each in {"ms computing": made.compute, "ms waiting": made.waiting, "ms in all": made.seconds}.items():
-        rows.append((name, f"{1e3 * min(each):,.4g}", f"{1e3 * max(each):,.4g}"))
+        rows.append((name, _ms(min(each)), _ms(max(each))))
     rows.insert(0, ("of one process", "least", "most"))
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     sizes = ", ".join(f"{name} {options[name]}" for name in ("batch", "heads", "kv_heads", "head_dim", "v_dim"))
@@ -195,10 +202,19 @@ def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[st
         f"forecast of a forward pass of {options['pattern']} over {len(divided.lengths):,} processes, {divided.name}, "
         f"{made.form}: {divided.length:,} positions, {sizes}, {_name(options['dtype'])}",
         *(f"  {name:<{wide[0]}}  {least:>{wide[1]}}  {most:>{wide[2]}}" for name, least, most in rows),
-        f"  {made.efficiency:.0%} of the time of all processes is computing",
+        f"  {made.efficiency:.0%} of the time of all processes is computing{better}",
         f"  assumed, not measured: {assumed.flops:g} operations and {assumed.bandwidth:g} bytes per second, "
         f"{assumed.latency:g} s before a message arrives (--flops, --bandwidth, --latency)",
     ])  # fmt: skip
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds; what is shorter than a nanosecond is the rounding of a difference, and no time.
+
+    >>> _ms(0.0400), _ms(1.1e-16)
+    ('40', '0')
+    """
+    return f"{1e3 * seconds if seconds >= 1e-9 else 0:,.4g}"
 
 
 def _name(dtype: torch.dtype) -> str:

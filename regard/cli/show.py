@@ -51,6 +51,7 @@ def show(
         return
     if png is None:
         out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
+        out_text("each row is a query, each column a key")
     else:
         out(f"{wanted} drawn in {png}")
     if layers > 1:

@@ -305,7 +305,7 @@ def tell_look(
 
     Args:
         maps, word, kind, layer, head: as for `looked_at`.
-        referent: the true referent of the word, if known.
+        referent: the true referent of the word, if known; the sentence says if no head of the layer gives it a weight.
         count: the number of words to list, 1 or more.
 
     Raises:
@@ -324,7 +324,12 @@ def tell_look(
     own = place if kind == "encoder" else None
     others = [(label, weight) for label, weight, at in _ranked(maps, place, kind, layer, head) if at != own]
     named = ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count]) or "nothing else"
-    truth = f"; true referent: {visible(referent)}" if referent is not None else ""
+    truth = ""
+    if referent is not None:
+        unseen = not any(
+            weight for label, weight in looked_at(maps, place, kind=kind, layer=layer) if label == referent
+        )
+        truth = f"; true referent: {visible(referent)}" + (", unseen by every head of this layer" if unseen else "")
     return f"*{visible(maps.labels(kind)[0][place])}* looked most at {named}{truth}"
 
 

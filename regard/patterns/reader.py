@@ -20,16 +20,19 @@ LONGEST = 10_000  # characters of a text
 _WORD = re.compile(r"\s*([^\W\d]\w*|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)|\.\.|[()&|~,=])")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 Item = TypeVar("Item")
+SIGNS_OF = {"and": "&", "or": "|", "not": "~"}
 
 
 class Reader:
-    """Reads a text of names, numbers and signs from left to right.
+    """Reads a text of names, numbers and signs from left to right; `operators` says that & | ~ may join names.
 
     Args:
         text: the text.
         registry: the family whose names may begin it.
         example: a text of this family, which messages show.
     """
+
+    operators = False
 
     def __init__(self, text: str, registry: Registry, example: str) -> None:
         if not isinstance(text, str):
@@ -53,7 +56,9 @@ class Reader:
         """The declaration that the whole text describes."""
         declared = self.item()
         if self.at < len(self.words):
-            raise self.error(f"{_shortened(self.peek())!r} follows a {self.registry.what} that is already complete")
+            word = self.peek()
+            hint = _in_place_of(word) if self.operators and word in SIGNS_OF else ""
+            raise self.error(f"{_shortened(word)!r} follows a {self.registry.what} that is already complete", hint=hint)
         return declared
 
     def item(self) -> Any:
@@ -65,6 +70,8 @@ class Reader:
         name = self.peek()
         kind = registry.kinds.get(name)
         if kind is None:
+            if name in SIGNS_OF and self.operators:
+                raise self.error(f"{name!r} is no {registry.what}", hint=_in_place_of(name))
             missing = f"there is no {registry.what} {_shortened(name)!r}" if name else f"a {registry.what} is missing"
             raise self.error(missing, hint=suggest(name, registry.names(), registry.command) if name else "")
         if (reason := self.unreadable(kind)) is not None:
@@ -189,6 +196,10 @@ class Reader:
         return ArgumentError(
             f"cannot read the {self.registry.what} {shown!r} at character {place + 1}: {reason}; {hint}"
         )
+
+
+def _in_place_of(word: str) -> str:
+    return f"write {SIGNS_OF[word]!r} in place of {word!r}"
 
 
 def _shortened(text: str) -> str:

@@ -35,15 +35,20 @@ def as_pattern(pattern: Pattern | str | None) -> Pattern:
     if isinstance(pattern, str):
         return parse(pattern)
     if not isinstance(pattern, Pattern):
+        what = "a function of positions goes into Where(function)"
+        if isinstance(pattern, type) or not callable(pattern):
+            what = "a boolean mask goes into Explicit(mask)"
         raise ArgumentError(
             f"pattern is {kind_of(pattern)}; give a Pattern, its text such as 'causal & causal_window(512)', "
-            f"or None (a boolean mask goes into Explicit(mask))"
+            f"or None ({what})"
         )
     return pattern
 
 
 class PatternReader(Reader):
     """Adds the operators, one method for each level of binding."""
+
+    operators = True
 
     def __init__(self, text: str) -> None:
         super().__init__(text, Pattern.registry, "causal & (sliding_window(8) | global_tokens(0))")

@@ -24,9 +24,9 @@ KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
 PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
 FILES = {
     "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
-    "and optimiser.safetensors what the training needs to go on in the same bits",
+    "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
     "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
-    RUN_FILE: "marks this folder as a run: the model, the settings of the training, what tells its data from others, "
+    RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
     "and where each session ran",
     "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
     "tensorboard/": "the same numbers for TensorBoard, where that was asked for",

@@ -80,6 +80,7 @@ def test_show_draws_the_pattern():
     assert answer.returncode == 0
     assert answer.stdout.decode() == (
         "causal & sliding_window(4): 6 of 9 pairs\n    0 1 2\n  0 ■ · ·\n  1 ■ ■ ·\n  2 ■ ■ ■\n"
+        "each row is a query, each column a key\n"
     )
 
 

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 from test_commands import regard
 
+from regard.studies.comparison.report import write_plainly
 from regard.studies.comparison.study import list_contenders
 
 SMALL = ("--dim", 16, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--validate-every", 2, "--steps", 4)
@@ -139,6 +141,47 @@ def test_language_models_are_compared_by_their_patterns(tmp_path):
     assert (picture[:, [0, -1]] == 1).all()  # no name is cut by a border
 
 
+def test_mechanisms_are_compared_and_their_states_measured(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the animal did not cross the street because it was tired\n" * 60)
+    wish = ("--mechanism", "softmax", "--mechanism", "performer(16, seed=1)")
+    answer = regard(
+        "compare", "--task", "language-model", "--data", text, *wish, "--out", tmp_path / "study", "--json", *SMALL,
+        "--batch-tokens", 512,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr.decode()
+    softmax, performer = json.loads(answer.stdout)["rows"]
+    assert [softmax["name"], performer["name"]] == ["mechanism=softmax", "mechanism=performer(16, seed=1)"]
+    assert performer["memory"]["bytes an id written"] == 0 < performer["memory"]["bytes once"]
+    assert softmax["memory"]["bytes once"] == 0 < softmax["memory"]["bytes an id written"]
+    kept = json.loads((tmp_path / "study" / "mechanism=performer_16__seed=1_" / "settings.json").read_text())
+    assert kept["settings"]["mechanism"] == ["performer(16, seed=1)"]
+    report = (tmp_path / "study" / "compare.md").read_text()
+    assert report.startswith("# Language model with mechanism softmax and performer(16, seed=1)\n")
+
+
+def test_a_translator_takes_a_mechanism_in_its_encoder(pairs, tmp_path):
+    wish = ("--models", "transformer", "--mechanism", "softmax", "--mechanism", "linear", *SMALL[:-1], 1)
+    answer = regard("compare", "--data", pairs, "--out", tmp_path / "study", "--json", *wish)
+    assert answer.returncode == 0, answer.stderr.decode()
+    names = [row["name"] for row in json.loads(answer.stdout)["rows"]]
+    assert names == ["transformer mechanism=softmax", "transformer mechanism=linear"]
+    settings = json.loads((tmp_path / "study" / "transformer_mechanism=linear" / "settings.json").read_text())
+    assert settings["settings"]["mechanism"] == "linear"
+
+
+def test_losses_are_labelled_without_powers_of_ten():
+    figure = Figure()
+    panel = figure.subplots()
+    panel.plot([1, 2], [0.5, 6.0])
+    panel.set_yscale("log")
+    write_plainly(panel)
+    figure.canvas.draw()
+    labels = {label.get_text() for label in panel.get_yticklabels(which="both")}
+    assert {"1", "2", "6"} <= labels
+    assert not any("10^" in label for label in labels)
+
+
 def test_folders_of_different_patterns_differ_however_they_are_spelt():
     windows = [f"causal & (causal_window({8 + number}) {' | global_tokens(0..3)' * 20})" for number in range(2)]
     patterns = ["strided(8) & causal", "strided(8) | causal", *windows]
@@ -166,6 +209,12 @@ LANGUAGE = ("--task", "language-model")
             "there is no pattern 'causal_windw'",
         ),
         ((*LANGUAGE, "--attention", "causal", "--attention", "causal"), "named twice"),
+        (("--models", "none", "--mechanism", "linear"), "--mechanism belongs to the Transformer"),
+        (("--models", "transformer", "--mechanism", "perfomer(8)"), "did you mean 'performer'"),
+        (
+            (*LANGUAGE, "--attention", "causal_window(8)", "--mechanism", "linear"),
+            "not causal_window(8); use",
+        ),
         ((*LANGUAGE, "--dim", 16, "--heads", "2,3"), "multiple of heads, 3"),
         ((*LANGUAGE, "--batch-tokens", 100), "a block of text has 256 ids; a batch holds at least one block"),
     ],

@@ -74,3 +74,5 @@ def test_without_json_the_story_is_on_standard_output(tmp_path):
     assert answer.returncode == 0, answer.stderr.decode()
     for part in ("1. Training", "2. Results", "3. The sentences", "4. Pictures"):
         assert part in told
+    assert "which pairs were trained on" not in told  # the run of the demo knows them
+    assert "unseen by every head of this layer" in told  # *it* is farther from *animal* than the window

@@ -140,6 +140,15 @@ def test_the_text_of_a_forecast_has_the_least_and_the_most_and_what_is_assumed()
     assert "assumed, not measured: 4e+14 operations and 5e+10 bytes per second" in lines[-1]
 
 
+def test_a_forecast_names_the_better_layout_and_no_rounding_as_a_time():
+    causal = ("plan", "--q-len", "1000000", "--ranks", "8", "--pattern", "causal", "--heads", "8", "--head-dim", "64")
+    lines = [" ".join(line.split()) for line in regard(*causal).stdout.decode().splitlines()]
+    assert "53% of the time of all processes is computing; with --layout zigzag 100%" in lines
+    assert "ms waiting 0 0" in lines
+    even = regard("plan", "--q-len", "4096", "--ranks", "4", "--pattern", "full").stdout.decode()
+    assert "zigzag" not in even
+
+
 def test_the_help_names_the_constants_of_the_machine():
     said = " ".join(regard("plan", "--help").stdout.decode().split())
     for name, value in vars(distributed.Machine()).items():

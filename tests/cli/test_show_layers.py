@@ -28,6 +28,7 @@ def test_the_reach_of_a_stack_is_said_and_drawn():
         "  3 □ ■ ■ ■ · ·",
         "  4 □ □ ■ ■ ■ ·",
         "  5 · □ □ ■ ■ ■",
+        "each row is a query, each column a key",
         "2 layers reach 4 back, 0 ahead",
         "the last query learns from 5 of 6 positions: 1..5",
     ]

@@ -29,6 +29,16 @@ def test_the_told_sentence_leaves_the_word_itself_out_and_names_the_truth():
     assert "referent" not in tell_look(by_hand(), "it")
 
 
+def test_a_referent_that_no_head_of_the_layer_sees_is_told():
+    maps = by_hand()
+    maps.encoder[0, 0, 2, 1] = 0.0
+    assert tell_look(maps, "it", referent="animal").endswith("; true referent: animal")  # one head sees it
+    maps.encoder[0, 1, 2, 1] = 0.0
+    assert tell_look(maps, "it", head=1, referent="animal").endswith(
+        "; true referent: animal, unseen by every head of this layer"
+    )
+
+
 def test_the_decoder_is_told_by_what_it_writes_and_had_read():
     maps = random_maps(["a", "<end>"], ["x", "y", "<end>"])
     assert tell_look(maps, "x", kind="decoder", count=1) == "*x* looked most at <begin> (1.00)"

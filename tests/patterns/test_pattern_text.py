@@ -7,6 +7,7 @@ import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.patterns import parse
+from regard.patterns.text import as_pattern
 
 SPELLINGS = {
     "strided(64)": p.Strided(64),
@@ -70,6 +71,13 @@ def test_a_pattern_has_several_spellings(one, other):
     assert parse(one) == parse(other)
 
 
+def test_what_is_no_pattern_is_named_with_the_class_that_takes_it():
+    with pytest.raises(ArgumentError, match=r"pattern is a function; .* goes into Where\(function\)"):
+        as_pattern(lambda q_pos, k_pos: k_pos <= q_pos)
+    with pytest.raises(ArgumentError, match=r"pattern is a Tensor; .* goes into Explicit\(mask\)"):
+        as_pattern(torch.ones(3, 3, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -95,6 +103,9 @@ def test_a_pattern_has_several_spellings(one, other):
         ("per_head(4)", "there is no pattern '4'; 'regard show --list' prints all"),
         ("fixed(4, 9)", "the last 9 keys"),
         ("same_document(4)", "'same_document' is no pattern"),
+        ("causal and full", "at character 8: 'and' follows a pattern that is already complete; write '&' in place of"),
+        ("causal or full", r"write '\|' in place of 'or'"),
+        ("not causal", "at character 1: 'not' is no pattern; write '~' in place of 'not'"),
         ("random_blocks(3, past=maybe)", "at character 23: a whole number, all, true or false is missing"),
         ("per_head(" * 100 + "full" + ")" * 100, "more than 64 levels"),
         ("&".join(f"key_set({n})" for n in range(700)), "700 patterns are named, and 128 are the most"),

@@ -83,7 +83,8 @@ def describe_results(results: Results) -> list[str]:
                 cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
                 lines.append(f"    {'  '.join([*cells, row[-1]])}".rstrip())
             lines += [f"    {promise['text']}" for promise in contest["promises"]]
-    return [*lines, "", *_summary(results)]
+    counts, rest = _summary(results)
+    return [*lines, *([""] if counts or rest else []), *filter(None, [counts]), *rest]
 
 
 def write_report(results: Results, folder: Path) -> None:
@@ -94,16 +95,15 @@ def write_report(results: Results, folder: Path) -> None:
 def render_markdown(results: Results) -> str:
     """The report as a page of Markdown."""
     here = results.environment
-    first, *rest = _summary(results)
+    counts, rest = _summary(results)
     lines = [
         f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries", "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
         "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
         "process beside q, k and v.", "",
     ]  # fmt: skip
-    if any(contest["promises"] for case in results.cases.values() for contest in case["contests"]):
-        words = "A promise is a ratio or an amount that this project has set itself as a bound."
-        lines += [f"{words} {first}", ""]
+    if counts:
+        lines += [f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}", ""]
     lines += [f"- {line}" for line in rest]
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
@@ -225,7 +225,8 @@ def _time(answer: dict[str, Any], clock: str) -> str:
     return f"{seconds(times['median'])} ({seconds(times['low'])} to {seconds(times['high'])})"
 
 
-def _summary(results: Results) -> list[str]:
+def _summary(results: Results) -> tuple[str, list[str]]:
+    """How many promises were kept, "" where none belongs to these cases; then what was missed and what is wrong."""
     promises = [
         (f"{name}, {contest['label']}", promise)
         for name, case in results.cases.items()
@@ -234,9 +235,9 @@ def _summary(results: Results) -> list[str]:
     ]
     kept, missed = ([one for one in promises if one[1]["kept"] is answer] for answer in (True, False))
     unknown = len(promises) - len(kept) - len(missed)
-    lines = [f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."]
-    lines += [f"Missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
-    return lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]
+    counts = f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured." if promises else ""
+    lines = [f"Missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
+    return counts, lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from io import BytesIO
@@ -101,13 +102,15 @@ def title(names: Sequence[str]) -> str:
     'Three models compared: none, bahdanau, transformer'
     >>> title(["transformer heads=8 kv_heads=8", "transformer heads=8 kv_heads=2", "transformer heads=8 kv_heads=1"])
     'Transformer with kv_heads 8, 2 and 1'
+    >>> title(["attention=causal mechanism=linear", "attention=causal mechanism=performer(16, seed=1)"])
+    'Language model with mechanism linear and performer(16, seed=1)'
     """
-    model, *_ = names[0].split(" ")
-    settings = [dict(word.split("=", 1) for word in name.split(" ")[1:] if "=" in word) for name in names]
+    named = [_parts(name) if "=" not in _parts(name)[0] else ["language model", *_parts(name)] for name in names]
+    model = named[0][0]
+    settings = [dict(part.split("=", 1) for part in parts[1:]) for parts in named]
     varied = [key for key in settings[0] if len({one.get(key) for one in settings}) > 1]
     same = all(
-        name.split(" ")[0] == model and one.keys() == settings[0].keys()
-        for name, one in zip(names, settings, strict=True)
+        parts[0] == model and one.keys() == settings[0].keys() for parts, one in zip(named, settings, strict=True)
     )
     if same and len(varied) == 1 and len(names) > 1:
         values = [one[varied[0]] for one in settings]
@@ -122,9 +125,18 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     >>> short_names(["lstm cells=8 seed=1", "lstm cells=8 seed=2"])
     {'lstm cells=8 seed=1': 'lstm seed=1', 'lstm cells=8 seed=2': 'lstm seed=2'}
     """
-    common = set.intersection(*(set(name.split(" ")[1:]) for name in names)) if len(names) > 1 else set()
-    return {name: " ".join([first, *(word for word in rest if word not in common)])
-            for name in names for first, *rest in [name.split(" ")]}  # fmt: skip
+    common = set.intersection(*(set(_parts(name)[1:]) for name in names)) if len(names) > 1 else set()
+    return {name: " ".join([first, *(part for part in rest if part not in common)])
+            for name in names for first, *rest in [_parts(name)]}  # fmt: skip
+
+
+def _parts(name: str) -> list[str]:
+    """A model and its settings; spaces and = within a pattern or a mechanism belong to it.
+
+    >>> _parts("transformer heads=8 attention=causal & random_blocks(2, block=8)")
+    ['transformer', 'heads=8', 'attention=causal & random_blocks(2, block=8)']
+    """
+    return re.split(r" (?=\w+=)(?![^(]*\))", name)
 
 
 def _span(first: float, last: float) -> str:
@@ -162,6 +174,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         axes[1].set(xlabel="seconds of training", ylabel="validation loss (nats per id)")
         for panel in axes[:2]:
             panel.set_yscale("log")
+            write_plainly(panel)
         if panels == 3:
             axes[2].set(xlabel="words of the source", ylabel="exact match", ylim=(-0.03, 1.03))
         for panel in axes:
@@ -175,6 +188,22 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         picture = BytesIO()
         figure.savefig(picture, format="png")
     return picture.getvalue()
+
+
+def write_plainly(panel: Any) -> None:
+    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹.
+
+    Args:
+        panel: axes of matplotlib.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    panel.yaxis.set_major_formatter(Plain())
+    panel.yaxis.set_minor_formatter(Plain(labelOnlyBase=False))
 
 
 def _said(value: Any) -> str:

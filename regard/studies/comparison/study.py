@@ -44,7 +44,7 @@ TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared w
 STEPS = 2_000  # of each model, where neither steps nor minutes were given
 ASKED, MEASURED = "asked.json", "measures.json"
 LONGEST = 100  # letters of a folder's name; systems take 255 bytes
-OWN = ("models", "kv_heads", "heads", "attention")  # what contenders differ in
+OWN = ("models", "kv_heads", "heads", "attention", "mechanism")  # what contenders differ in
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Comparison:
             models: translators, by name.
             kv_heads: train the Transformer with each of these numbers of key/value heads, such as 8,2,1.
             heads: train the Transformer with each of these numbers of heads, such as 1,8.
-            attention: train the Transformer with this pattern in its encoder, or the language model; repeat it for more
-                models. Mechanisms are compared by regard train with each --mechanism, and regard evaluate.
+            attention: train the Transformer with this pattern in its encoder, or the language model; may be repeated.
+            mechanism: the same with this mechanism: softmax, linear, 'performer(features=64)', ...; may be repeated.
             equal_parameters: widen or narrow all models to as many parameters as the first has.
             steps: optimiser steps of each model; 2,000 without minutes.
             minutes: minutes of training of each model, in place of steps.
@@ -118,6 +118,7 @@ class Comparison:
         kv_heads: tuple[int, ...] = setting((), metavar="N,...", listed=True)
         heads: tuple[int, ...] = setting((), metavar="N,...", listed=True)
         attention: tuple[str, ...] = setting((), metavar="PATTERN")
+        mechanism: tuple[str, ...] = setting((), metavar="NAME")
         equal_parameters: bool = setting(False)
         steps: int | None = setting(None, least=1, shown=f"{STEPS}, without --minutes")
         minutes: float | None = setting(None)
@@ -255,20 +256,20 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contend
 
     Args:
         task: of `TASKS`.
-        own: `models`, `kv_heads`, `heads` and `attention`, each a list that may be empty.
+        own: `models`, `kv_heads`, `heads`, `attention` and `mechanism`, each a list that may be empty.
 
     >>> [one.name for one in list_contenders("translation", {"models": ["none", "transformer"], "kv_heads": [4, 1]})]
     ['none', 'transformer kv_heads=4', 'transformer kv_heads=1']
     """
     choices: list[dict[str, Any]] = [{}]
-    names = ("heads", "kv_heads", "attention")
-    for name in names:
+    for name in ("heads", "kv_heads", "attention", "mechanism"):
         if own.get(name):
             choices = [{**choice, name: value} for choice in choices for value in own[name]]
     if task == "language-model":
         if own.get("models"):
-            raise ArgumentError("--models are translators; language models differ by --attention, --heads, --kv-heads")
-        own_settings = [{**one, "attention": [one["attention"]]} if "attention" in one else one for one in choices]
+            raise ArgumentError("--models are translators; language models take --attention, --mechanism, --heads ...")
+        lists = ("attention", "mechanism")  # one for each layer
+        own_settings = [{name: [one[name]] if name in lists else one[name] for name in one} for one in choices]
         contenders = [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
     else:
         models = own.get("models") or TRANSLATORS
@@ -353,9 +354,7 @@ class LanguageModels:
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
         if comparison.config.equal_parameters:
-            raise ArgumentError(
-                "--equal-parameters is for translators; patterns of a language model have no parameters"
-            )
+            raise ArgumentError("--equal-parameters is for translators; leave it out")
         if comparison.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
         self._told: set[str] = set()

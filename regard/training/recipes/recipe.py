@@ -285,7 +285,7 @@ class Recipe(Described, ABC):
         return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
 
     def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
-        """`a language model of 812,345 numbers, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
+        """`a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
         config = self.config
@@ -297,7 +297,7 @@ class Recipe(Described, ABC):
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
-            f"{name} of {count_of(parameters, 'numbers', ',')}, {found:,} {pieces}{more}; "
+            f"{name} of {count_of(parameters, 'parameters', ',')}, {found:,} {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 
