@@ -69,9 +69,9 @@ BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 AXE := regard/inspection/explorer/source/node_modules/axe-core/axe.min.js
 pages:                        ## install what the tests of pages need: Chromium with apt-get, as root, and axe-core with npm
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
-	  { timeout 600 apt-get -qq update && timeout 900 apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
+	  { timeout 60 apt-get -qq update && timeout 240 apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
 	  || echo "Chromium cannot be installed: the tests that open pages in a browser are skipped"
-	@test -e $(AXE) || (cd regard/inspection/explorer/source && timeout 300 npm ci --no-audit --no-fund --ignore-scripts --silent) \
+	@test -e $(AXE) || (cd regard/inspection/explorer/source && timeout 120 npm ci --no-audit --no-fund --ignore-scripts --silent) \
 	  || echo "axe-core cannot be installed: the tests of accessibility are skipped"
 
 PATTERNS := overhead plain cliffs strided window window-backward memory decode statistics big-bird
