@@ -75,7 +75,7 @@ def compared(made: Made, backend: str, found: Tensors, pieces: int) -> Verdict:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
-    """Whether two results are equal: in every bit, or but for rounding.
+    """Whether two results are equal in every bit, or, without `bits`, up to rounding.
 
     PyTorch's products round by where their operands lie in memory, and hidden keys that are not finite are copied.
     """

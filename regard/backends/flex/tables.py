@@ -19,7 +19,7 @@ from regard.backends.flex.tile_map import EMPTY, FAR, FULL, MOST_RUNS, TILE, Til
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 
-_PIECE = 1 << 24  # pairs of partial tiles looked at once while runs are found
+_PIECE = 1 << 24  # pairs that are looked at together while runs are found
 
 Allows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -23,7 +23,7 @@ from regard.patterns.survey import Budget, SpentError
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
 FAR = 1 << 30  # a distance without a limit
-MOST_RUNS = 8  # of keys that a query may see so that the kernel compares their ends; with more it reads bits
+MOST_RUNS = 8  # a kernel compares the ends of up to so many runs of keys for each query; with more it reads bits
 EMPTY, FULL = 0, 1  # the kinds of tiles that need no bits; partial ones are numbered from 2
 
 
