@@ -19,6 +19,7 @@ from regard.patterns.ranges import Ranges, covers, size, union, without
 from regard.patterns.row_blocks import Answers, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
+LOOK = 1 << 14  # pairs of small neighbouring tiles that are looked at together
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         certain = union(_inner(keys, tile, k_len) for keys in block.full)
         unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*block.full, *block.partial))
         found: dict[int, list[range]] = {PARTIAL: [], FULL: list(certain)}
-        for run in without(unsure, certain):
-            for column in run:
-                keys = range(column * tile, min(k_len, (column + 1) * tile))
-                state = _state(answers.allowed(block.rows, keys))
-                if state != EMPTY:
-                    found[state].append(range(column, column + 1))
+        together = max(1, LOOK // (len(block.rows) * tile))
+        for run in _near(without(unsure, certain), gap=together - 1):
+            for at in range(run.start, run.stop, together):
+                keys = range(at * tile, min(k_len, min(at + together, run.stop) * tile))
+                for column, state in enumerate(_states(answers.allowed(block.rows, keys), tile), start=at):
+                    if state != EMPTY:
+                        found[state].append(range(column, column + 1))
         full.append(union(found[FULL]))
         partial.append(union(found[PARTIAL]))
     return Tiles(tile, columns, tuple(full), tuple(partial))
@@ -129,7 +131,15 @@ def _inner(keys: range, tile: int, k_len: int) -> range:
     return range(-(-keys.start // tile), max(-(-keys.start // tile), stop))
 
 
-def _state(allowed: torch.Tensor) -> int:
-    if allowed.all():
-        return FULL
-    return PARTIAL if allowed.any() else EMPTY
+def _near(runs: Ranges, gap: int) -> Ranges:
+    """Runs joined where at most `gap` columns lie between them."""
+    wide = union(range(run.start, run.stop + gap) for run in runs)
+    return tuple(range(run.start, run.stop - gap) for run in wide)
+
+
+def _states(allowed: torch.Tensor, tile: int) -> list[int]:
+    """The states of neighbouring tiles from their pairs, (rows, keys); the last tile may have fewer keys."""
+    missing = -allowed.shape[1] % tile
+    some = torch.nn.functional.pad(allowed.any(0), (0, missing), value=False).view(-1, tile).any(1)
+    whole = torch.nn.functional.pad(allowed.all(0), (0, missing), value=True).view(-1, tile).all(1)
+    return (some.int() + whole.int()).tolist()  # EMPTY, PARTIAL or FULL

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from forked import Forked
 
 from regard.cli import main
 from regard.decoding.loading import TOKENISER_FILE
@@ -27,7 +28,7 @@ class Answer:
 
 
 def regard(*arguments, stdin=b""):
-    """The command line, run in this process to save loading torch again; the three last tests start real ones."""
+    """The command line, run in this process to save loading torch again; the three last tests fork."""
     streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdout", "stderr")}
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     sys.argv, sys.stdin = ["regard", *map(str, arguments)], io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
@@ -210,8 +211,7 @@ def test_a_user_trains_stops_goes_on_translates_and_scores(tmp_path):
 
 
 def test_a_reader_that_leaves_early_is_no_traceback(run_folder):
-    command = [sys.executable, "-c", "from regard.cli import main; main()", "translate", str(run_folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = Forked("translate", run_folder)
     process.stdout.close()
     _, said = process.communicate(b"a street\n" * 600, timeout=1200)
     assert b"Traceback" not in said
@@ -219,11 +219,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(run_folder):
 
 
 def test_ctrl_c_is_one_word(run_folder):
-    heeded = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job in the background has none
-    )
-    command = [sys.executable, "-c", f"{heeded}; from regard.cli import main; main()", "translate", str(run_folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = Forked("translate", run_folder)
     process.stdin.write(b"a street\n" * 256)
     process.stdin.flush()
     process.stdout.readline()  # it works on the first lines and waits for more
@@ -237,9 +233,8 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)))
     options = ["--dim", "16", "--heads", "2", "--layers", "1", "--vocab-size", "300", "--cpu", "--validate-every", "5"]
-    command = [sys.executable, "-c", "from regard.cli import main; main()", "train", "translation", "--data", str(data)]
-    command += ["--out", str(tmp_path / "run"), "--steps", "100000", *options]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out = tmp_path / "run"
+    process = Forked("train", "translation", "--data", data, "--out", out, "--steps", 100_000, *options)
     while b"validation loss" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from forked import Forked
 from test_commands import regard, run_folder  # noqa: F401
 
 RUN = "missing or empty or a file"
@@ -59,7 +60,6 @@ NAMES = {
     "models": ("compare", "--data", "pronouns", "--models", "gpt", "--out", "{new}"),
 }
 
-
 KINDS = {  # what exists, and is of another kind, or is used already
     "generate with a translator": ("generate", "{run}", "x"),
     "classify with a translator": ("classify", "{run}", "x"),
@@ -72,6 +72,15 @@ KINDS = {  # what exists, and is of another kind, or is used already
     "combination": ("plan", "--q-len", "8", "--softcap", "30", "--backend", "fused"),
     "early mistake": ("train", "translation", "--data", "{table}", "--decoder-attention", "causl", "--out", "{new}"),
 }
+
+
+HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+START = HEEDED + "sys.argv = ['regard', *sys.argv[1:]]; from regard.cli import main; main()"
+
+
+def real(*words):
+    """A Python of its own, in which nothing is imported yet."""
+    return subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.fixture
@@ -135,9 +144,12 @@ def test_what_has_to_be_typed_otherwise_is_a_usage_error_and_is_told_before_data
     assert b"kept" not in regard(*arguments).stderr
 
 
-@pytest.mark.parametrize("command", [("show", "--list"), ("lesson", "causal"), ("walkthrough", "a b c")])
-def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(command):
-    process = subprocess.Popen([sys.executable, "-c", START, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize(
+    ("start", "command"),
+    [(real, ("show", "--list")), (Forked, ("lesson", "causal")), (Forked, ("walkthrough", "a b c"))],
+)
+def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(start, command):
+    process = start(*command)
     process.stdout.close()
     _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (-signal.SIGPIPE, b"")
@@ -151,8 +163,6 @@ def test_a_damaged_run_is_a_failure_and_no_usage_error(run_folder, tmp_path):  #
 
 # Ctrl-C
 
-HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-START = HEEDED + "sys.argv = ['regard', *sys.argv[1:]]; from regard.cli import main; main()"
 BUSY = {
     "train": ("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"),
     "demo": ("demo", "--out", "{new}"),
@@ -162,14 +172,13 @@ BUSY = {
 }
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("name", BUSY)
+@pytest.mark.parametrize(
+    ("name", "seconds"), [*((name, 0.3) for name in BUSY), ("show", 1.0), ("train", 1.0), ("train", 2.5), ("demo", 2.5)]
+)
 def test_ctrl_c_before_the_first_step_is_one_word(name, seconds, places):
     """Also while modules are imported; the waits are CPU seconds, so that a busy machine changes little."""
     arguments = [word.format(**places) for word in BUSY[name]]
-    process = subprocess.Popen(
-        [sys.executable, "-c", START, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = real(*arguments)
     while process.poll() is None and cpu_seconds(process.pid) < seconds:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from forked import Forked
 from test_commands import regard
 
 from regard.models import LanguageModel, TranslationTransformer
@@ -229,8 +230,7 @@ def test_what_cannot_be_is_refused_before_any_step(files, tmp_path, monkeypatch,
 
 def test_a_termination_signal_saves_and_says_how_to_go_on(files, tmp_path):
     arguments = ["--data", files / "pairs.tsv", "--vocab-size", 300, "--heads", 2, "--validate-every", 3, *SMALL]
-    command = [sys.executable, "-c", PROGRAM, "train", "translation", "--out", tmp_path / "run", "--steps", 100_000]
-    process = subprocess.Popen([*map(str, command), *map(str, arguments)], stderr=subprocess.PIPE)
+    process = Forked("train", "translation", "--out", tmp_path / "run", "--steps", 100_000, *arguments)
     while b"validation loss" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)

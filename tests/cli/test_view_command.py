@@ -4,12 +4,11 @@ import http.client
 import json
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 import tokenizers
 import transformers
+from forked import Forked
 from test_commands import regard
 
 from regard.decoding.loading import TOKENISER_FILE
@@ -144,40 +143,34 @@ def test_a_mistake_is_one_sentence(runs, kind, arguments, says):
 
 
 def test_the_page_is_served_until_it_is_interrupted(runs):
-    command = [sys.executable, "-m", "regard", "view", str(runs / "transformer"), SENTENCE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            url = running.stdout.readline().strip()
-            host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
-            connection = http.client.HTTPConnection(host, timeout=30)
-            connection.request("GET", path)
-            assert b"regard-explorer" in connection.getresponse().read()
+    with Forked("view", runs / "transformer", SENTENCE) as running:
+        url = running.stdout.readline().decode().strip()
+        host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("GET", path)
+        assert b"regard-explorer" in connection.getresponse().read()
+        connection.close()
+        connection.request(
+            "POST", f"{path}read", json.dumps({"text": "The street."}), {"Content-Type": "application/json"}
+        )
+        answer = json.loads(connection.getresponse().read())
+        assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
+        connection.close()
+        for question in (
+            {"place": 1},
+            {"place": 1, "word": "street"},
+            {"place": 77},
+            {"place": 1, "word": "x" * 99},
+        ):
+            body = json.dumps({"text": SENTENCE, **question})
+            connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            assert response.status == (422 if question["place"] == 77 or len(question.get("word", "")) > 60 else 200)
+            assert "error" in answer or len(answer["probabilities"]) > 1
             connection.close()
-            connection.request(
-                "POST", f"{path}read", json.dumps({"text": "The street."}), {"Content-Type": "application/json"}
-            )
-            answer = json.loads(connection.getresponse().read())
-            assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
-            connection.close()
-            for question in (
-                {"place": 1},
-                {"place": 1, "word": "street"},
-                {"place": 77},
-                {"place": 1, "word": "x" * 99},
-            ):
-                body = json.dumps({"text": SENTENCE, **question})
-                connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                answer = json.loads(response.read())
-                assert response.status == (
-                    422 if question["place"] == 77 or len(question.get("word", "")) > 60 else 200
-                )
-                assert "error" in answer or len(answer["probabilities"]) > 1
-                connection.close()
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=30)
-            assert running.returncode == 0
-            assert said.endswith("ended\n")
-            assert "Traceback" not in said
-        finally:
-            running.kill()
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+        assert running.returncode == 0
+        assert said.endswith(b"ended\n")
+        assert b"Traceback" not in said

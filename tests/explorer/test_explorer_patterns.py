@@ -23,6 +23,13 @@ TEXTS = (
 )
 
 
+@pytest.fixture
+def _short(monkeypatch):
+    """Other lengths that are counted and planned at once."""
+    monkeypatch.setattr("regard.inspection.explorer.patterns.LENGTHS", (32, 64))
+
+
+@pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize(("rows", "columns", "start"), [(13, 13, None), (7, 9, 0)])
 def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
@@ -36,6 +43,7 @@ def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
         assert 0 < one.computed <= 1
 
 
+@pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("text", TEXTS)
 def test_tiles_of_a_long_pattern_are_those_of_its_pairs(text):
     pattern, length = parse(text), 600

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from unittest import mock
+
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pattern_expressions import HEADS, ROWS, alike, anything, lengths, local, pairs
 
 from regard.patterns import Full, Pattern, RandomBlocks, parse
 from regard.patterns.ranges import Ranges
 
+tiling = import_module("regard.patterns.tiles")
 many = settings(max_examples=100, deadline=None)
 where = st.integers(-6, 14)
 somebody = st.integers(1, 9)
@@ -63,10 +67,12 @@ def test_a_draw_that_depends_on_the_number_of_keys_is_never_certain_without_it(n
 
 
 @many
-@given(alike, lengths, lengths, where, st.integers(1, 5))
-def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile):
+@given(alike, lengths, lengths, where, st.integers(1, 5), st.sampled_from([1, 16, tiling.LOOK]))
+@example(parse("strided(3)"), 2, 1, 2, 2, tiling.LOOK)  # the last tile has one key, which no rule is certain of
+def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile, look):
     truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
-    states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
+    with mock.patch.object(tiling, "LOOK", look):  # pairs that are looked at together
+        states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
     rows, columns = -(-q_len // tile), -(-k_len // tile)
     assert tuple(states.shape) == (rows, columns)
     for row in range(rows):
