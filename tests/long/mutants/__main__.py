@@ -1,14 +1,21 @@
-"""Some mutants by their numbers, with what pytest printed: python -m tests.long.mutants NUMBER ... [--quiet]"""
+"""Mutants by their numbers, or the survivors for which a test was written, each against that test.
+
+python -m tests.long.mutants NUMBER ... [--quiet]    with what pytest printed, if it was not killed
+python -m tests.long.mutants --survivors             written to the result file: those that their test kills
+"""
 
 from __future__ import annotations
 
 import sys
 
+from .again import judge_survivors
 from .judging import mutant, outcome, workplace
 
 
 def main(words: list[str]) -> int:
     """0 if every mutant was killed."""
+    if words == ["--survivors"]:
+        return judge_survivors()
     quiet = "--quiet" in words
     survived = 0
     with workplace() as (copy, callers):

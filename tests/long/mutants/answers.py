@@ -45,6 +45,24 @@ ANSWERS: dict[str, str] = {
 }  # fmt: skip
 
 
+EQUAL, NOW = "equal results", "killed now by "
+
+
+def is_equal(sentence: str) -> bool:
+    """Whether no test can kill a survivor: what it computes is the same, or the same on every machine there is here."""
+    return answer(sentence).startswith(EQUAL)
+
+
+def killer(sentence: str) -> str | None:
+    """The name of the test that was written because of a survivor.
+
+    >>> killer("mutant 7, regard/bias.py:89: raise ShapeError(x) -> pass (survived: 1 tests passed)")
+    'test_another_number_of_slopes_than_heads_is_refused'
+    """
+    said = answer(sentence)
+    return said.removeprefix(NOW).partition(",")[0] if said.startswith(NOW) else None
+
+
 def answer(sentence: str) -> str:
     """What was done about a survivor, by the place and the beginning of the change that its sentence names.
 

@@ -108,17 +108,10 @@ def outcome(mutant: Mutant, copy: Path, callers: Callers, budget: float = BUDGET
     tests = chosen(mutant, callers, budget)
     if not tests:
         return "untested", "no recorded test calls the function"
-    file, note, log = copy / mutant.path, copy / "failed.txt", copy / "pytest.txt"
-    whole = file.read_bytes()
+    note = copy / "failed.txt"
     note.unlink(missing_ok=True)
-    try:
-        file.write_bytes(mutant.site.applied((ROOT / mutant.path).read_bytes()))
-        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
-            compiled.unlink()
-        files = sorted({test.partition("::")[0] for test in tests})
-        code = pytest_in_fork(copy, ["-x", *files], Ordered(tests, note), 3 * budget + 20, log)
-    finally:
-        file.write_bytes(whole)
+    files = sorted({test.partition("::")[0] for test in tests})
+    code = met(mutant, copy, ["-x", *files], Ordered(tests, note), 3 * budget + 20)
     if code == 0:
         return "survived", f"{len(tests)} tests passed"
     if code < 0:
@@ -126,6 +119,19 @@ def outcome(mutant: Mutant, copy: Path, callers: Callers, budget: float = BUDGET
     if code == 5:
         return "untested", "none of the recorded tests was collected"
     return "killed", note.read_text() if note.exists() else f"pytest ended with {code}"
+
+
+def met(mutant: Mutant, copy: Path, arguments: list[str], plugin: object, seconds: float) -> int:
+    """pytest's exit code where the copy holds the mutant, which it does not hold afterwards."""
+    file = copy / mutant.path
+    whole = file.read_bytes()
+    try:
+        file.write_bytes(mutant.site.applied((ROOT / mutant.path).read_bytes()))
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.unlink()
+        return pytest_in_fork(copy, arguments, plugin, seconds, copy / "pytest.txt")
+    finally:
+        file.write_bytes(whole)
 
 
 @contextmanager

@@ -1,0 +1,55 @@
+"""The tool of mutants itself: a mutant that differs is killed, and a survivor is found again in changed code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.long.goals import GOALS
+from tests.long.mutants.again import found, place
+from tests.long.mutants.answers import ANSWERS, NOW, answer, is_equal
+from tests.long.mutants.copies import ROOT, copy_of_all
+from tests.long.mutants.judging import Mutant, met
+from tests.long.mutants.sites import sites
+
+PATH = "regard/patterns/ranges.py"
+SITE = next(one for one in sites((ROOT / PATH).read_bytes()) if one.kind == "comparison")
+
+
+def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
+    copy = copy_of_all(tmp_path)
+    whole = (copy / PATH).read_bytes()
+    for site, code in ((SITE, 1), (replace(SITE, after=SITE.before), 0)):
+        assert met(Mutant(0, "patterns", PATH, site), copy, ["-x", PATH], object(), 60) == code
+        assert (copy / PATH).read_bytes() == whole
+
+
+def test_a_survivor_is_found_again_where_its_line_has_moved():
+    sentence = f"mutant 7, {PATH}:{{}}: {SITE} (survived: 3 tests passed)"
+    again = found(sentence.format(SITE.line + 40))
+    assert again is not None
+    assert (again.number, again.path, again.site) == (7, PATH, SITE)
+    assert found(sentence.format(1).replace(" -> ", " --> ")) is None
+    assert found("mutant 7, regard/nowhere.py:1: a -> b (survived: 3 tests passed)") is None
+
+
+@pytest.mark.parametrize("said", sorted({said for said in ANSWERS.values() if said.startswith(NOW)}))
+def test_the_test_that_an_answer_names_is_there(said):
+    assert place(said.removeprefix(NOW).partition(",")[0]), said
+
+
+def test_mutants_with_equal_results_do_not_count_against_the_tests():
+    (goal,) = (goal for goal in GOALS if goal.name == "Mutants")
+    equal = "mutant 70, regard/bias.py:166: (-distances).clamp_min -> -distances.clamp_max (survived: 14 tests passed)"
+    other = "mutant 1, regard/backends/linear/backend.py:59: a -> b (survived: 2 tests passed)"
+    assert is_equal(equal)
+    assert not is_equal(other)
+    assert answer(other).startswith("a cost estimate")
+    record = {"counts": {"killed": 260, "timed out": 9}, "cases": 300, "noted": [equal] * 2 + [other] * 29}
+    assert goal.read({"mutants": record}) == (
+        "269 of 300 mutants killed, and 2 others give equal results: 90% of those that differ; "
+        "29 of the 29 survivors are answered below",
+        True,
+    )
+    assert not goal.read({"mutants": {**record, "counts": {"killed": 260, "timed out": 8}}})[1]
