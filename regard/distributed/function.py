@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from regard.distributed.pieces import (
     compute,
     keys_of,
     parts_of,
+    planned,
     share,
 )
 from regard.errors import UnsupportedError
@@ -80,6 +82,29 @@ def attend(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple
         output, log_sum_exp = _forward(run, q, k, v, None)
         return output.to(q.dtype), log_sum_exp
     return _Attend.apply(run, q, k, v, *shared)
+
+
+def check_pieces(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]) -> None:
+    """Raise the UnsupportedError or ArgumentError of the first piece of this process that cannot be computed."""
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *run.options.shared()))
+    asked = [one for one in want if one not in ("log_sum_exp", "sink", "received")]
+    for source, chunks in enumerate(run.needs.k.chunks):
+        positions = run.needs.between(run.group.rank, source)
+        if source == run.group.rank:
+            positions = tuple((chunk,) if chunk else () for chunk in chunks)
+        held = Held(source, positions, *(x[:, :, :0] for x in (k, v)))
+        for part in parts_of(run.needs, run.group.rank, held):
+            place = run.place(part)
+            own = q[:, :, place.start : place.stop].detach().requires_grad_(learning)
+            like = [_like(x, x.shape[1], len(part.keys), x.shape[3]).requires_grad_(learning) for x in (k, v)]
+            planned(run.options, run.needs, part, own, place, *like, ())
+            with torch.no_grad():
+                planned(run.options, run.needs, part, own.detach(), place, *like, asked)
+
+
+def _like(x: torch.Tensor, heads: int, keys: int, dim: int) -> torch.Tensor:
+    """A tensor (batch, heads, keys, dim) that takes no memory, for a plan."""
+    return x.new_empty(()).expand(len(x), heads, keys, dim)
 
 
 def _forward(

@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     after: Summed | None
 
 
-def refuse_others(problem: Problem, layout: str, q_start: Any) -> None:
+def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
     """Raise an UnsupportedError unless a call can be computed by sums that go from process to process."""
     if not isinstance(problem.mechanism, Kernelised):
         raise UnsupportedError(
@@ -74,6 +74,10 @@ def refuse_others(problem: Problem, layout: str, q_start: Any) -> None:
         raise UnsupportedError(
             "form='state' needs layout='contiguous', no q_start but 0, and a query for each key, since the sums grow "
             "with the positions"
+        )
+    if backend != "auto":
+        raise UnsupportedError(
+            f"backend {backend!r} computes from keys, and form='state' from sums; use backend='auto', or form='auto'"
         )
 
 

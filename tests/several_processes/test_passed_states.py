@@ -150,6 +150,7 @@ def refusing(changed: dict[str, Any]) -> None:
         ({"q_start": 1}, "no q_start but 0"),
         ({"want": "entropy"}, "gives no statistics"),
         ({"dropout": 0.5}, "dropout"),
+        ({"backend": "linear"}, "form='state' from sums"),
     ],
 )
 def test_what_sums_cannot_compute_is_refused(changed, words, pools):

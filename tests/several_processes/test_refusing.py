@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from regard import distributed
+from regard import bias, distributed
+from regard import patterns as p
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from several_processes.calls import Case
 from several_processes.pool import Pool
@@ -38,7 +40,59 @@ def run(options):
 def test_different_calls_are_refused_on_every_process(pools):
     for message in refused(pools, pattern=["causal", "full"]):
         assert "process 1 and process 0 make different calls" in message
+        assert message.endswith("Process 1 has pattern full; process 0 has pattern causal")
     assert "different calls" in refused(pools, form=["ring", "gather"])[0]
+
+
+class Within:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, q_pos, k_pos):
+        return (q_pos - k_pos).abs() < self.size
+
+
+def alike(rank: int):
+    """Options whose texts are alike on both processes and whose values are not."""
+    ids = torch.arange(12) // (3 + rank)
+    size = 2 + rank
+    return {
+        "documents": {"pattern": p.Causal() & p.SameDocument(ids)},
+        "mask": {"pattern": p.PerHead([p.Full(), ~p.Explicit(torch.ones(12, 12).tril(rank).bool())])},
+        "spans": {"pattern": p.KeySpan(torch.tensor([2 * rank]), None)},
+        "function": {"pattern": p.Where(lambda a, b: a >= b) if rank else p.Where(lambda a, b: a <= b)},
+        "what a function holds": {"pattern": p.Where(lambda a, b: (a - b).abs() < size)},
+        "what an object holds": {"pattern": p.Where(Within(size))},
+        "part of a function": {"pattern": p.Where(partial(within, size))},
+        "starts": {"pattern": "causal", "q_start": torch.tensor([rank])},
+        "slopes": {"bias": bias.ALiBi((0.1, 0.2) if rank else (0.2, 0.1))},
+        "sinks": {"sink": float(rank)},
+    }
+
+
+def within(size: int, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    return (q_pos - k_pos).abs() < size
+
+
+def differing(what: str) -> None:
+    call(**alike(dist.get_rank())[what])
+
+
+@pytest.mark.parametrize("what", alike(0))
+def test_calls_that_differ_only_in_values_are_refused_on_every_process(what, pools):
+    for message in pools(2).refusals(differing, what):
+        assert "process 1 and process 0 make different calls" in message
+
+
+def test_equal_values_are_one_call(pools):
+    assert pools(2).run(equal) == [True, True]
+
+
+def equal() -> bool:
+    x, size = torch.randn(1, 2, 6, 4), 3
+    for pattern in (p.Where(lambda a, b: (a - b).abs() < size), p.Where(Within(3)), p.SameDocument(torch.arange(12))):
+        distributed.attention(x, x, x, dist.group.WORLD, pattern=pattern)
+    return True
 
 
 def test_a_process_that_refuses_its_own_part_does_not_leave_the_others_waiting(pools):
@@ -69,8 +123,71 @@ def test_what_cannot_be_honoured_says_why(options, words, pools):
     assert all(words in message for message in refused(pools, **options))
 
 
-def test_a_bias_needs_the_keys_of_all(pools):
-    assert "the keys of all: (..., 6 or 1, 12 or 1)" in refused(pools, bias=torch.zeros(6, 6))[0]
+@pytest.mark.parametrize("bias", [torch.zeros(6, 6), [torch.zeros(6, 12), torch.zeros(6, 6)]])
+def test_a_bias_needs_the_keys_of_all_on_every_process(bias, pools):
+    for message in refused(pools, bias=bias):
+        assert "the keys of all: (..., 6 or 1, 12 or 1)" in message
+
+
+def test_a_bias_needs_the_queries_of_its_process(pools):
+    own, other = refused(pools, bias=[torch.zeros(5, 12), torch.zeros(6, 12)])
+    assert "it needs the queries of this one and the keys of all: (..., 6 or 1, keys or 1)" in own
+    assert "refused on process 0" in other
+
+
+def named(options) -> tuple[str, float]:
+    """A refused call, and how long another one takes after it."""
+    x = torch.randn(1, 2, 20 if dist.get_rank() else 6, 4)
+    with pytest.raises((UnsupportedError, ArgumentError)) as refusal:
+        distributed.attention_detail(x, x, x, dist.group.WORLD, **options)
+    began = time.monotonic()
+    distributed.attention(x, x, x, dist.group.WORLD, pattern="causal")
+    return str(refusal.value), time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backend": "decode"}, ("the call was refused on process 1", "for at most 16 queries, and there are 20")),
+        ({"backend": "dense"}, ("backend 'dense' does not exist",) * 2),
+        ({"strict": True, "pattern": p.Where(partial(within, 3))}, ("strict=True",) * 2),
+        ({"backend": "native", "want": "entropy", "mechanism": "linear"}, ("backend 'native' does not compute",) * 2),
+    ],
+)
+def test_a_piece_that_no_backend_computes_is_refused_before_keys_are_sent(options, words, pools):
+    for (message, seconds), expected in zip(pools(2).run(named, options), words, strict=True):
+        assert expected in message
+        assert seconds < 10
+
+
+def forward_mode() -> None:
+    x = torch.randn(1, 2, 6, 4)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        distributed.attention(dual, dual, dual, dist.group.WORLD)
+
+
+def transformed() -> None:
+    x = torch.randn(3, 1, 2, 6, 4)
+    torch.func.vmap(lambda one: distributed.attention(one, one, one, dist.group.WORLD))(x)
+
+
+@pytest.mark.parametrize("function", [forward_mode, transformed])
+def test_derivatives_that_do_not_reach_other_processes_are_refused(function, pools):
+    assert all("stay within one process" in message for message in pools(2).refusals(function))
+
+
+def compiled() -> bool:
+    x = torch.randn(1, 2, 6, 4)
+    call = torch.compile(
+        lambda x: distributed.attention(x + 1, x, x, dist.group.WORLD, pattern="causal"), backend="eager"
+    )
+    return torch.equal(call(x), distributed.attention(x + 1, x, x, dist.group.WORLD, pattern="causal"))
+
+
+@pytest.mark.slow
+def test_a_compiler_leaves_the_call_out_of_its_graph(pools):
+    assert pools(2).run(compiled) == [True, True]
 
 
 def test_processes_that_do_not_know_each_other():

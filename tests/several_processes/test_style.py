@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,7 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
-from regard.distributed import ContextParallel, Layout, joined, part
+import regard
+from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention
 
@@ -64,6 +67,50 @@ def with_a_cache():
 
 def on_a_linear_layer():
     parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), ContextParallel())
+
+
+def on_layers_that_are_no_plain_attention() -> list[str]:
+    mesh, said = init_device_mesh("cpu", (2,)), []
+    divided = parallelize_module(MultiHeadAttention(dim=16, heads=4), mesh, TensorParallel())
+    for layer in (divided, Mine(dim=16, heads=4), nn.Linear(2, 2)):
+        with pytest.raises(ArgumentError) as refusal:
+            parallelize_module(layer, mesh, ContextParallel())
+        said.append(f"{refusal.value} {type(layer).__name__}")
+    return said
+
+
+class Mine(MultiHeadAttention):
+    pass
+
+
+def test_a_layer_with_a_meaning_of_its_own_keeps_it(pools):
+    for said in pools(2).run(on_layers_that_are_no_plain_attention):
+        for one, name in zip(said, ("DividedAttention", "Mine", "Linear"), strict=True):
+            assert f"was given a {name}" in one
+            assert one.endswith(name)
+
+
+def wrong_on_one(what: str) -> None:
+    wrong = dist.get_rank() == 1
+    layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
+    x = torch.zeros(1, 5, 17 if wrong and what == "input" else 16, dtype=torch.float64)
+    if what == "positions":
+        layer.positions = regard.positions.Rotary(base=100.0 if wrong else 1000.0)
+    layer(x, pattern="strided(0)" if wrong and what == "pattern" else None)
+
+
+@pytest.mark.parametrize("what", ["input", "pattern"])
+def test_a_layer_that_refuses_on_one_process_does_not_leave_the_others_waiting(what, pools):
+    began = time.monotonic()
+    other, own = pools(2).refusals(wrong_on_one, what)
+    assert "the call was refused on process 1" in other
+    assert {"input": "this layer needs (batch, length, 16)", "pattern": "stride is 0"}[what] in own
+    assert time.monotonic() - began < 10
+
+
+def test_layers_with_other_positions_are_refused(pools):
+    for message in pools(2).refusals(wrong_on_one, "positions"):
+        assert "make different calls" in message
 
 
 def test_what_a_layer_over_processes_refuses(pools):

@@ -72,7 +72,8 @@ class Shared:
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
-        refuse_together(self.sharing.group, self.sharing.group.device)
+        group = self.sharing.group
+        refuse_together(group, group.device_for(next(self.owner.parameters(), None)))
         raise error
 
     def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
@@ -216,14 +217,16 @@ class _Begin:
         given = dict(zip(names, args, strict=False)) | options
         try:
             x = _checked(model, given, group.count)
-            words = f"{type(model).__name__}, batch {x.shape[0]}, {self.sharing.layout}, {self.sharing.form}"
-            words = f"{words}, padding {_digest(given.get('attention_mask'))}"
+            words = [
+                f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {self.sharing.layout}",
+                f"form {self.sharing.form}", f"padding {_digest(given.get('attention_mask'))}",
+            ]  # fmt: skip
         except Exception:
-            refuse_together(group, group.device)
+            refuse_together(group, group.device_for(next(model.parameters(), None)))
             raise
         learning = torch.is_grad_enabled()
         layout = Layout(
-            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, x.device).q_lengths
+            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, group.device_for(x)).q_lengths
         )
         shared = Shared(self.sharing, model, layout.length)
         self._complete(given, x, layout, shared)
