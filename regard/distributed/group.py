@@ -49,7 +49,11 @@ class Group:
                 raise ArgumentError(
                     f"the mesh has {mesh.ndim} dimensions; sequences are divided over one of them: mesh[{names[-1]!r}]"
                 )
-            handle = mesh.get_group()
+            handle = None if mesh.get_coordinate() is None else mesh.get_group()
+        elif (
+            type(mesh) is int and mesh == dist.GroupMember.NON_GROUP_MEMBER
+        ):  # what new_group returns to processes that are not in it
+            handle = None
         elif isinstance(mesh, dist.ProcessGroup):
             handle = mesh
         else:
@@ -57,8 +61,7 @@ class Group:
                 f"mesh is {kind_of(mesh)}; it needs to be a DeviceMesh of one dimension or a ProcessGroup, such as "
                 f"torch.distributed.group.WORLD"
             )
-        rank = dist.get_rank(handle)
-        if rank < 0:
+        if handle is None or (rank := dist.get_rank(handle)) < 0:
             raise ArgumentError(
                 "this process is not one of the group's; only its own processes may call attention on it"
             )

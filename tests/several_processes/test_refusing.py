@@ -9,9 +9,11 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from regard import bias, distributed
 from regard import patterns as p
+from regard.core.tensors import Stored
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from several_processes.calls import Case
 from several_processes.pool import Pool
@@ -190,6 +192,48 @@ def test_a_compiler_leaves_the_call_out_of_its_graph(pools):
     assert pools(2).run(compiled) == [True, True]
 
 
+def with_mesh(kind: str) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places"))
+    alone, part = dist.new_group([0]), DeviceMesh("cpu", [0])
+    x = torch.randn(1, 2, 6, 4)
+    if kind == "stored":
+        distributed.attention(x, Stored(x), Stored(x), dist.group.WORLD)
+    given = {"two dimensions": mesh, "a number": 4, "another group": alone, "another mesh": part}[kind]
+    if "another" not in kind or dist.get_rank():
+        distributed.attention(x, x, x, given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("two dimensions", "the mesh has 2 dimensions; sequences are divided over one of them: mesh['places']"),
+        ("a number", "mesh is an int; it needs to be a DeviceMesh of one dimension or a ProcessGroup"),
+        ("another group", "this process is not one of the group's"),
+        ("another mesh", "this process is not one of the group's"),
+        ("stored", "takes k and v as tensors, not as a cache stores them"),
+    ],
+)
+def test_processes_and_tensors_of_other_kinds_are_refused(kind, words, pools):
+    first, *others = pools(4).refusals(with_mesh, kind)
+    assert all(words in message for message in (others if "another" in kind else [first, *others]))
+    assert bool(first) == ("another" not in kind)
+
+
+def test_plans_on_paper_refuse_what_calls_refuse():
+    sizes = {"kv_heads": 1, "head_dim": 4}
+    with pytest.raises(UnsupportedError, match="exchanges sums of a fixed size and no keys"):
+        distributed.bytes_exchanged([4, 4], **sizes, form="state")
+    with pytest.raises(ArgumentError, match=r"dtype is torch.int64; attention takes"):
+        distributed.bytes_exchanged([4, 4], **sizes, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match="lengths are those of 2 processes and k_lengths those of 3"):
+        distributed.bytes_exchanged([4, 4], **sizes, k_lengths=[4, 4, 4])
+    with pytest.raises(ArgumentError, match=r"dtype is torch.int64; attention takes"):
+        distributed.forecast([4, 4], heads=1, head_dim=4, dtype=torch.int64)
+    for name, value in (("flops", 0), ("bandwidth", 0.5), ("latency", -1)):
+        with pytest.raises(ArgumentError, match=f"{name} is {value}; flops and bandwidth are 1 or more"):
+            distributed.Machine(**{name: value})
+
+
 def test_processes_that_do_not_know_each_other():
     x = torch.zeros(1, 1, 2, 4)
     with pytest.raises(UnsupportedError, match="init_process_group"):
@@ -210,6 +254,8 @@ def twice():
 def test_layouts_and_parts_are_checked():
     with pytest.raises(ArgumentError, match="0 or more"):
         distributed.Layout("contiguous", (3, -1))
+    with pytest.raises(ArgumentError, match="a layout without processes"):
+        distributed.Layout("contiguous", ())
     with pytest.raises(ShapeError, match="the layout divides 7"):
         distributed.part(torch.zeros(6), distributed.Layout("contiguous", (4, 3)), 0, dim=0)
 

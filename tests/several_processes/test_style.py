@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import regard
 from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part
 from regard.errors import ArgumentError
-from regard.layers import MultiHeadAttention
+from regard.layers import MultiHeadAttention, record_attention
 
 LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 
@@ -69,6 +69,12 @@ def on_a_linear_layer():
     parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), ContextParallel())
 
 
+def with_a_recording():
+    layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
+    with record_attention(layer):
+        layer(whole()[0])
+
+
 def on_layers_that_are_no_plain_attention() -> list[str]:
     mesh, said = init_device_mesh("cpu", (2,)), []
     divided = parallelize_module(MultiHeadAttention(dim=16, heads=4), mesh, TensorParallel())
@@ -115,6 +121,7 @@ def test_layers_with_other_positions_are_refused(pools):
 
 def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
+    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
     assert all("name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer))
     with pytest.raises(ArgumentError, match="layout 'star' does not exist"):
         ContextParallel("star")
