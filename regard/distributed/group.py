@@ -50,10 +50,8 @@ class Group:
                     f"the mesh has {mesh.ndim} dimensions; sequences are divided over one of them: mesh[{names[-1]!r}]"
                 )
             handle = None if mesh.get_coordinate() is None else mesh.get_group()
-        elif (
-            type(mesh) is int and mesh == dist.GroupMember.NON_GROUP_MEMBER
-        ):  # what new_group returns to processes that are not in it
-            handle = None
+        elif type(mesh) is int and mesh == dist.GroupMember.NON_GROUP_MEMBER:
+            handle = None  # new_group returns it to processes that are not in the group
         elif isinstance(mesh, dist.ProcessGroup):
             handle = mesh
         else:
