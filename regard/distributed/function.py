@@ -142,6 +142,15 @@ def _with_sink(
     return output.mul_(share(log_sum_exp, total)[..., None]), total
 
 
+def refuse_second_derivatives() -> None:
+    """Raise an UnsupportedError in a backward pass that would itself be differentiated."""
+    if torch.is_grad_enabled():
+        raise UnsupportedError(
+            "attention over several processes has no second derivatives, which create_graph=True needs; compute "
+            "them on one process with regard.attention"
+        )
+
+
 class _Attend(torch.autograd.Function):
     """The backward pass goes through the pieces again: each gets its share of the gradients of output and log-sum-exp.
 
@@ -162,11 +171,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        if torch.is_grad_enabled():
-            raise UnsupportedError(
-                "attention over several processes has no second derivatives, which create_graph=True needs; compute "
-                "them on one process with regard.attention"
-            )
+        refuse_second_derivatives()
         q, k, v, output, log_sum_exp, *shared = ctx.saved_tensors
         kept, ctx.kept = ctx.kept, None
         grad = torch.zeros_like(output) if grads[0] is None else grads[0].to(output.dtype)

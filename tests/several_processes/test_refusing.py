@@ -240,14 +240,15 @@ def test_processes_that_do_not_know_each_other():
         distributed.attention(x, x, x, None)
 
 
-def test_second_derivatives_are_refused(pools):
-    for message in pools(2).refusals(twice):
+@pytest.mark.parametrize("form", ["auto", "state"])
+def test_second_derivatives_are_refused(form, pools):
+    for message in pools(2).refusals(twice, form):
         assert "no second derivatives" in message
 
 
-def twice():
+def twice(form: str) -> None:
     x = torch.randn(1, 1, 4, 4, requires_grad=True)
-    output = distributed.attention(x, x, x, dist.group.WORLD)
+    output = distributed.attention(x, x, x, dist.group.WORLD, form=form, mechanism="linear", pattern="causal")
     torch.autograd.grad(output.sum(), x, create_graph=True)
 
 
