@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 import regard
-from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part
+from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention, record_attention
 
@@ -57,6 +58,37 @@ def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
     assert (parts - output).abs().max() < 1e-10
     for name, one in layers.named_parameters():
         assert (sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad).abs().max() < 1e-10, name
+
+
+def shared_and_sharded() -> tuple[float, dict[str, float]]:
+    """The sequence on one dimension of the mesh, weights and rows on the other: differences from one process."""
+    mesh, (x, grad) = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places")), whole()
+    alone = model()
+    expected = alone(x)
+    (expected * grad).sum().backward()
+    layers = parallelize_module(
+        model(), mesh["places"], {"0": ContextParallel("zigzag"), "2": ContextParallel("zigzag")}
+    )
+    layers = shard_model(layers, mesh["rows"])
+    division, place, row = Layout("zigzag", LENGTHS[2]), mesh.get_local_rank("places"), mesh.get_local_rank("rows")
+    own = [part(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)]
+    output = layers(own[0])
+    (output * own[2]).sum().backward()
+    found = {}
+    for (name, one), other in zip(layers.named_parameters(), alone.parameters(), strict=True):
+        local = one.grad.to_local().contiguous()
+        dist.all_reduce(local, group=mesh["places"].get_group())
+        total = DTensor.from_local(
+            local, one.grad.device_mesh, one.grad.placements, shape=one.shape, stride=one.stride()
+        )
+        found[name] = float((2 * total.full_tensor() - other.grad).abs().max())  # FSDP2 takes the mean over its rows
+    return float((output - own[1]).abs().max()), found
+
+
+def test_the_weights_of_layers_over_processes_are_divided_by_fsdp(pools):
+    for far, grads in pools(4).run(shared_and_sharded):
+        assert far < 1e-10
+        assert max(grads.values()) < 1e-10, grads
 
 
 def with_a_cache():
