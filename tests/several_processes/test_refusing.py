@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
@@ -92,7 +93,10 @@ def test_equal_values_are_one_call(pools):
 
 def equal() -> bool:
     x, size = torch.randn(1, 2, 6, 4), 3
-    for pattern in (p.Where(lambda a, b: (a - b).abs() < size), p.Where(Within(3)), p.SameDocument(torch.arange(12))):
+    copies = [within.__code__.replace() for _ in range(1 + 50 * dist.get_rank())]  # elsewhere in memory
+    copied = p.Where(partial(FunctionType(copies[-1], globals()), 3))
+    ids = p.SameDocument(torch.arange(12))
+    for pattern in (p.Where(lambda a, b: (a - b).abs() < size), p.Where(Within(3)), copied, ids):
         distributed.attention(x, x, x, dist.group.WORLD, pattern=pattern)
     return True
 
