@@ -237,6 +237,8 @@ def called(what: str) -> None:
         replace_attention(model, pattern="causal_window(3)")
     elif what == "no ids":
         model(input_ids=ids[0] if rank else ids)
+    elif what == "no such word":
+        model(ids + VOCAB * rank)
     elif what == "other keys":
         shared = Shared(Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto"), model, LENGTH)
         shared.attention(model, torch.zeros(1, 1, 2, 4), *torch.zeros(2, 1, 1, 3, 4), Causal())
@@ -277,6 +279,7 @@ def called(what: str) -> None:
         ("replaced", ("replace_attention changed",) * 2),
         ("replaced after", ("detach(model) first",) * 2),
         ("no ids", ("the call was refused on process 1", "give those of this process, (batch, length)")),
+        ("no such word", ("the call was refused on process 1", "index out of range")),
         ("other keys", ("attends from 2 queries to 3 keys: a cache or a context",) * 2),
         ("documents", ("has documents of one part of the sequence",) * 2),
         ("a mask of a part", ("this model makes masks from its own part or from a cache",) * 2),
