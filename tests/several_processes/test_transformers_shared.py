@@ -292,6 +292,19 @@ def test_calls_that_cannot_be_honoured_are_refused_on_every_process(what, words,
         assert expected in message
 
 
+def with_a_compiled_layer() -> float:
+    model = attach(made("mistral"), mesh=dist.group.WORLD)
+    model.model.layers[0].compile(backend="eager")
+    found = output_of(model, **part_of_batch(batch(), dist.group.WORLD))
+    expected = part(output_of(made("mistral"), **batch()), Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1)
+    return float((found - expected).abs().max())
+
+
+@pytest.mark.slow
+def test_a_layer_that_is_compiled_inside_of_a_model_sees_the_whole_sequence(pools):
+    assert max(pools(2).run(with_a_compiled_layer)) < 1e-10
+
+
 def in_step() -> float:
     """After a refused call, a call of the same model and group."""
     model = attach(made("llama"), mesh=dist.group.WORLD)
