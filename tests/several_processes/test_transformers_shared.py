@@ -239,6 +239,14 @@ def called(what: str) -> None:
         model(input_ids=ids[0] if rank else ids)
     elif what == "no such word":
         model(ids + VOCAB * rank)
+    elif what == "a bias":
+
+        def biased(module: Any, args: Any, given: dict[str, Any]) -> None:
+            heads = torch.zeros(3, 2, 4, ids.shape[1], 4).double()
+            regard_attention(module, *heads, given["attention_mask"], position_bias=torch.zeros(1, 4, 1, 1))
+
+        model.model.layers[0].self_attn.register_forward_pre_hook(biased, with_kwargs=True)
+        model(ids)
     elif what == "other keys":
         shared = Shared(Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto"), model, LENGTH)
         shared.attention(model, torch.zeros(1, 1, 2, 4), *torch.zeros(2, 1, 1, 3, 4), Causal())
@@ -280,6 +288,7 @@ def called(what: str) -> None:
         ("replaced after", ("detach(model) first",) * 2),
         ("no ids", ("the call was refused on process 1", "give those of this process, (batch, length)")),
         ("no such word", ("the call was refused on process 1", "index out of range")),
+        ("a bias", ("adds a bias by positions to its scores",) * 2),
         ("other keys", ("attends from 2 queries to 3 keys: a cache or a context",) * 2),
         ("documents", ("has documents of one part of the sequence",) * 2),
         ("a mask of a part", ("this model makes masks from its own part or from a cache",) * 2),
