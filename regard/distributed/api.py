@@ -15,21 +15,23 @@ from regard.core.keywords import OF_CALLS, refuse_keywords
 from regard.core.problem import Problem, checked_q_start, learns
 from regard.core.result import TopKeysFound, Want, checked_wants
 from regard.core.tensors import Stored
-from regard.distributed.function import Run, attend
-from regard.distributed.group import Group, agree, refuse_together
+from regard.distributed.function import Run, attend, check_pieces
+from regard.distributed.group import Group, agree, contents, refuse_together
 from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.distributed.statistics import statistics
 from regard.errors import ShapeError, UnsupportedError
+from regard.functional.compiled import uncompiled
+from regard.functional.transforms import transforming
 from regard.mechanisms import Softmax
 from regard.mechanisms.features import Kernelised
 from regard.patterns import as_pattern
 
 OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
-SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype")
-ALIKE = (*SIZES, "pattern", "mechanism", "softcap", "scale", "dropout", "strict")
+SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype", "device")
+ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict")
 OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
 
 
@@ -54,6 +56,7 @@ class SharedDetail:
         return f"SharedDetail(output {tuple(self.output.shape)}{''.join(f', {name}' for name in there)})"
 
 
+@uncompiled
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -108,9 +111,10 @@ def attention(
         parameters = agreed.call.parameters or {}
         chain = Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters))
         return attend_by_state(chain, *tensors, parameters)
-    return attend(_run(agreed, form), *tensors)[0]
+    return attend(_run(agreed, form, tensors, ()), *tensors)[0]
 
 
+@uncompiled
 def attention_detail(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -149,8 +153,10 @@ def attention_detail(
         )
     if form == "state":
         raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
-    run = _run(_agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants), form)
-    output, log_sum_exp = attend(run, *_cast(q, k, v))
+    agreed = _agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
+    tensors = _cast(q, k, v)
+    run = _run(agreed, form, tensors, wants)
+    output, log_sum_exp = attend(run, *tensors)
     found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
@@ -182,37 +188,50 @@ def _agreed(
 ) -> Agreed:  # fmt: skip
     """The call of this process, after all processes agreed on it."""
     group = Group.of(mesh)
-    device = q.device if isinstance(q, torch.Tensor) else torch.device("cpu")
+    device = group.device_for(q)
     try:
         refuse_keywords(name, options, OPTIONS, OF_CALLS)
         call = Call(q, k, v, **options).in_numbers()
         cast = _cast(q, k, v)
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
         problem = _checked(call, want, form)
-        words = _words(problem, call, layout, form, want)
+        group.check_device(call.q.device)
+        words, biased = _words(problem, call, layout, form, want), _keys_of_bias(call.bias, problem.q_len)
         if form == "state":
-            refuse_others(problem, layout, call.q_start)
+            refuse_others(problem, layout, call.q_start, call.backend)
     except Exception:
         refuse_together(group, device)
         raise
     learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
     seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
-    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device)
+    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, biased)
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
     return Agreed(group, call, problem, q_layout, k_layout, seed)
 
 
-def _run(agreed: Agreed, form: str) -> Run:
-    """The call as this process runs it, by an exchange of keys."""
+def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tuple[Want, ...]) -> Run:
+    """The call as this process runs it, by an exchange of keys.
+
+    A named backend and `strict` may refuse a piece that only some processes have. So with them all pieces are planned
+    before any key is sent, and the processes tell each other whether they can compute theirs.
+    """
     call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
     start = k.length - q.length if call.q_start is None else call.q_start
     needs = Needs(problem.pattern, q, k, start)
     others = {one: getattr(call, one) for one in OTHERS}
     shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
-    _check_bias(call.bias, problem.q_len, k.length)
-    return Run(agreed.group, needs, needs.form(form), shared)
+    run = Run(agreed.group, needs, needs.form(form), shared)
+    if problem.strict or call.backend != "auto":
+        device = run.group.device_for(call.q)
+        try:
+            check_pieces(run, *tensors, want)
+        except Exception:
+            refuse_together(run.group, device)
+            raise
+        agree(run.group, problem.q_len, problem.k_len, False, 0, [], device)
+    return run
 
 
 def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
@@ -233,18 +252,27 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
         check_combination(mechanism, pattern, given | ({"dropout"} if problem.dropout else set()), want)
     if call.q_start is not None:
         checked_q_start(call.q_start, problem.batch)
+    if problem.forward_mode or transforming():
+        raise UnsupportedError(
+            "forward-mode derivatives and transforms of torch.func stay within one process, so attention over several "
+            "has none; use backward(), or one process"
+        )
     return replace(problem, pattern=pattern, bias_learns=learns(call.bias))
 
 
-def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]) -> str:
-    """What has to be alike on all processes, as text."""
+def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]) -> list[str]:
+    """What has to be alike on all processes, option by option."""
     Layout(layout, (0,))
     Needs.check_form(form)
-    start = "by row" if isinstance(call.q_start, torch.Tensor) else call.q_start
-    kinds = f"bias {type(call.bias).__name__}, sink {type(call.sink).__name__}"
-    options = {name: getattr(problem, name) for name in ALIKE}
-    options |= {"dropout_seed": call.dropout_seed, "q_start": start, "backend": call.backend, "want": want}
-    return ", ".join([*(f"{name} {value}" for name, value in options.items()), kinds, f"layout {layout}, form {form}"])
+    options = {"pattern": contents(problem.pattern)} | {name: getattr(problem, name) for name in ALIKE}
+    bias = call.bias.plan_key if isinstance(call.bias, Bias) else None
+    options |= {
+        "dropout_seed": call.dropout_seed, "backend": call.backend, "want": want, "layout": layout, "form": form,
+        "q_start": contents(call.q_start), "bias": f"{type(call.bias).__name__} {bias or ''}".strip(),
+        "sink": "a tensor" if isinstance(call.sink, torch.Tensor) else call.sink,
+        "parameters": [*(call.parameters or {})],
+    }  # fmt: skip
+    return [f"{name} {value}" for name, value in options.items()]
 
 
 def _drawn(problem: Problem) -> int:
@@ -252,13 +280,18 @@ def _drawn(problem: Problem) -> int:
     return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
 
 
-def _check_bias(bias: Any, q_len: int, k_len: int) -> None:
-    """Raise a ShapeError unless a tensor of a bias has this process's queries and the keys of all."""
+def _keys_of_bias(bias: Any, q_len: int) -> int | None:
+    """The number of keys of a bias that is a tensor; None where it is the same for every key.
+
+    Raises:
+        ShapeError: it does not have this process's queries.
+    """
     if not isinstance(bias, torch.Tensor) or not bias.dim():
-        return
+        return None
     rows = bias.shape[-2] if bias.dim() > 1 else 1
-    if rows not in (1, q_len) or bias.shape[-1] not in (1, k_len):
+    if rows not in (1, q_len):
         raise ShapeError(
             f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
-            f"of all: (..., {q_len} or 1, {k_len} or 1)"
+            f"of all: (..., {q_len} or 1, keys or 1)"
         )
+    return None if bias.shape[-1] == 1 else bias.shape[-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -222,11 +222,9 @@ class SealedWriter(StorageWriter):
         return isinstance(checkpoint_id, str | Path)
 
 
-def _with_numbers(items: Iterable[WriteItem]) -> list[WriteItem]:
+def _with_numbers(items: Sequence[WriteItem]) -> list[WriteItem]:
     """The parts that are not empty; where a process holds none of a tensor, its part is."""
-    for item in items:
-        if item.tensor_data is None:
-            raise ArgumentError(f"{item.index.fqn} is no tensor; give it among the values")
+    assert all(item.tensor_data is not None for item in items), "values that are no tensors are in the manifest"
     return [item for item in items if item.tensor_data is not None and item.tensor_data.chunk.sizes.numel()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from regard.distributed.pieces import (
     compute,
     keys_of,
     parts_of,
+    planned,
     share,
 )
 from regard.errors import UnsupportedError
@@ -82,6 +84,29 @@ def attend(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple
     return _Attend.apply(run, q, k, v, *shared)
 
 
+def check_pieces(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]) -> None:
+    """Raise the UnsupportedError or ArgumentError of the first piece of this process that cannot be computed."""
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *run.options.shared()))
+    asked = [one for one in want if one not in ("log_sum_exp", "sink", "received")]
+    for source, chunks in enumerate(run.needs.k.chunks):
+        positions = run.needs.between(run.group.rank, source)
+        if source == run.group.rank:
+            positions = tuple((chunk,) if chunk else () for chunk in chunks)
+        held = Held(source, positions, *(x[:, :, :0] for x in (k, v)))
+        for part in parts_of(run.needs, run.group.rank, held):
+            place = run.place(part)
+            own = q[:, :, place.start : place.stop].detach().requires_grad_(learning)
+            like = [_like(x, x.shape[1], len(part.keys), x.shape[3]).requires_grad_(learning) for x in (k, v)]
+            planned(run.options, run.needs, part, own, place, *like, ())
+            with torch.no_grad():
+                planned(run.options, run.needs, part, own.detach(), place, *like, asked)
+
+
+def _like(x: torch.Tensor, heads: int, keys: int, dim: int) -> torch.Tensor:
+    """A tensor (batch, heads, keys, dim) that takes no memory, for a plan."""
+    return x.new_empty(()).expand(len(x), heads, keys, dim)
+
+
 def _forward(
     run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,6 +142,15 @@ def _with_sink(
     return output.mul_(share(log_sum_exp, total)[..., None]), total
 
 
+def refuse_second_derivatives() -> None:
+    """Raise an UnsupportedError in a backward pass that would itself be differentiated."""
+    if torch.is_grad_enabled():
+        raise UnsupportedError(
+            "attention over several processes has no second derivatives, which create_graph=True needs; compute "
+            "them on one process with regard.attention"
+        )
+
+
 class _Attend(torch.autograd.Function):
     """The backward pass goes through the pieces again: each gets its share of the gradients of output and log-sum-exp.
 
@@ -137,11 +171,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        if torch.is_grad_enabled():
-            raise UnsupportedError(
-                "attention over several processes has no second derivatives, which create_graph=True needs; compute "
-                "them on one process with regard.attention"
-            )
+        refuse_second_derivatives()
         q, k, v, output, log_sum_exp, *shared = ctx.saved_tensors
         kept, ctx.kept = ctx.kept, None
         grad = torch.zeros_like(output) if grads[0] is None else grads[0].to(output.dtype)

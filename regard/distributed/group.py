@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from regard.arguments import kind_of
 from regard.distributed.needs import HEADER
-from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
+from regard.patterns import Pattern
 
 _MOST = 2**62
+_DEEPEST = 8  # functions that hold functions
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class Group:
                 raise ArgumentError(
                     f"the mesh has {mesh.ndim} dimensions; sequences are divided over one of them: mesh[{names[-1]!r}]"
                 )
-            handle = mesh.get_group()
+            handle = None if mesh.get_coordinate() is None else mesh.get_group()
+        elif type(mesh) is int and mesh == dist.GroupMember.NON_GROUP_MEMBER:
+            handle = None  # new_group returns it to processes that are not in the group
         elif isinstance(mesh, dist.ProcessGroup):
             handle = mesh
         else:
@@ -53,8 +59,7 @@ class Group:
                 f"mesh is {kind_of(mesh)}; it needs to be a DeviceMesh of one dimension or a ProcessGroup, such as "
                 f"torch.distributed.group.WORLD"
             )
-        rank = dist.get_rank(handle)
-        if rank < 0:
+        if handle is None or (rank := dist.get_rank(handle)) < 0:
             raise ArgumentError(
                 "this process is not one of the group's; only its own processes may call attention on it"
             )
@@ -77,9 +82,30 @@ class Group:
         return every
 
     @property
+    def backends(self) -> dict[str, str]:
+        """The backend that sends tensors of each type of device, such as "nccl" for "cuda"."""
+        return dict(one.split(":") for one in dist.get_backend_config(self.handle).split(","))
+
+    @property
     def device(self) -> torch.device:
-        """The device of tensors that this group sends: the current GPU for NCCL, else the CPU."""
-        return torch.device("cuda" if dist.get_backend(self.handle) == "nccl" else "cpu")
+        """A device whose tensors this group sends: the CPU if it can, else this process's GPU."""
+        kinds = [*self.backends]
+        own = getattr(self.handle, "bound_device_id", None)
+        return torch.device("cpu") if "cpu" in kinds or not kinds else own or torch.device(kinds[0])
+
+    def device_for(self, x: Any) -> torch.device:
+        """The device of the numbers that accompany a tensor: its own, so that NCCL knows all processes before keys."""
+        return x.device if isinstance(x, torch.Tensor) and x.device.type in self.backends else self.device
+
+    def check_device(self, device: torch.device) -> None:
+        """Raise an UnsupportedError unless this group sends tensors of a device from one process to another."""
+        backend = self.backends.get(device.type)
+        if backend is None or (backend == "gloo" and device.type != "cpu"):
+            sent = ", ".join(f"{one} by {by}" for one, by in self.backends.items() if one == "cpu" or by != "gloo")
+            raise UnsupportedError(
+                f"q is on {device}, and this group sends tensors on {sent}; give tensors there, or a group that sends "
+                f"those of {device.type}, as init_process_group('nccl') does for cuda"
+            )
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of the tensors of all processes, on each of them."""
@@ -146,15 +172,27 @@ class Agreement:
 
 
 def agree(
-    group: Group, q_len: int, k_len: int, learning: bool, seed: int, words: str, device: torch.device
-) -> Agreement:
+    group: Group, q_len: int, k_len: int, learning: bool, seed: int, words: list[str], device: torch.device,
+    biased: int | None = None,
+) -> Agreement:  # fmt: skip
     """Tell every process the lengths of this one, and check that all make the same call.
+
+    Args:
+        group: the processes.
+        q_len, k_len: what this process holds.
+        learning: whether it needs gradients.
+        seed: of the dropout.
+        words: what has to be alike on all processes, option by option.
+        device: where the numbers are sent from.
+        biased: the number of keys for which this process has a bias, if it has one for each key.
 
     Raises:
         ArgumentError: another process makes another call; every process raises it.
+        ShapeError: the bias of a process is not for the keys of all.
     """
-    digest = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % _MOST
-    header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest], dtype=torch.int64)
+    digest = int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "big") % _MOST
+    keys = -1 if biased is None else biased
+    header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest, keys], dtype=torch.int64)
     assert len(header) == HEADER
     every = group.gathered(header.to(device)).tolist()
     refused = [rank for rank, row in enumerate(every) if not row[0]]
@@ -162,9 +200,13 @@ def agree(
         raise ArgumentError(f"the call was refused on process {', '.join(map(str, refused))}; the reason stands there")
     others = [rank for rank, row in enumerate(every) if row[5] != every[0][5]]
     if others:
+        every_words = group.gathered_lists(words)
+        first, other = every_words[0], every_words[others[0]]
+        there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
         raise ArgumentError(
             f"process {', '.join(map(str, others))} and process 0 make different calls of attention; every process "
-            f"needs the same pattern, options, dtype, layout and sizes, other than lengths. Here: {words}"
+            f"needs the same pattern, options, dtype, layout and sizes, other than lengths. Process {others[0]} has "
+            f"{there or 'nothing more'}; process 0 has {here or 'nothing more'}"
         )
     learning_at = [rank for rank, row in enumerate(every) if row[3]]
     if learning_at and len(learning_at) < group.count:
@@ -172,9 +214,57 @@ def agree(
             f"gradients are needed on process {', '.join(map(str, learning_at))} and not on the others; the backward "
             f"pass exchanges gradients, so all or none of the processes need q, k or v with requires_grad"
         )
-    return Agreement(tuple(row[1] for row in every), tuple(row[2] for row in every), every[0][4])
+    k_lengths = tuple(row[2] for row in every)
+    for rank, row in enumerate(every):
+        if row[6] not in (-1, sum(k_lengths)):
+            raise ShapeError(
+                f"the bias of process {rank} is for {row[6]} keys; over several processes a bias has the queries of "
+                f"its process and the keys of all: (..., {row[1]} or 1, {sum(k_lengths)} or 1)"
+            )
+    return Agreement(tuple(row[1] for row in every), k_lengths, every[0][4])
 
 
 def refuse_together(group: Group, device: torch.device) -> None:
     """Tell the others that this process refuses its call, so that they do not wait for it."""
     group.gathered(torch.zeros(HEADER, dtype=torch.int64, device=device))
+
+
+_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()
+
+
+def contents(value: Any) -> str:
+    """A text that differs where two processes have patterns or options of different values, tensors included.
+
+    A function is compared by its code and by the numbers and tensors that it holds.
+    """
+    if not isinstance(value, Pattern) or value.by_value:
+        return str(value) if isinstance(value, Pattern) else "; ".join(_contents(value, 0))
+    if value not in _known:
+        held = "; ".join(one for field in type(value).__match_args__ for one in _contents(getattr(value, field), 0))
+        _known[value] = f"{value} {hashlib.sha256(held.encode()).hexdigest()[:16]}"
+    return _known[value]
+
+
+def _contents(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, Pattern):
+        yield contents(value)
+    elif isinstance(value, torch.Tensor):
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        yield f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _contents(one, depth)
+    elif isinstance(value, CodeType):
+        yield f"{value.co_code.hex()} {value.co_names}"
+        yield from _contents(value.co_consts, depth)
+    elif callable(value) and depth < _DEEPEST:
+        yield type(value).__name__
+        for name in ("__code__", "__defaults__", "func", "args", "__func__"):
+            yield from _contents(getattr(value, name, None), depth + 1)
+        cells = [one.cell_contents for one in getattr(value, "__closure__", None) or ()]
+        own = [] if isinstance(value, type) else [*getattr(value, "__dict__", {}).values()]
+        yield from _contents([*cells, *own], depth + 1)
+    elif value is None or isinstance(value, bool | int | float | str):
+        yield repr(value)
+    else:
+        yield type(value).__name__

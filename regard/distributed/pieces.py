@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.bias import Bias
-from regard.core.plan import AttentionDetail
+from regard.core.plan import AttentionDetail, Plan
 from regard.core.tensors import Stored
 from regard.distributed.needs import Needs
-from regard.functional import attention_detail
+from regard.functional import attention_detail, plan_attention
 from regard.patterns import Explicit, KeySpan, Pattern
 from regard.patterns.algebra import Many, Not
 from regard.patterns.per_head import PerHead
@@ -135,16 +135,33 @@ def compute(
         v: its values.
         want: statistics, besides the log-sum-exp.
     """
+    tensors, more = _call(options, needs, part, q, place, k, v)
+    return attention_detail(*tensors, want=("log_sum_exp", *want), **more)
+
+
+def planned(
+    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor,
+    want: Iterable[Any],
+) -> Plan:  # fmt: skip
+    """The plan of what `compute` would compute; it raises the same refusals."""
+    tensors, more = _call(options, needs, part, q, place, k, v)
+    return plan_attention(*tensors, want=("log_sum_exp", *want), **more)
+
+
+def _call(
+    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors and the options of the call that computes a part."""
     length = needs.k.length
-    pattern = _for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop)
     bias = options.bias
     if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
         bias = bias[..., place.start : place.stop, :]
-    return attention_detail(
-        q, Piece(k, None, part.keys.start, length), Piece(v, None, part.keys.start, length), pattern=pattern, bias=bias,
-        q_start=needs.q_start + part.rows.start, parameters=options.parameters, dropout_seed=options.dropout_seed,
-        want=("log_sum_exp", *want), **options.others,
-    )  # fmt: skip
+    given = {
+        "pattern": _for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop), "bias": bias,
+        "q_start": needs.q_start + part.rows.start, "parameters": options.parameters,
+        "dropout_seed": options.dropout_seed,
+    }  # fmt: skip
+    return (q, *(Piece(x, None, part.keys.start, length) for x in (k, v))), {**given, **options.others}
 
 
 def keys_of(part: Part, x: torch.Tensor) -> torch.Tensor:

@@ -7,13 +7,14 @@ previous one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from regard.backends.linear.sight import visible_keys
 from regard.core.problem import Problem
+from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
 from regard.distributed.layout import Layout
 from regard.errors import UnsupportedError
@@ -59,7 +60,7 @@ class Piece(NamedTuple):
     after: Summed | None
 
 
-def refuse_others(problem: Problem, layout: str, q_start: Any) -> None:
+def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
     """Raise an UnsupportedError unless a call can be computed by sums that go from process to process."""
     if not isinstance(problem.mechanism, Kernelised):
         raise UnsupportedError(
@@ -75,6 +76,10 @@ def refuse_others(problem: Problem, layout: str, q_start: Any) -> None:
             "form='state' needs layout='contiguous', no q_start but 0, and a query for each key, since the sums grow "
             "with the positions"
         )
+    if backend != "auto":
+        raise UnsupportedError(
+            f"backend {backend!r} computes from keys, and form='state' from sums; use backend='auto', or form='auto'"
+        )
 
 
 def attend_by_state(
@@ -89,31 +94,44 @@ class _Chained(torch.autograd.Function):
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.chain, ctx.shapes = chain, [x.shape for x in tensors]
         learning = any(ctx.needs_input_grad)
-        ctx.pieces, outputs = [], []
+        pieces, outputs = [], []
         q, v = tensors[0], tensors[2]
-        for head in range(chain.problem.kv_heads):
-            before = _received(chain, q.device)
-            piece = _computed(chain, [_cut(chain, x, head, at == 0) for at, x in enumerate(tensors)], before, learning)
-            _send(chain, piece.after, q.device)
+        for piece in _pieces(chain, tensors, learning):
             outputs.append(piece.output.detach())
-            ctx.pieces += [piece] if learning else []
+            pieces += [piece] if learning else []
+        ctx.pieces = pieces
+        ctx.save_for_backward(*tensors)
         output = torch.cat(outputs, dim=1) if outputs else q.new_zeros(*q.shape[:3], v.shape[3])
         return output.to(q.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         chain, found = ctx.chain, []
+        refuse_second_derivatives()
+        tensors = ctx.saved_tensors
+        pieces, ctx.pieces = ctx.pieces, None
+        if pieces is None:  # after retain_graph=True: computed again, as in a ring
+            pieces = list(_pieces(chain, tensors, True))
         sharing = chain.problem.heads // chain.problem.kv_heads
-        for head in reversed(range(len(ctx.pieces))):  # the last process begins with the last head, and so do all
-            piece = ctx.pieces[head]
+        for head in reversed(range(len(pieces))):  # the last process begins with the last head, and so do all
+            piece = pieces[head]
             own = grads[0][:, head * sharing : (head + 1) * sharing].to(chain.dtype)
             later = _received_grads(chain, piece.after)
             from_keys, from_sums = _pulled(piece, own, later)
             _send_grads(chain, piece.before, from_sums)
             found.append(from_keys)
-        ctx.pieces = None
         by_tensor = zip(*found[::-1], strict=True)
         return None, *(_joined(chain, parts, shape) for parts, shape in zip(by_tensor, ctx.shapes, strict=True))
+
+
+def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[Piece]:
+    """The key/value heads in their order; the sums of each are received before it, and sent on after it."""
+    device = tensors[0].device
+    for head in range(chain.problem.kv_heads):
+        before = _received(chain, device)
+        piece = _computed(chain, [_cut(chain, x, head, at == 0) for at, x in enumerate(tensors)], before, learning)
+        _send(chain, piece.after, device)
+        yield piece
 
 
 def _cut(chain: Chain, x: torch.Tensor, head: int, of_queries: bool) -> torch.Tensor:

@@ -68,9 +68,7 @@ class _Rows:
         asked = asked_for(TopKeys, wants)
         self.count = None if asked is None else asked.count
         shape = *log_sum_exp.shape, self.count or 0
-        self.top = TopKeysFound(
-            torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape, dtype=q.dtype)
-        )
+        self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))
 
     def add(self, part: Part, held: Held, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
@@ -92,7 +90,7 @@ class _Rows:
 
     def _add_top(self, here: slice, top: TopKeysFound, of_piece: torch.Tensor) -> None:
         indices = torch.cat([self.top.indices[:, :, here], top.indices], -1)
-        weights = torch.cat([self.top.weights[:, :, here], (top.weights * of_piece[..., None]).to(self.q.dtype)], -1)
+        weights = torch.cat([self.top.weights[:, :, here], top.weights.to(self.dtype) * of_piece[..., None]], -1)
         order = torch.where(indices < 0, -1, weights).sort(stable=True, dim=-1, descending=True).indices
         best = order[..., : self.count]
         self.top.indices[:, :, here] = indices.gather(-1, best)

@@ -11,7 +11,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from regard.arguments import kind_of
 from regard.distributed.api import attention
-from regard.distributed.group import Group
+from regard.distributed.group import Group, agree, refuse_together
 from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, UnsupportedError
@@ -52,10 +52,10 @@ class ContextParallel(ParallelStyle):
         self.layout, self.form = layout, form
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if not isinstance(module, MultiHeadAttention):
+        if type(module) not in (MultiHeadAttention, SharedAttention):
             raise ArgumentError(
-                f"ContextParallel is for MultiHeadAttention and was given {kind_of(module)}; name the attention layers "
-                f"in the plan, such as 'layers.*.attention'"
+                f"ContextParallel is for MultiHeadAttention itself and was given {kind_of(module)}; name the attention "
+                f"layers in the plan, such as 'layers.*.attention', before another style or FSDP2 divides them"
             )
         module.__class__ = SharedAttention
         assert isinstance(module, SharedAttention)
@@ -70,13 +70,31 @@ class SharedAttention(MultiHeadAttention):
     """What `ContextParallel` makes of a MultiHeadAttention; its weights, names and state are the same."""
 
     shared: tuple[Group, Any, str, str]
+    asked: list[Layout]  # of the call that is computed: how its positions are divided, once the processes agreed
+    refuses_alone: bool  # whether a failure here is one that the other processes do not know of
+
+    def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        """This process's part (batch, length, dim) -> (batch, length, dim)."""
+        self.asked, self.refuses_alone = [], True
+        try:
+            return super().forward(x, *inputs, **options)
+        except Exception:
+            if self.refuses_alone:
+                refuse_together(self.shared[0], self.shared[0].device_for(x))
+            raise
 
     def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:
             return heads
         group, _, layout, _ = self.shared
-        lengths = group.gathered(torch.tensor([heads.shape[2]], device=heads.device)).flatten().tolist()
-        places = Layout(layout, tuple(lengths)).positions(group.rank).to(heads.device)
+        if not self.asked:
+            self.refuses_alone = False
+            words = [f"positions {self.positions}", f"batch {len(heads)}", f"layout {layout}"]
+            held = heads.shape[2]
+            lengths = agree(group, held, held, False, 0, words, group.device_for(heads)).q_lengths
+            self.asked.append(Layout(layout, lengths))
+            self.refuses_alone = True
+        places = self.asked[0].positions(group.rank).to(heads.device)
         return self.positions.rotate(heads, places + (start[:, None] if isinstance(start, torch.Tensor) else start))
 
     def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
@@ -85,6 +103,7 @@ class SharedAttention(MultiHeadAttention):
         _, mesh, layout, form = self.shared
         options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
         options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        self.refuses_alone = False
         return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
 
     def _check(self, x: Any, context: Any, cache: Any) -> None:

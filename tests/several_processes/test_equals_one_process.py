@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from regard import bias, top_keys
+import regard
+from regard import bias, distributed, top_keys
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.distributed import pieces
@@ -89,6 +92,26 @@ def differences(case: Case, pools, compute=on_processes) -> dict[str, float]:
 def test_processes_together_compute_what_one_process_computes(case, pools):
     far = differences(case, pools)
     assert max(far.values()) < 1e-10, far
+
+
+def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
+    case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
+    (layout, _), rank = case.layouts, dist.get_rank()
+    q, k, v = (distributed.part(case.tensors()[name], layout, rank) for name in "qkv")
+    return dtypes(distributed.attention_detail(q, k, v, dist.group.WORLD, want=EVERY, pattern="causal"))
+
+
+def dtypes(detail: Any) -> dict[str, torch.dtype]:
+    found = {name: getattr(detail, name).dtype for name in ("output", "entropy", "received", "distance", "sink")}
+    return found | {"top_keys": detail.top_keys.weights.dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_statistics_have_the_dtype_that_they_have_on_one_process(dtype, pools):
+    x = torch.randn(1, 2, 5, 4).to(dtype)
+    expected = dtypes(regard.attention_detail(x, x, x, want=EVERY, pattern="causal"))
+    assert expected["top_keys"] == torch.float32
+    assert pools(2).run(kinds, dtype) == [expected] * 2
 
 
 def on_processes_in_small_pieces(case: Case):

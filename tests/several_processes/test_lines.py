@@ -14,7 +14,7 @@ from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE
 from regard.distributed import share_lines
 from regard.distributed.lines import BLOCK
-from regard.errors import DataError, OccupiedError
+from regard.errors import ArgumentError, DataError, OccupiedError
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
 
@@ -80,6 +80,15 @@ def test_other_lines_or_settings_are_refused(tmp_path):
 def test_a_line_of_input_gives_one_line_of_output(wrong, tmp_path):
     with pytest.raises(DataError, match="each line gives one"):
         share_lines(LINES, tmp_path / "out.txt", wrong, settings="", rank=0, processes=1)
+
+
+def test_a_process_that_is_not_one_of_them_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ArgumentError, match="process 2 of 2; the processes are numbered from 0 to 1"):
+        share_lines(LINES, tmp_path / "out.txt", marked, settings="", rank=2, processes=2)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ArgumentError, match="the environment variable RANK is 'first'"):
+        share_lines(LINES, tmp_path / "out.txt", marked, settings="")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -129,6 +129,19 @@ def test_a_layer_passes_its_state(pools):
         assert abs(sum(one[name] for one in parts) - expected[name]).max() < 1e-10, name
 
 
+def again(form: str) -> float:
+    """How far the gradients of a second backward pass through one call are from those of the first."""
+    q, k, v = (tensors(2, "linear")[name][:, :, : 5 + dist.get_rank()].requires_grad_() for name in "qkv")
+    output = distributed.attention(q, k, v, dist.group.WORLD, form=form, **options("linear", False)).sum()
+    first, second = (torch.autograd.grad(output, (q, k, v), retain_graph=True) for _ in range(2))
+    return max(float((one - other).abs().max()) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("form", ["state", "gather", "ring"])
+def test_a_second_backward_pass_gives_the_same_gradients(form, pools):
+    assert max(pools(2).run(again, form)) < 1e-10
+
+
 def wrong(**changed: Any) -> None:
     q = torch.zeros(1, 2, 4, 3)
     chosen = {"mechanism": m.LinearTransformer(), "pattern": "causal", "form": "state"} | changed
@@ -150,6 +163,7 @@ def refusing(changed: dict[str, Any]) -> None:
         ({"q_start": 1}, "no q_start but 0"),
         ({"want": "entropy"}, "gives no statistics"),
         ({"dropout": 0.5}, "dropout"),
+        ({"backend": "linear"}, "form='state' from sums"),
     ],
 )
 def test_what_sums_cannot_compute_is_refused(changed, words, pools):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from regard import distributed
+from regard import bias, distributed
+from regard import patterns as p
+from regard.core.tensors import Stored
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from several_processes.calls import Case
 from several_processes.pool import Pool
@@ -38,7 +43,62 @@ def run(options):
 def test_different_calls_are_refused_on_every_process(pools):
     for message in refused(pools, pattern=["causal", "full"]):
         assert "process 1 and process 0 make different calls" in message
+        assert message.endswith("Process 1 has pattern full; process 0 has pattern causal")
     assert "different calls" in refused(pools, form=["ring", "gather"])[0]
+
+
+class Within:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, q_pos, k_pos):
+        return (q_pos - k_pos).abs() < self.size
+
+
+def alike(rank: int):
+    """Options whose texts are alike on both processes and whose values are not."""
+    ids = torch.arange(12) // (3 + rank)
+    size = 2 + rank
+    return {
+        "documents": {"pattern": p.Causal() & p.SameDocument(ids)},
+        "mask": {"pattern": p.PerHead([p.Full(), ~p.Explicit(torch.ones(12, 12).tril(rank).bool())])},
+        "spans": {"pattern": p.KeySpan(torch.tensor([2 * rank]), None)},
+        "function": {"pattern": p.Where(lambda a, b: a >= b) if rank else p.Where(lambda a, b: a <= b)},
+        "what a function holds": {"pattern": p.Where(lambda a, b: (a - b).abs() < size)},
+        "what an object holds": {"pattern": p.Where(Within(size))},
+        "part of a function": {"pattern": p.Where(partial(within, size))},
+        "starts": {"pattern": "causal", "q_start": torch.tensor([rank])},
+        "slopes": {"bias": bias.ALiBi((0.1, 0.2) if rank else (0.2, 0.1))},
+        "sinks": {"sink": float(rank)},
+    }
+
+
+def within(size: int, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    return (q_pos - k_pos).abs() < size
+
+
+def differing(what: str) -> None:
+    call(**alike(dist.get_rank())[what])
+
+
+@pytest.mark.parametrize("what", alike(0))
+def test_calls_that_differ_only_in_values_are_refused_on_every_process(what, pools):
+    for message in pools(2).refusals(differing, what):
+        assert "process 1 and process 0 make different calls" in message
+
+
+def test_equal_values_are_one_call(pools):
+    assert pools(2).run(equal) == [True, True]
+
+
+def equal() -> bool:
+    x, size = torch.randn(1, 2, 6, 4), 3
+    copies = [within.__code__.replace() for _ in range(1 + 50 * dist.get_rank())]  # elsewhere in memory
+    copied = p.Where(partial(FunctionType(copies[-1], globals()), 3))
+    ids = p.SameDocument(torch.arange(12))
+    for pattern in (p.Where(lambda a, b: (a - b).abs() < size), p.Where(Within(3)), copied, ids):
+        distributed.attention(x, x, x, dist.group.WORLD, pattern=pattern)
+    return True
 
 
 def test_a_process_that_refuses_its_own_part_does_not_leave_the_others_waiting(pools):
@@ -69,8 +129,117 @@ def test_what_cannot_be_honoured_says_why(options, words, pools):
     assert all(words in message for message in refused(pools, **options))
 
 
-def test_a_bias_needs_the_keys_of_all(pools):
-    assert "the keys of all: (..., 6 or 1, 12 or 1)" in refused(pools, bias=torch.zeros(6, 6))[0]
+@pytest.mark.parametrize("bias", [torch.zeros(6, 6), [torch.zeros(6, 12), torch.zeros(6, 6)]])
+def test_a_bias_needs_the_keys_of_all_on_every_process(bias, pools):
+    for message in refused(pools, bias=bias):
+        assert "the keys of all: (..., 6 or 1, 12 or 1)" in message
+
+
+def test_a_bias_needs_the_queries_of_its_process(pools):
+    own, other = refused(pools, bias=[torch.zeros(5, 12), torch.zeros(6, 12)])
+    assert "it needs the queries of this one and the keys of all: (..., 6 or 1, keys or 1)" in own
+    assert "refused on process 0" in other
+
+
+def named(options) -> tuple[str, float]:
+    """A refused call, and how long another one takes after it."""
+    x = torch.randn(1, 2, 20 if dist.get_rank() else 6, 4)
+    with pytest.raises((UnsupportedError, ArgumentError)) as refusal:
+        distributed.attention_detail(x, x, x, dist.group.WORLD, **options)
+    began = time.monotonic()
+    distributed.attention(x, x, x, dist.group.WORLD, pattern="causal")
+    return str(refusal.value), time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backend": "decode"}, ("the call was refused on process 1", "for at most 16 queries, and there are 20")),
+        ({"backend": "dense"}, ("backend 'dense' does not exist",) * 2),
+        ({"strict": True, "pattern": p.Where(partial(within, 3))}, ("strict=True",) * 2),
+        ({"backend": "native", "want": "entropy", "mechanism": "linear"}, ("backend 'native' does not compute",) * 2),
+    ],
+)
+def test_a_piece_that_no_backend_computes_is_refused_before_keys_are_sent(options, words, pools):
+    for (message, seconds), expected in zip(pools(2).run(named, options), words, strict=True):
+        assert expected in message
+        assert seconds < 10
+
+
+def forward_mode() -> None:
+    x = torch.randn(1, 2, 6, 4)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        distributed.attention(dual, dual, dual, dist.group.WORLD)
+
+
+def transformed() -> None:
+    x = torch.randn(3, 1, 2, 6, 4)
+    torch.func.vmap(lambda one: distributed.attention(one, one, one, dist.group.WORLD))(x)
+
+
+@pytest.mark.parametrize("function", [forward_mode, transformed])
+def test_derivatives_that_do_not_reach_other_processes_are_refused(function, pools):
+    assert all("stay within one process" in message for message in pools(2).refusals(function))
+
+
+def compiled() -> list[str]:
+    x, names = torch.randn(1, 2, 6, 4), []
+
+    def noting(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]):
+        names.extend(node.name for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph.forward
+
+    call = torch.compile(lambda x: distributed.attention(x + 1, x, x, dist.group.WORLD) * 2, backend=noting)
+    assert torch.equal(call(x), distributed.attention(x + 1, x, x, dist.group.WORLD) * 2)
+    return names
+
+
+@pytest.mark.slow
+def test_a_compiler_leaves_the_call_out_of_its_graph(pools):
+    assert all(set(names) <= {"add", "mul"} for names in pools(2).run(compiled))
+
+
+def with_mesh(kind: str) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places"))
+    alone, part = dist.new_group([0]), DeviceMesh("cpu", [0])
+    x = torch.randn(1, 2, 6, 4)
+    if kind == "stored":
+        distributed.attention(x, Stored(x), Stored(x), dist.group.WORLD)
+    given = {"two dimensions": mesh, "a number": 4, "another group": alone, "another mesh": part}[kind]
+    if "another" not in kind or dist.get_rank():
+        distributed.attention(x, x, x, given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("two dimensions", "the mesh has 2 dimensions; sequences are divided over one of them: mesh['places']"),
+        ("a number", "mesh is an int; it needs to be a DeviceMesh of one dimension or a ProcessGroup"),
+        ("another group", "this process is not one of the group's"),
+        ("another mesh", "this process is not one of the group's"),
+        ("stored", "takes k and v as tensors, not as a cache stores them"),
+    ],
+)
+def test_processes_and_tensors_of_other_kinds_are_refused(kind, words, pools):
+    first, *others = pools(4).refusals(with_mesh, kind)
+    assert all(words in message for message in (others if "another" in kind else [first, *others]))
+    assert bool(first) == ("another" not in kind)
+
+
+def test_plans_on_paper_refuse_what_calls_refuse():
+    sizes = {"kv_heads": 1, "head_dim": 4}
+    with pytest.raises(UnsupportedError, match="exchanges sums of a fixed size and no keys"):
+        distributed.bytes_exchanged([4, 4], **sizes, form="state")
+    with pytest.raises(ArgumentError, match=r"dtype is torch.int64; attention takes"):
+        distributed.bytes_exchanged([4, 4], **sizes, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match="lengths are those of 2 processes and k_lengths those of 3"):
+        distributed.bytes_exchanged([4, 4], **sizes, k_lengths=[4, 4, 4])
+    with pytest.raises(ArgumentError, match=r"dtype is torch.int64; attention takes"):
+        distributed.forecast([4, 4], heads=1, head_dim=4, dtype=torch.int64)
+    for name, value in (("flops", 0), ("bandwidth", 0.5), ("latency", -1)):
+        with pytest.raises(ArgumentError, match=f"{name} is {value}; flops and bandwidth are 1 or more"):
+            distributed.Machine(**{name: value})
 
 
 def test_processes_that_do_not_know_each_other():
@@ -79,20 +248,23 @@ def test_processes_that_do_not_know_each_other():
         distributed.attention(x, x, x, None)
 
 
-def test_second_derivatives_are_refused(pools):
-    for message in pools(2).refusals(twice):
+@pytest.mark.parametrize("form", ["auto", "state"])
+def test_second_derivatives_are_refused(form, pools):
+    for message in pools(2).refusals(twice, form):
         assert "no second derivatives" in message
 
 
-def twice():
+def twice(form: str) -> None:
     x = torch.randn(1, 1, 4, 4, requires_grad=True)
-    output = distributed.attention(x, x, x, dist.group.WORLD)
+    output = distributed.attention(x, x, x, dist.group.WORLD, form=form, mechanism="linear", pattern="causal")
     torch.autograd.grad(output.sum(), x, create_graph=True)
 
 
 def test_layouts_and_parts_are_checked():
     with pytest.raises(ArgumentError, match="0 or more"):
         distributed.Layout("contiguous", (3, -1))
+    with pytest.raises(ArgumentError, match="a layout without processes"):
+        distributed.Layout("contiguous", ())
     with pytest.raises(ShapeError, match="the layout divides 7"):
         distributed.part(torch.zeros(6), distributed.Layout("contiguous", (4, 3)), 0, dim=0)
 

@@ -169,6 +169,18 @@ def resealed(manifest: Path, fault: str) -> None:
         content["tensors"][name][2] = places[1:]
     elif fault == "overlap":
         places[1] = [places[0][0], places[1][1], places[1][2]]
+    elif fault == "outside":
+        places[1][0] = [at + 1 for at in places[1][0]]
+    elif fault == "no file":
+        places[1][2] = "shard-0000000000000000-00009.safetensors"
+    elif fault == "negative":
+        places[1][0] = [-1 for _ in places[1][0]]
+    elif fault == "kind":
+        content["tensors"][name][0] = "F7"
+    elif fault == "format":
+        content["format"] = 99
+    elif fault == "settings":
+        content["settings"] = []
     manifest.write_bytes(render_sealed(content))
 
 
@@ -180,6 +192,12 @@ FAULTS = {
     "path": "is no file of a checkpoint",
     "gap": "do not fill it",
     "overlap": "overlap",
+    "outside": "lies outside it, or in no file",
+    "no file": "lies outside it, or in no file",
+    "negative": "are no sizes",
+    "kind": "is not the manifest of a checkpoint",
+    "format": "has format 99; this version reads format 1",
+    "settings": "values and settings are given by name",
 }
 
 
@@ -246,6 +264,18 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(alone, tmp_path, monk
     assert load_checkpoint(tmp_path, model()) == {"step": 1}
     save_checkpoint(tmp_path, made, values={"step": 3})
     assert len(list(tmp_path.iterdir())) == 2  # what the failed save left is gone
+
+
+def test_what_a_checkpoint_does_not_hold_is_refused(tmp_path):
+    (tmp_path / "taken").write_text("mine", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="taken cannot be made: File exists"):
+        save_checkpoint(tmp_path / "taken", nn.Linear(2, 2))
+    made = nn.Linear(2, 2)
+    made.register_buffer("sparse", torch.eye(2).to_sparse())
+    with pytest.raises(ArgumentError, match=r"model.sparse is torch.float32 with layout torch.sparse_coo"):
+        save_checkpoint(tmp_path / "other", made)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json"):
+        load_checkpoint(tmp_path / "none", nn.Linear(2, 2))
 
 
 def test_values_that_json_would_change_are_refused(tmp_path):

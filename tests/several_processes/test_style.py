@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
-from regard.distributed import ContextParallel, Layout, joined, part
+import regard
+from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
 from regard.errors import ArgumentError
-from regard.layers import MultiHeadAttention
+from regard.layers import MultiHeadAttention, record_attention
 
 LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 
@@ -56,6 +60,37 @@ def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
         assert (sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad).abs().max() < 1e-10, name
 
 
+def shared_and_sharded() -> tuple[float, dict[str, float]]:
+    """The sequence on one dimension of the mesh, weights and rows on the other: differences from one process."""
+    mesh, (x, grad) = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places")), whole()
+    alone = model()
+    expected = alone(x)
+    (expected * grad).sum().backward()
+    layers = parallelize_module(
+        model(), mesh["places"], {"0": ContextParallel("zigzag"), "2": ContextParallel("zigzag")}
+    )
+    layers = shard_model(layers, mesh["rows"])
+    division, place, row = Layout("zigzag", LENGTHS[2]), mesh.get_local_rank("places"), mesh.get_local_rank("rows")
+    own = [part(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)]
+    output = layers(own[0])
+    (output * own[2]).sum().backward()
+    found = {}
+    for (name, one), other in zip(layers.named_parameters(), alone.parameters(), strict=True):
+        local = one.grad.to_local().contiguous()
+        dist.all_reduce(local, group=mesh["places"].get_group())
+        total = DTensor.from_local(
+            local, one.grad.device_mesh, one.grad.placements, shape=one.shape, stride=one.stride()
+        )
+        found[name] = float((2 * total.full_tensor() - other.grad).abs().max())  # FSDP2 takes the mean over its rows
+    return float((output - own[1]).abs().max()), found
+
+
+def test_the_weights_of_layers_over_processes_are_divided_by_fsdp(pools):
+    for far, grads in pools(4).run(shared_and_sharded):
+        assert far < 1e-10
+        assert max(grads.values()) < 1e-10, grads
+
+
 def with_a_cache():
     mesh = init_device_mesh("cpu", (2,))
     layer = parallelize_module(model()[0], mesh, ContextParallel())
@@ -66,8 +101,59 @@ def on_a_linear_layer():
     parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), ContextParallel())
 
 
+def with_a_recording():
+    layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
+    with record_attention(layer):
+        layer(whole()[0])
+
+
+def on_layers_that_are_no_plain_attention() -> list[str]:
+    mesh, said = init_device_mesh("cpu", (2,)), []
+    divided = parallelize_module(MultiHeadAttention(dim=16, heads=4), mesh, TensorParallel())
+    for layer in (divided, Mine(dim=16, heads=4), nn.Linear(2, 2)):
+        with pytest.raises(ArgumentError) as refusal:
+            parallelize_module(layer, mesh, ContextParallel())
+        said.append(f"{refusal.value} {type(layer).__name__}")
+    return said
+
+
+class Mine(MultiHeadAttention):
+    pass
+
+
+def test_a_layer_with_a_meaning_of_its_own_keeps_it(pools):
+    for said in pools(2).run(on_layers_that_are_no_plain_attention):
+        for one, name in zip(said, ("DividedAttention", "Mine", "Linear"), strict=True):
+            assert f"was given a {name}" in one
+            assert one.endswith(name)
+
+
+def wrong_on_one(what: str) -> None:
+    wrong = dist.get_rank() == 1
+    layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
+    x = torch.zeros(1, 5, 17 if wrong and what == "input" else 16, dtype=torch.float64)
+    if what == "positions":
+        layer.positions = regard.positions.Rotary(base=100.0 if wrong else 1000.0)
+    layer(x, pattern="strided(0)" if wrong and what == "pattern" else None)
+
+
+@pytest.mark.parametrize("what", ["input", "pattern"])
+def test_a_layer_that_refuses_on_one_process_does_not_leave_the_others_waiting(what, pools):
+    began = time.monotonic()
+    other, own = pools(2).refusals(wrong_on_one, what)
+    assert "the call was refused on process 1" in other
+    assert {"input": "this layer needs (batch, length, 16)", "pattern": "stride is 0"}[what] in own
+    assert time.monotonic() - began < 10
+
+
+def test_layers_with_other_positions_are_refused(pools):
+    for message in pools(2).refusals(wrong_on_one, "positions"):
+        assert "make different calls" in message
+
+
 def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
+    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
     assert all("name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer))
     with pytest.raises(ArgumentError, match="layout 'star' does not exist"):
         ContextParallel("star")

@@ -250,5 +250,7 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     assert all(words in message for message in pools(4).refusals(too_many_processes))
     assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
     assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
+    with pytest.raises(ArgumentError, match="model is an int; give a module"):
+        tensor_parallel_plan(3)  # ty: ignore
     with pytest.raises(ArgumentError, match="has no MultiHeadAttention or FeedForward inside"):
         tensor_parallel_plan(nn.Linear(2, 2))

@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -64,16 +64,26 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Shared:
-    """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence."""
+    """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence.
+
+    `met` is empty until the processes met after the beginning, in attention or to refuse the call.
+    """
 
     sharing: Sharing
     owner: nn.Module
     length: int
+    met: list[bool] = field(default_factory=list, compare=False)
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
-        refuse_together(self.sharing.group, self.sharing.group.device)
+        self.tell()
         raise error
+
+    def tell(self) -> None:
+        """Tell the other processes that this one refuses the call."""
+        self.met.append(True)
+        group = self.sharing.group
+        refuse_together(group, group.device_for(next(self.owner.parameters(), None)))
 
     def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
         """Raise unless a mask is that of the whole sequence, in positions that all processes know."""
@@ -108,6 +118,7 @@ class Shared:
         if q.shape[2] != k.shape[2]:
             self.refuse_call(module, f"attends from {q.shape[2]} queries to {k.shape[2]} keys: a cache or a context")
         sharing = self.sharing
+        self.met.append(True)
         return attention(q, k, v, sharing.mesh, layout=sharing.layout, form=sharing.form, pattern=pattern, **options)
 
 
@@ -216,14 +227,16 @@ class _Begin:
         given = dict(zip(names, args, strict=False)) | options
         try:
             x = _checked(model, given, group.count)
-            words = f"{type(model).__name__}, batch {x.shape[0]}, {self.sharing.layout}, {self.sharing.form}"
-            words = f"{words}, padding {_digest(given.get('attention_mask'))}"
+            words = [
+                f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {self.sharing.layout}",
+                f"form {self.sharing.form}", f"padding {_digest(given.get('attention_mask'))}",
+            ]  # fmt: skip
         except Exception:
-            refuse_together(group, group.device)
+            refuse_together(group, group.device_for(next(model.parameters(), None)))
             raise
         learning = torch.is_grad_enabled()
         layout = Layout(
-            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, x.device).q_lengths
+            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, group.device_for(x)).q_lengths
         )
         shared = Shared(self.sharing, model, layout.length)
         self._complete(given, x, layout, shared)
@@ -272,6 +285,8 @@ class _End:
         if shared is not None and shared.owner is model and self.tokens:
             current.reset(self.tokens.pop())
             forwards["running"] -= 1
+            if output is None and not shared.met:  # it failed, and the others wait for it in their first attention
+                shared.tell()
 
 
 def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
