@@ -15,6 +15,8 @@ settings.register_profile(
 )
 # The long tier's: other examples for each `--hypothesis-seed`.
 settings.register_profile("long", settings.get_profile("regard"), derandomize=False, print_blob=True)
+# The long tier's for metamorphic laws: as many examples of each as the goal asks for, see tests/law_examples.py.
+settings.register_profile("laws", settings.get_profile("long"), max_examples=1_000)
 settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -61,6 +61,7 @@ def _run(app: Callable[..., Any]) -> int:
     )
     from regard.text.plain import write_plainly
 
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         write_plainly(stream)
     try:
@@ -95,6 +96,16 @@ def _run(app: Callable[..., Any]) -> int:
     return DONE
 
 
+def _replace_closed_streams() -> None:
+    """Open a file in the place of each standard stream that is closed, so that no other file gets its number.
+
+    Reading such an input, or writing such an output, fails; what is written to such a standard error is dropped.
+    """
+    for name, opened, used in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, opened), used, encoding="utf-8"))
+
+
 def _end_by_pipe() -> int:
     """End as a program that writes into a closed pipe does: quietly, and by SIGPIPE where there is one."""
     _drop_output()
@@ -119,5 +130,6 @@ def _reason(error: OSError) -> str:
 def _say(reason: object, code: int) -> int:
     from regard.cli.console import say
 
-    say(f"regard: {reason}")
+    with suppress(OSError):  # the code still says it where standard error cannot be written
+        say(f"regard: {reason}")
     return code

@@ -23,6 +23,7 @@ from regard.errors import ArgumentError
 HELP_FILE = Path(__file__).with_name("help.json")
 
 
+LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 
 
@@ -63,9 +64,12 @@ class Checked(TyperCommand):
                 raise
             raise ArgumentError(sentence) from error
         ctx.params = {name: as_typed(value, typed) for name, value in ctx.params.items()}
+        options = {one.name for one in self.params if not isinstance(one, TyperArgument)}
         for name, value in ctx.params.items():
             option = "--" + name.replace("_", "-")
             for one in value if isinstance(value, list | tuple) else (value,):
+                if name in options and isinstance(one, str) and LONE_SURROGATES.search(one):
+                    raise typer.BadParameter(f"{option} is {one!r}, which is not text in UTF-8", ctx=ctx)
                 if isinstance(one, float) and not math.isfinite(one):
                     raise typer.BadParameter(f"{option} is {one}; it needs a finite number", ctx=ctx)
                 if isinstance(one, int) and not -(2**63) <= one < 2**63:

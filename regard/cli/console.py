@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -126,8 +127,16 @@ def _write(text: str) -> None:
 
 def say(line: str) -> None:
     """Write one remark to standard error."""
-    sys.stderr.write(printable(line) + "\n")
+    sys.stderr.write(_with_short_words(printable(line)) + "\n")
     sys.stderr.flush()
+
+
+def _with_short_words(text: str) -> str:
+    """The text with words of 300 characters and more cut: an error quotes what was typed, however long it is."""
+    return _LONG_WORD.sub(lambda found: f"{found[0][:80]}...", text)
+
+
+_LONG_WORD = re.compile(r"\S{300,}")
 
 
 class PrintableStream:
@@ -137,7 +146,7 @@ class PrintableStream:
         self.stream = stream
 
     def write(self, text: str, /) -> int:
-        self.stream.write(printable_lines(text))
+        self.stream.write(_with_short_words(printable_lines(text)))
         return len(text)
 
     def flush(self) -> None:

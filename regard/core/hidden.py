@@ -104,12 +104,19 @@ def _zeroed(x: torch.Tensor | Stored, hidden: torch.Tensor) -> torch.Tensor | St
 
 
 def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.Tensor | Stored:
-    """The copy, as far from a multiple of 64 bytes as x: how matrix products round may depend on that."""
+    """The copy, with every row as far from a multiple of 64 bytes as that of x: how matrix products round may depend on
+    that. Between the rows of x there may be numbers that were cut away; of those the copy has less than 64 bytes."""
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
         return copy
+    period = ALIGNED // x.element_size()
     ahead = x.data_ptr() % ALIGNED // x.element_size()
-    room = copy.new_empty(copy.numel() + ahead)
-    return room.as_strided(copy.shape, copy.stride(), ahead).copy_(copy) if ahead else copy
+    strides, extent = [0] * copy.dim(), 1
+    for axis in sorted(range(copy.dim()), key=copy.stride):
+        strides[axis] = extent + (x.stride(axis) - extent) % period
+        extent += (copy.shape[axis] - 1) * strides[axis]
+    if not ahead and strides == list(copy.stride()):
+        return copy
+    return copy.new_empty(extent + ahead).as_strided(copy.shape, strides, ahead).copy_(copy)
 
 
 def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> torch.Tensor | Relative:
@@ -186,7 +193,7 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
     bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     if not bad.any():
         return result
-    k, v = (x.masked_fill(bad[..., None], 0) for x in (operands.k, operands.v))
+    k, v = (_aligned_as(x, x.masked_fill(bad[..., None], 0)) for x in (operands.k, operands.v))
     touched = _touched(problem, operands, bad)
     return _with_nan(compute(operands._replace(k=k, v=v)), touched, problem)
 

@@ -48,7 +48,13 @@ def sharing() -> Generator[SharedWork | None]:
         return
     began = not dist.is_initialized()
     if began:
-        dist.init_process_group("gloo")
+        try:
+            dist.init_process_group("gloo")
+        except ValueError as error:
+            raise ArgumentError(
+                f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({error}); "
+                f"start them by torchrun, or unset it"
+            ) from error
     try:
         yield SharedWork(rank, processes)
     finally:
@@ -121,7 +127,7 @@ def share_lines(
 
 def _of_launcher(name: str, default: int) -> int:
     value = os.environ.get(name, str(default))
-    if not value.isdecimal():
+    if not value.isdecimal() or (name == "WORLD_SIZE" and int(value) < 1):
         raise ArgumentError(f"the environment variable {name} is {shown(value)}; torchrun sets it to a whole number")
     return int(value)
 

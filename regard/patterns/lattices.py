@@ -76,7 +76,9 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
             ends.update(end for run in leaf.runs for end in (run.start, run.stop))
         elif band is not None:
             ends.update(end for end in (band.start, band.stop) if end is not None)
-        elif not isinstance(leaf, Lattice | SameBlock):
+        elif isinstance(leaf, SameBlock) and isinstance(leaf.offset, int):
+            ends.add(leaf.offset)  # from its residue on, blocks begin one position later on the lattice
+        elif not isinstance(leaf, Lattice):
             return (range(row, row + 1) for row in range(rows))
     edges = {0, grid.keys.start, grid.keys.stop, *ends}  # at their residues the number of positions changes
     turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}

@@ -4,7 +4,8 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
@@ -56,14 +57,25 @@ def check_there(path: PathLike) -> None:
         raise NotFoundError(absent(path))
 
 
-def open_bytes(path: PathLike) -> BufferedReader:
-    """Open a file for reading bytes.
+@contextmanager
+def open_bytes(path: PathLike) -> Generator[BufferedReader]:
+    """A file that is open for reading bytes inside the block.
 
     Raises:
         NotFoundError: the file is missing, or a folder.
-        DataError: it cannot be opened.
+        DataError: it cannot be opened or read.
     """
     path = a_path("path", path)
+    with _opened(path) as file:
+        try:
+            yield file
+        except OSError as error:
+            if error.filename is not None:  # of another file
+                raise
+            raise DataError(f"{path} cannot be read ({error.strerror}); check the disk, or copy the file") from error
+
+
+def _opened(path: Path) -> BufferedReader:
     try:
         return path.open("rb")
     except FileNotFoundError:

@@ -103,6 +103,17 @@ def test_a_hidden_key_changes_no_bit_wherever_the_keys_begin_in_memory(ahead):
         assert torch.equal(rg.attention(q, k, v, pattern=pattern, backend="decode"), clean)
 
 
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_a_hidden_key_changes_no_bit_where_the_first_keys_are_cut_away(first):
+    """Each head of the keys that are left begins elsewhere than in a dense copy of them."""
+    for turn in range(8):
+        q, k, v = make_qkv(heads=4, kv_heads=4, q_len=1, k_len=18, head_dim=5, v_dim=4, seed=turn)
+        pattern = p.KeySpan(first) & p.Where(lambda i, j: (j % 4 != 0) & (i >= 0))
+        clean = rg.attention(q, k, v, pattern=pattern, backend="decode")
+        k[:, :, [0, 4, 8, 12, 16]] = math.nan
+        assert torch.equal(rg.attention(q, k, v, pattern=pattern, backend="decode"), clean)
+
+
 @pytest.mark.parametrize("lengths", [(7, 11), (1, 5), (300, 613)])
 @pytest.mark.parametrize("pattern", [None, "causal", "causal_window(400)", p.Explicit])
 @pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])

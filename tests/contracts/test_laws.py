@@ -11,8 +11,9 @@ import law_patterns as laws
 import pytest
 import torch
 from asking import HERE, ask, computes
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from law_examples import law
 from small_blocks import cut
 
 import regard as rg
@@ -21,9 +22,7 @@ from regard.testing import make_qkv
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 backends = pytest.mark.parametrize("backend", HERE)
-several = settings(
-    max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)  # what the fixture sets is the same for every example
+several = law(8)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The rules that hold for every mechanism; the formula of each is tested in tests/mechanisms."""
+"""The rules that hold for every mechanism; its laws are in test_mechanism_laws.py, its formula in tests/mechanisms."""
 
 from __future__ import annotations
 
@@ -80,36 +80,6 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan(name):
             assert torch.equal(one, two), name
 
 
-@every
-def test_padding_left_or_right_equals_the_text_alone(name):
-    call = make_call(name, batch=1)
-    if not takes(call.mechanism, p.KeySpan) or "projection" in str(call.parameters):
-        return  # Linformer's projections belong to positions: a text that is moved is projected otherwise
-    shape = p.Causal() if call.always_causal else p.Full()
-    for inner in {shape, p.Causal()} if takes(call.mechanism, p.Causal) else {shape}:
-        alone_parameters = dict(call.parameters or {})
-        if "gate" in alone_parameters:
-            alone_parameters["gate"] = alone_parameters["gate"][..., 3:8]
-        k, v = call.k[:, :, 3:8], call.v[:, :, 3:8]
-        q = k if call.mechanism.shares_keys else call.q[:, :, 3:8]
-        alone = rg.attention(q, k, v, mechanism=call.mechanism, parameters=alone_parameters or None, pattern=inner)
-        padded = answer(call, pattern=inner & p.KeySpan(3, 8))
-        torch.testing.assert_close(padded[:, :, 3:8], alone, rtol=1e-10, atol=1e-10)
-
-
-@causal
-def test_a_future_edit_changes_nothing(name):
-    call, edited = make_call(name, batch=1), make_call(name, batch=1)
-    past = answer(call, pattern="causal")[:, :, :7]
-    for at, factor in ((7, -3.0), (10, 1e4)):
-        edited.k[:, :, at] *= factor
-        edited.v[:, :, at] *= factor
-        if not edited.mechanism.shares_keys:
-            edited.q[:, :, at] *= factor
-    now = answer(edited, pattern="causal")[:, :, :7]
-    torch.testing.assert_close(now, past, rtol=1e-12, atol=1e-12)
-
-
 @causal
 def test_the_last_queries_alone_equal_those_of_the_whole(name):
     call = make_call(name)
@@ -140,45 +110,6 @@ def test_a_row_without_any_key_is_zeros(name):
     output = answer(call, pattern=nobody & (p.Causal() if call.always_causal else p.Full()))
     assert torch.equal(output[0], torch.zeros_like(output[0]))
     assert all(x.isfinite().all() for x in torch.autograd.grad(output.sum(), call.learning))
-
-
-@every
-def test_grouped_heads_equal_repeated_ones(name):
-    call = make_call(name)
-    if call.mechanism.shares_keys:
-        return  # its keys are its queries
-    group = call.q.shape[1] // call.k.shape[1]
-    k, v = (x.repeat_interleave(group, dim=1) for x in (call.k, call.v))
-    grown = call.mechanism.parameter_shapes(rg.mechanisms.base.Sizes(2, 6, 6, LENGTH))
-    parameters = {
-        one: x.repeat_interleave(group, dim=1 if one == "gate" else 0) if x.shape != grown[one] else x
-        for one, x in (call.parameters or {}).items()
-    }
-    pattern = p.Causal() if call.always_causal else p.Full()
-    many = rg.attention(call.q, k, v, mechanism=call.mechanism, parameters=parameters or None, pattern=pattern)
-    torch.testing.assert_close(answer(call, pattern=pattern), many, rtol=1e-10, atol=1e-10)
-
-
-@every
-def test_the_output_is_linear_in_the_values(name):
-    call = make_call(name)
-    pattern = p.Causal() if call.always_causal else p.Full()
-    other = torch.randn_like(call.v)
-    both = rg.attention(call.q, call.k, 2 * call.v - other, **call.options, pattern=pattern)
-    apart = 2 * answer(call, pattern=pattern) - rg.attention(call.q, call.k, other, **call.options, pattern=pattern)
-    torch.testing.assert_close(both, apart, rtol=1e-10, atol=1e-10)
-
-
-@every
-def test_batch_rows_do_not_meet(name):
-    call = make_call(name, batch=3)
-    pattern = p.Causal() if call.always_causal else p.Full()
-    order = torch.tensor([2, 0, 1])
-    k, v = call.k[order], call.v[order]
-    q = k if call.mechanism.shares_keys else call.q[order]
-    parameters = {one: x[order] if one == "gate" else x for one, x in (call.parameters or {}).items()}
-    moved = rg.attention(q, k, v, mechanism=call.mechanism, parameters=parameters or None, pattern=pattern)
-    torch.testing.assert_close(moved, answer(call, pattern=pattern)[order], rtol=1e-10, atol=1e-10)
 
 
 @every

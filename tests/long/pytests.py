@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import re
 import subprocess
@@ -13,7 +15,10 @@ from .found import Found
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
-EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples")
+EXAMPLES = re.compile(r"(\d+) passing(?: examples)?, (\d+) failing(?: examples)?, and (\d+) invalid")
+OF_TEST = re.compile(r"^\S+::test_(\w+(?:\[.+\])?):$", re.MULTILINE)  # begins the statistics of a test
+STOPPED = re.compile(r"Stopped because (.+)")
+GAVE_UP = re.compile(r"\* ([\d.]+%, gave up because: .+)")
 STEPS = re.compile(r"^steps of state machines: (\d+)$", re.MULTILINE)
 CHECKED = re.compile(r"^(\d+) calls checked$", re.MULTILINE)
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -34,6 +39,11 @@ SHUFFLED = (
     "tests/patterns", "tests/bias", "tests/positions", "tests/caches", "tests/storage", "tests/decoding",
     "tests/mechanisms", "tests/text", "tests/test_call.py", "tests/test_planned.py", "tests/test_numbers.py",
 )  # fmt: skip
+# Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
+LAW_FILES = (
+    "tests/contracts/test_laws.py", "tests/patterns/test_pattern_laws.py", "tests/contracts/test_mechanism_laws.py",
+)  # fmt: skip
+EACH_LAW = 1_000  # examples
 FOLDERS = tuple(
     f"tests/{name}"
     for name in ("patterns", "storage", "bias", "positions", "mechanisms", "layers", "decoding", "text", "models",
@@ -71,10 +81,44 @@ def examples(numbers: Sequence[int], folder: Path) -> Found:
     for number in numbers:
         options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", "--hypothesis-show-statistics"]
         printed = pytest_counted([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
-        found.count("examples", sum(int(passing) for passing, _ in EXAMPLES.findall(printed)))
-        found.count("failing examples", sum(int(failing) for _, failing in EXAMPLES.findall(printed)))
+        found.count("examples", sum(int(passing) for passing, _, _ in EXAMPLES.findall(printed)))
+        found.count("failing examples", sum(int(failing) for _, failing, _ in EXAMPLES.findall(printed)))
         found.count("steps of state machines", sum(map(int, STEPS.findall(printed))))
     return found
+
+
+@functools.cache
+def law_names() -> tuple[str, ...]:
+    """The laws, as pytest calls them: the tests of their files that are given examples."""
+    found = []
+    for path in LAW_FILES:
+        for node in ast.parse((ROOT / path).read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and any("given" in ast.dump(one) for one in node.decorator_list):
+                found.append(f"{path}::{node.name}")
+    return tuple(found)
+
+
+def laws(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is one law, with 1,000 examples for each of its backends or mechanisms."""
+    found = Found()
+    for number in numbers:
+        law = law_names()[number]
+        options = ["--hypothesis-profile=laws", f"--hypothesis-seed={2000 + number}", "--hypothesis-show-statistics"]
+        count_examples(pytest_counted([*options, law], found, law), found)
+    return found
+
+
+def count_examples(printed: str, found: Found) -> None:
+    """Add how many examples each test had by the statistics of hypothesis; of few, say how many calls were refused."""
+    _, *parts = OF_TEST.split(printed)
+    for name, told in zip(parts[::2], parts[1::2], strict=True):
+        counts = EXAMPLES.findall(told)  # of each phase: passing, failing, refused
+        passing, refused = (sum(int(one[at]) for one in counts) for at in (0, 2))
+        found.count(f"law {name}", passing)
+        found.count("refused", refused)
+        if passing < EACH_LAW:
+            why = "; ".join([*STOPPED.findall(told), *GAVE_UP.findall(told)])
+            found.noted.append(f"{name}: {passing} examples, {refused} refused; {why}")
 
 
 def machine(numbers: Sequence[int], folder: Path) -> Found:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .commands import names
 from .found import Run
-from .pytests import FOLDERS
+from .pytests import FOLDERS, law_names
 
 FILES = 138  # hostile files; a test compares this with how many there are
 
@@ -20,8 +21,8 @@ EVERY = (
         "second", "gradgradcheck finds the second derivatives right",
         *(f"-m|slow|tests/contracts/test_second_derivatives.py|-k|gradgradcheck and {part}" for part in range(10)),
     ),
-    _tests("laws", "metamorphic laws hold", "tests/contracts/test_laws.py", "tests/contracts/test_fixed_laws.py",
-           "tests/patterns/test_pattern_laws.py", "tests/contracts/test_merge.py"),
+    Run("laws", "metamorphic laws hold for every backend, pattern and mechanism", "laws", len(law_names()), 1,
+        "pytests.laws"),
     Run("poison", "tests pass where memory that nobody wrote holds NaN", "folders", len(FOLDERS), 1,
         "pytests.poisoned"),
     Run("caches", "every kind of cache in every dtype is a list of entries", "seeds", 4, 1, "pytests.machine"),
@@ -48,8 +49,8 @@ EVERY = (
     _tests("conversion", "converted models give the same logits, and every key is accounted for", "tests/conversion"),
     _tests("server", "fuzzed requests are refused or explained", "-m|slow|tests/explorer/test_explorer_server.py"),
     _tests("explorer", "hostile text in the explorer stays text", "tests/explorer/test_explorer_hostile.py"),
-    _tests("commands", "hostile invocations end in a sentence and a documented code", "tests/cli/test_hostile_text.py",
-           "tests/cli/test_exit_codes.py", "tests/cli/test_numeric_options.py", "tests/cli/test_commands.py"),
+    Run("commands", "hostile invocations end in a sentence and a documented code", "halves of a command's invocations",
+        2 * len(names()), 7, "commands.work"),
     Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
         "soak.work"),
     Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),

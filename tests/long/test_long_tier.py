@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from docs.making import reliability
-from tests.long import running, runs
+from tests.long import commands, pytests, running, runs
 from tests.long.__main__ import main
 from tests.long.found import Found, Run
 from tests.long.goals import GOALS, rows
@@ -203,6 +203,20 @@ def test_garbage_and_texts_are_refused_by_sentences(tmp_path):
     counts = short("texts", range(400), tmp_path).counts
     assert counts["patterns"] > 40
     assert counts["refused"] > 100
+
+
+def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
+    assert RUNS["laws"].cases == len(pytests.law_names()) >= 12
+    assert RUNS["commands"].cases == 2 * len(commands.names())
+    told = (
+        "a.py::test_one[x]:\n\n  - during generate phase (1 seconds):\n    - 1000 passing, 0 failing, and 3 invalid "
+        "test cases\n  - Stopped because settings.max_examples=1000\na.py::test_two:\n    - 8 passing, 0 failing, and "
+        "80 invalid test cases\n    * 90.00%, gave up because: failed to satisfy assume()\n"
+    )
+    found = Found()
+    pytests.count_examples(told, found)
+    assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
+    assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
 
 
 def test_a_crash_is_found(tmp_path, monkeypatch):

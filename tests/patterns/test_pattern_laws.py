@@ -6,8 +6,9 @@ import io
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from law_examples import law
 from pattern_expressions import anything, lengths, pairs, starts, texts
 
 from regard.errors import ArgumentError
@@ -25,7 +26,7 @@ from regard.patterns import (
 from regard.patterns.drawing import PLAIN, SIGNS
 from regard.text.plain import stand_in
 
-many = settings(max_examples=300, deadline=None)
+many = law(300)
 
 
 @many
@@ -103,7 +104,7 @@ def test_text_reads_back_as_the_same_pattern(pattern):
     assert str(again) == str(pattern)
 
 
-@settings(max_examples=600)
+@law(600)
 @given(st.text(max_size=40) | st.text("caulsdingwok_epf ()&|~,-0123456789", max_size=60))
 def test_garbage_is_refused_with_one_kind_of_error(text):
     try:

@@ -10,6 +10,7 @@ from regard.patterns import (
     DilatedWindow,
     Fixed,
     GlobalTokens,
+    Grid,
     KeySet,
     Lattice,
     Prefix,
@@ -21,6 +22,7 @@ from regard.patterns import (
     Summary,
 )
 from regard.patterns.drawing import learned
+from regard.patterns.lattices import alike_residues
 
 LEAVES = [
     Diagonals(3, -1),
@@ -32,6 +34,7 @@ LEAVES = [
     QuerySet((range(1, 3), range(6, 9))),
     *(Lattice(stride) for stride in (1, 2, 3, 4, 6)),
     *(SameBlock(size) for size in (1, 2, 3, 4, 6)),
+    *(SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)),
     *(Summary(6, last) for last in range(1, 7)),
     Summary(4, 3),
     Strided(4),
@@ -70,6 +73,23 @@ def test_on_every_lattice_that_it_knows_it_is_itself(leaf):
             if found is not None:
                 there = leaf.allows(rows * stride + residue, keys * stride + residue)
                 assert bool((found.allows(rows, keys) == there).all()), (stride, residue)
+
+
+@each_leaf
+@pytest.mark.parametrize("q_start", [0, 3, -2])
+def test_residues_that_count_as_alike_have_equal_pairs(leaf, q_start):
+    for stride in range(2, 9):
+        for rows in alike_residues(leaf, stride, Grid.whole(9, 11, q_start)):
+            found = set()
+            for row in rows:
+                residue = (q_start + row) % stride
+                if (there := leaf.on_lattice(stride, residue)) is not None:
+                    first, sizes = (
+                        (q_start + row) // stride,
+                        (len(range(row, 9, stride)), len(range(residue, 11, stride))),
+                    )
+                    found.add(str(there.dense(*sizes, q_start=first).tolist()))
+            assert len(found) < 2, (stride, rows)
 
 
 @each_leaf

@@ -34,7 +34,7 @@ from regard.studies.comparison.report import ABOUT_THE_STUDY, read_asked, read_m
 from regard.training import read_log
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.recipes.language import LanguageModelTraining
-from regard.training.recipes.recipe import Tell, Wish, silent
+from regard.training.recipes.recipe import Tell, Wish, share_of_work, silent
 from regard.training.recipes.run_folder import read_settings
 from regard.training.recipes.sizes import check_size
 from regard.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
@@ -214,6 +214,7 @@ class Comparison:
             RegardError: as for a training.
         """
         out = Path(out)
+        share_of_work()  # refused before anything is written
         self._work.read()
         try:
             out.mkdir(parents=True, exist_ok=True)

@@ -309,7 +309,7 @@ def share_of_work() -> dict[str, int]:
     {'world': 1, 'rank': 0}
     """
     values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
-    if strange := [f"{name}={value}" for name, value in values.items() if not value.isdecimal()]:
+    if strange := [f"{n}={x}" for n, x in values.items() if not x.isdecimal() or (n, x) == ("WORLD_SIZE", "0")]:
         raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
     return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
 

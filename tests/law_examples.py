@@ -1,0 +1,18 @@
+"""How many examples a law gets: few every day, and as many as its goal asks for in the long tier."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+
+def law(everyday: int) -> settings:
+    """Settings of a law: `everyday` examples, or as many as a profile asks for that has more than the usual one.
+
+    `--hypothesis-profile=laws` is loaded before the laws are imported. Of a law for a backend many drawn calls are
+    refused, and the fixture that cuts small blocks does the same for every example.
+    """
+    asked, usual = settings.default, settings.get_profile("regard")
+    assert asked is not None
+    quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    number = asked.max_examples if asked.max_examples > usual.max_examples else everyday
+    return settings(max_examples=number, deadline=None, suppress_health_check=quiet)

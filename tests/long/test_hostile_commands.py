@@ -1,0 +1,90 @@
+"""Hostile invocations of commands: a sample of each, what judges them, and those that once ended badly."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.distributed.lines import sharing
+from regard.errors import ArgumentError, DataError
+from regard.text import read_lines
+from regard.training.recipes.recipe import share_of_work
+from tests.long import commands
+from tests.long.commands import Invocation
+from tests.long.found import Found
+
+
+def test_every_command_refuses_hostile_invocations(tmp_path):
+    """A few of each command, from everywhere in its list."""
+    found = commands.work(range(len(commands.names())), tmp_path, 2)
+    assert not found.wrong, found.wrong
+    assert all(found.counts[f"regard {name}"] == 2 for name in commands.names())
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "left", "reason"),
+    [
+        (2, "regard: --size is x; it needs a number\n", [], None),
+        (1, "Traceback (most recent call last):\n", [], "a traceback"),
+        (-11, "", [], "the exit code is -11"),
+        (2, "", [], "0 characters"),
+        (2, "regard: something is wrong\n", [], "without a name"),
+        (2, "regard: --size is \x1b[2J\n", [], "control characters"),
+        (2, "regard: --size is x\n" * 9, [], "9 lines"),
+        (2, "regard: --size is x\n", ["new"], "leaves ['new']"),
+        (0, "", [".new.writing-1"], "leaves"),
+    ],
+)
+def test_a_command_that_ends_badly_is_found(code, said, left, reason):
+    one = commands.Invocation("--size x", ("show", "--size", "x"), ("--size",))
+    found = commands.fault(one, code, said, left)
+    assert (found is None) == (reason is None)
+    assert reason is None or reason in str(found)
+
+
+PLAN = ("plan", "--q-len", "8")
+MENDED = {
+    "a closed output": (Invocation("", ("show", "causal"), stdout="closed"), 1, "standard output: Bad file descriptor"),
+    "a closed error": (Invocation("", (*PLAN, "-Z"), stderr="closed"), 2, None),
+    "a full error": (Invocation("", (*PLAN, "--backend", "x"), stderr="/dev/full"), 2, None),
+    "a long word": (Invocation("", ("show", "causal", "x" * 10_000)), 2, "'xxx"),
+    "half a character": (
+        Invocation("", (*PLAN, "--pattern", "\udcff")),
+        2,
+        "--pattern is '\\udcff', which is not text",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_once_ended_badly_ends_in_a_sentence(name, tmp_path):
+    one, code, words = MENDED[name]
+    found = commands.ended_with(one, {}, tmp_path / "case", Found())
+    assert found[0] == code, found
+    assert commands.fault(one, *found) is None
+    assert words is None or words in found[1]
+
+
+def test_a_file_that_opens_and_cannot_be_read_is_named():
+    with pytest.raises(DataError, match="/proc/self/mem cannot be read"):
+        list(read_lines("/proc/self/mem"))
+
+
+def test_a_comparison_that_is_refused_writes_nothing(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"a {n} b\tein {n} c\n" for n in range(60)))
+    words = ("compare", "--data", str(pairs), "--models", "none", "--steps", "2", "--dim", "8", "--out", "new")
+    found = commands.ended_with(Invocation("", words, environment={"RANK": "x"}), {}, tmp_path / "case", Found())
+    assert found[0] == 2, found
+    assert "RANK=x" in found[1]
+    assert found[2] == []
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_variables_of_a_launcher_that_are_wrong_are_named(processes, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ArgumentError, match="WORLD_SIZE"), sharing():
+        pass
+    if processes == "0":
+        with pytest.raises(ArgumentError, match="WORLD_SIZE=0"):
+            share_of_work()
