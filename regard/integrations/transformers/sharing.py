@@ -72,7 +72,7 @@ class Shared:
     sharing: Sharing
     owner: nn.Module
     length: int
-    met: list[bool] = field(default_factory=list, compare=False)
+    met: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
