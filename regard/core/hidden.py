@@ -215,7 +215,11 @@ def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.T
 
 
 def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that together cover every True."""
+    """Slices of at most `size` that together cover every True.
+
+    >>> [*_runs(torch.tensor([1, 0, 1, 1, 1, 0]).bool(), 2)]
+    [slice(0, 1, None), slice(2, 4, None), slice(4, 5, None)]
+    """
     places = bad.nonzero().flatten().tolist()
     starts = [at for before, at in pairwise([-2, *places]) if at != before + 1]
     stops = [at + 1 for at, after in pairwise([*places, -2]) if after != at + 1]

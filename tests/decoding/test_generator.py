@@ -142,6 +142,8 @@ def test_more_than_the_model_has_places_for_is_refused_before_any_work():
     read = 1 + len(generator.tokeniser.encode(prompt))
     with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
         generator.generate([prompt], max_tokens=12 - read)
+    with pytest.raises(ArgumentError, match=f"at most {11 - read}"):  # the longest prompt counts
+        generator.generate(["the", prompt], max_tokens=12 - read)
     assert generator.generate([prompt], max_tokens=11 - read)  # the last id needs no place: nothing follows it
 
 

@@ -16,7 +16,7 @@ def _tests(name: str, claim: str, *paths: str) -> Run:
 
 EVERY = (
     Run("oracle", "random calls equal formulas in float64, values and gradients", "calls", 34_000, 200, "oracle.work"),
-    Run("examples", "properties hold for hypothesis' examples", "seeds", 25, 1, "pytests.examples"),
+    Run("examples", "properties hold for hypothesis' examples", "seeds", 34, 1, "pytests.examples"),
     _tests(
         "second", "gradgradcheck finds the second derivatives right",
         *(f"-m|slow|tests/contracts/test_second_derivatives.py|-k|gradgradcheck and {part}" for part in range(10)),

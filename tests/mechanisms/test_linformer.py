@@ -261,6 +261,12 @@ def test_wrong_arguments_are_refused(wrong):
         Linformer(**{"length": 5, "rank": 3} | wrong)
 
 
+def test_the_least_length_and_rank_are_1():
+    assert (Linformer(1, 1).length, Linformer(1, 1).rank) == (1, 1)
+    with pytest.raises(rg.errors.ArgumentError):
+        Linformer(1, 0)
+
+
 def test_new_parameters_keep_the_size_of_a_key():
     """Variance 1 / length: the sum of 512 independent keys of variance 1 has variance 1 again."""
     spread = torch.stack(

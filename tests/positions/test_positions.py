@@ -91,6 +91,12 @@ def test_sizes_that_are_no_pairs_are_refused(wrong):
         wrong()
 
 
+@pytest.mark.parametrize("base", [0, -1.0, float("nan")])
+def test_waves_need_a_base_above_0(base):
+    with pytest.raises(rg.ArgumentError, match="base"):
+        Rotary(base=base)
+
+
 def test_position_zero_is_the_papers_first_row():
     assert Sinusoidal(4)(torch.tensor([1]))[0].tolist() == pytest.approx(
         [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]

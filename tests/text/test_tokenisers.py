@@ -355,5 +355,8 @@ def test_engines_that_are_thrown_away_leave_no_memory():
         return tell().uordblks
 
     used(5)
-    before = used(5)
-    assert (used(40) - before) / 40 < 4096
+    grown = []  # memory of other tests of this process may come and go: a leak is in every round
+    for _ in range(4):
+        before = used(5)
+        grown.append((used(40) - before) / 40)
+    assert min(grown) < 4096

@@ -18,6 +18,11 @@ def test_every_setting_is_stored():
     assert list(TrainingConfig().to_dict()) == [field.name for field in dataclasses.fields(TrainingConfig)]
 
 
+def test_what_is_not_chosen_changes_nothing():
+    config = TrainingConfig()
+    assert (config.weight_decay, config.accumulate) == (0, 1)
+
+
 def test_an_unknown_setting_is_refused_by_name():
     with pytest.raises(ArgumentError, match="no training setting speed"):
         TrainingConfig.from_dict({"steps": 3, "speed": 9})
