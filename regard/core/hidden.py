@@ -104,8 +104,11 @@ def _zeroed(x: torch.Tensor | Stored, hidden: torch.Tensor) -> torch.Tensor | St
 
 
 def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.Tensor | Stored:
-    """The copy, with every row as far from a multiple of 64 bytes as that of x: how matrix products round may depend on
-    that. Between the rows of x there may be numbers that were cut away; of those the copy has less than 64 bytes."""
+    """The copy, with each row at the same distance from a multiple of 64 bytes as the row of x.
+
+    The rounding of matrix products may depend on that distance. If x is a view that leaves out numbers between its
+    rows, the copy has less than 64 bytes in their place.
+    """
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
         return copy
     period = ALIGNED // x.element_size()

@@ -196,7 +196,7 @@ def _agreed(
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
         problem = _checked(call, want, form)
         group.check_device(call.q.device)
-        words, biased = _words(problem, call, layout, form, want), _keys_of_bias(call.bias, problem.q_len)
+        words, bias_keys = _words(problem, call, layout, form, want), _keys_of_bias(call.bias, problem.q_len)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
     except Exception:
@@ -204,7 +204,7 @@ def _agreed(
         raise
     learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
     seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
-    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, biased)
+    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, bias_keys)
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None

@@ -94,7 +94,10 @@ class Group:
         return torch.device("cpu") if "cpu" in kinds or not kinds else own or torch.device(kinds[0])
 
     def device_for(self, x: Any) -> torch.device:
-        """The device of the numbers that accompany a tensor: its own, so that NCCL knows all processes before keys."""
+        """The device that the lengths and options of a call are sent from: that of its tensor, if the group sends it.
+
+        NCCL needs one collective of all processes on that device before two of them exchange keys.
+        """
         return x.device if isinstance(x, torch.Tensor) and x.device.type in self.backends else self.device
 
     def check_device(self, device: torch.device) -> None:
@@ -173,7 +176,7 @@ class Agreement:
 
 def agree(
     group: Group, q_len: int, k_len: int, learning: bool, seed: int, words: list[str], device: torch.device,
-    biased: int | None = None,
+    bias_keys: int | None = None,
 ) -> Agreement:  # fmt: skip
     """Tell every process the lengths of this one, and check that all make the same call.
 
@@ -184,14 +187,14 @@ def agree(
         seed: of the dropout.
         words: what has to be alike on all processes, option by option.
         device: where the numbers are sent from.
-        biased: the number of keys for which this process has a bias, if it has one for each key.
+        bias_keys: the number of keys for which this process has a bias, if it has one for each key.
 
     Raises:
         ArgumentError: another process makes another call; every process raises it.
         ShapeError: the bias of a process is not for the keys of all.
     """
     digest = int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "big") % _MOST
-    keys = -1 if biased is None else biased
+    keys = -1 if bias_keys is None else bias_keys
     header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest, keys], dtype=torch.int64)
     assert len(header) == HEADER
     every = group.gathered(header.to(device)).tolist()

@@ -19,7 +19,7 @@ from regard.patterns.ranges import Ranges, covers, size, union, without
 from regard.patterns.row_blocks import Answers, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
-LOOK = 1 << 14  # pairs of small neighbouring tiles that are looked at together
+AT_ONCE = 1 << 14  # pairs of neighbouring tiles that are evaluated in one call, where tiles are small
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         certain = union(_inner(keys, tile, k_len) for keys in block.full)
         unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*block.full, *block.partial))
         found: dict[int, list[range]] = {PARTIAL: [], FULL: list(certain)}
-        together = max(1, LOOK // (len(block.rows) * tile))
+        together = max(1, AT_ONCE // (len(block.rows) * tile))
         for run in _near(without(unsure, certain), gap=together - 1):
             for at in range(run.start, run.stop, together):
                 keys = range(at * tile, min(k_len, min(at + together, run.stop) * tile))

@@ -67,11 +67,11 @@ def test_a_draw_that_depends_on_the_number_of_keys_is_never_certain_without_it(n
 
 
 @many
-@given(alike, lengths, lengths, where, st.integers(1, 5), st.sampled_from([1, 16, tiling.LOOK]))
-@example(parse("strided(3)"), 2, 1, 2, 2, tiling.LOOK)  # the last tile has one key, which no rule is certain of
+@given(alike, lengths, lengths, where, st.integers(1, 5), st.sampled_from([1, 16, tiling.AT_ONCE]))
+@example(parse("strided(3)"), 2, 1, 2, 2, tiling.AT_ONCE)  # the last tile has one key, which no rule is certain of
 def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile, look):
     truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
-    with mock.patch.object(tiling, "LOOK", look):  # pairs that are looked at together
+    with mock.patch.object(tiling, "AT_ONCE", look):  # pairs that are looked at together
         states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
     rows, columns = -(-q_len // tile), -(-k_len // tile)
     assert tuple(states.shape) == (rows, columns)

@@ -53,7 +53,7 @@ ANSWERS: dict[str, str] = {
     "regard/training/config.py: 0.0 -> 1.0": "killed now by test_what_is_not_chosen_changes_nothing",
     "regard/positions.py: base <=": "killed now by test_waves_need_a_base_above_0",
     "regard/mechanisms/scores/published.py: replace": "killed now by test_a_predicted_centre_compares_keys_that_its_score_projects_once",
-    "regard/core/hidden.py: at + 1": "its docstring has an example now, which fails",
+    "regard/core/hidden.py: at + 1": "a gap until the example in its docstring was written, which fails",
     "regard/patterns/tiles.py: -keys.start": "equal results: a tile that is not known to be full is evaluated",
     "regard/decoding/translator.py: perplexity": "equal results: each process scores all pairs instead of its share",
     "regard/core/call.py": "equal results: whether the plan of a decoding step is kept",
