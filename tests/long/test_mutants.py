@@ -35,6 +35,17 @@ def test_a_survivor_is_found_again_where_its_line_has_moved():
     assert found("mutant 7, regard/nowhere.py:1: a -> b (survived: 3 tests passed)") is None
 
 
+def test_of_equal_changes_the_nearest_is_found():
+    path = "regard/patterns/tiles.py"
+    every = sites((ROOT / path).read_bytes())
+    first, last = next((one, other) for one in every for other in reversed(every) if other.line > one.line + 20
+                       if str(one) == str(other))  # fmt: skip
+    for site in (first, last):
+        again = found(f"mutant 7, {path}:{site.line + 2}: {site} (survived: 3 tests passed)")
+        assert again is not None
+        assert again.site.line == site.line
+
+
 @pytest.mark.parametrize("said", sorted({said for said in ANSWERS.values() if said.startswith(NOW)}))
 def test_the_test_that_an_answer_names_is_there(said):
     assert place(re.findall(r"test_\w+", said)[0]), said
