@@ -83,6 +83,8 @@ def as_typed(value: Any, typed: Sequence[str]) -> Any:
 
     >>> as_typed(-1.0, ["--minutes", "-1"]), as_typed(2.0, ["--dropout=2"]), as_typed(2.0, ["--dropout", "2.0"])
     (-1, 2, 2.0)
+    >>> as_typed(1e16, ["--dropout=10000000000000000"])  # from 2**53 on a float may differ from what was typed
+    1e+16
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         whole = str(int(value))

@@ -86,3 +86,11 @@ def test_a_million_positions_are_cut_at_once():
     pairs = found.size().pairs
     assert time.process_time() - before < 30  # a guard: to look at every pair would take hours
     assert 512e6 < pairs < 3 * 512e6
+
+
+@pytest.mark.parametrize(("batch", "kv_heads"), [(1, 1), (5, 1), (1, 7), (3, 7), (7, 3)])
+@pytest.mark.parametrize("fitting", [1, 2, 3, 4, 11, 50])
+def test_as_many_lots_are_counted_as_there_are(batch, kv_heads, fitting, monkeypatch):
+    found = cut("causal", batch=batch, heads=kv_heads, kv_heads=kv_heads)
+    monkeypatch.setattr(type(found), "_fitting", fitting)
+    assert found.lot_count == len(found.lots)

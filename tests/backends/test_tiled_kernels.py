@@ -156,3 +156,15 @@ def test_the_plan_names_the_backend_of_a_strided_pattern(backend, pattern, q_len
     q, k = (torch.empty(1, 1, 1, 64).expand(1, 8, length, 64) for length in (q_len, min(4096, max(q_len, 512))))
     plan = rg.plan_attention(q, k, k, pattern=pattern, **options)
     assert (plan.backend, why in str(plan)) == (backend, True), plan
+
+
+def test_a_program_has_a_kernel_for_each_number_of_rows_and_heads():
+    q, k, v = make_qkv(batch=3, heads=6, kv_heads=3, q_len=31, k_len=31)
+    plan = rg.plan_attention(q, k, v, pattern="causal & strided(7)", backend="tiled")
+    calls = plan._offer.run.__self__
+    sizes = [(3, 6, 3), (1, 6, 3), (3, 3, 3), (3, 6, 1)]
+    made = [
+        calls.kernels._of(calls.shares[0].ahead, q[:rows, :heads], k[:rows, :groups]) for rows, heads, groups in sizes
+    ]
+    assert [(one.problem.batch, one.problem.heads, one.problem.kv_heads) for one in made] == sizes
+    assert calls.kernels._of(calls.shares[0].ahead, q, k) is made[0]

@@ -26,6 +26,10 @@ class TestGrowing:
         assert len(places) <= 8  # 16, 32, ... 1024
         assert cache.nbytes == 2 * 1024 * 4 * 4
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+    def test_a_new_one_holds_no_memory(self, dtype):
+        assert GrowingCache(3, 2, 4, dtype=dtype).nbytes == 0
+
     @pytest.mark.parametrize(("kind", "options"), [("dynamic", {}), ("static", {"capacity": 6})])
     def test_gradients_reach_every_chunk_that_was_appended(self, kind, options):
         chunks = [torch.randn(1, 2, n, 4, requires_grad=True) for n in (3, 1, 2)]

@@ -248,3 +248,10 @@ def test_ctrl_c_in_training_saves_and_says_how_to_go_on(tmp_path):
     on = regard("train", "translation", "--out", tmp_path / "run", "--resume", "--steps", steps + 2, "--cpu")
     assert on.returncode == 0, on.stderr
     assert f"going on after step {steps}" in on.stderr.decode()
+
+
+def test_the_name_of_a_picture_is_checked_before_any_work(tmp_path):
+    answer = regard("translate", tmp_path / "no-run", "a street", "--picture", tmp_path / "a.txt")
+    assert answer.returncode == 2
+    assert b"a.txt" in answer.stderr
+    assert b"no-run" not in answer.stderr

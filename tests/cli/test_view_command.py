@@ -11,6 +11,8 @@ import transformers
 from forked import Forked
 from test_commands import regard
 
+from regard.cli import view
+from regard.decoding import Translation
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
@@ -174,3 +176,15 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         assert running.returncode == 0
         assert said.endswith(b"ended\n")
         assert b"Traceback" not in said
+
+
+def test_the_steps_are_those_before_the_only_pronoun(runs):
+    tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
+    for text, place in (("das Tier, weil es", 3), ("es", 0), ("das Tier, weil", None), ("es weil es", None)):
+        ids = tuple(tokeniser.encode(text))
+        found = view._reading_place(Translation("", text, (), ids, 0.0, 0.0, True), tokeniser)
+        if place is None:
+            assert found is None, text
+        else:
+            (span,) = [span for word, span in tokeniser.words(list(ids)) if word == "es"]
+            assert found == span.start + 1, text

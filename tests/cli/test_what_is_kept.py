@@ -1,6 +1,8 @@
 """After Ctrl-C a command says what is kept and how to go on, if anything is; a training bar says what is done."""
 
 import io
+import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ from rich.console import Console
 from test_commands import regard, run_folder  # noqa: F401
 
 from regard.cli import demo, lenses, progress
+from regard.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard.conversion.uptraining import Uptraining
 from regard.models.storage import CHECKPOINTS_FILE
 from regard.studies.comparison.study import Comparison
@@ -93,3 +96,30 @@ def test_before_the_first_step_the_bar_says_what_is_done(monkeypatch):
         with progress.training_progress() as told:
             told(StepDone(5, steps, 1.0, 0.1, 1.0, 100.0, None))
         assert count in shown.getvalue()
+
+
+def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved():
+    usual = signal.getsignal(signal.SIGINT)
+    assert usual is signal.default_int_handler
+    with quiet_interrupts():
+        assert signal.getsignal(signal.SIGINT) is not usual
+        heed_interrupts()
+        assert signal.getsignal(signal.SIGINT) is usual
+    with quiet_interrupts():
+        pass
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_another_thread_changes_nothing_about_ctrl_c():
+    """Only the main thread may; a program that calls a command from another is no mistake."""
+    found = []
+
+    def work():
+        with quiet_interrupts():
+            heed_interrupts()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]

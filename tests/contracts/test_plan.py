@@ -164,3 +164,10 @@ def test_a_statistic_is_requested_by_its_text_too():
     assert torch.equal(one.top_keys.indices, other.top_keys.indices)
     chosen = rg.attention_detail(Q, K, V, want="weights_of(rows=[0, 2], heads=[1])").chosen_weights
     assert chosen.shape[1:3] == (1, 2)
+
+
+@pytest.mark.parametrize(("want", "said"), [((), "the output alone"), (("entropy", "received"), "entropy, received")])
+def test_what_was_not_asked_for_is_answered_with_what_was(want, said):
+    detail = rg.attention_detail(Q, K, V, want=want)
+    with pytest.raises(rg.RegardError, match=rf"log_sum_exp was not requested; .*requested: {said}\)"):
+        _ = detail.log_sum_exp

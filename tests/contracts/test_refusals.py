@@ -20,7 +20,9 @@ def call(q=Q, k=K, v=V, **options):
 
 # what was done wrong: the call, the class, and words that the sentence must hold
 WRONG = {
-    "rank": (call(q=Q[0]), rg.ShapeError, ["q has 3 axes (6, 7, 5)", "batch, heads, q_len, head_dim"]),
+    "rank": (call(q=Q[0]), rg.ShapeError, ["q has 3 axes (6, 7, 5)", "batch, heads, q_len, head_dim",
+             "for one batch row give q[None], for one head q[:, None]"]),
+    "two axes": (call(q=Q[0, 0]), rg.ShapeError, ["q has 2 axes (7, 5)", "and one head give q[None, None]"]),
     "head_dim": (call(k=K[..., :4]), rg.ShapeError, ["'head_dim' is 5 in q", "but 4 in k (2, 3, 11, 4)"]),
     "k_len": (call(v=V[:, :, :9]), rg.ShapeError, ["'k_len' is 11 in k", "9 in v"]),
     "batch": (call(k=K[:1], v=V[:1]), rg.ShapeError, ["'batch' is 2 in q", "1 in k"]),
@@ -127,3 +129,8 @@ def test_strict_passes_what_is_computed_once_and_refuses_waste_with_the_numbers(
         rg.attention(x, x, x, pattern="causal_window(4)", strict=True)
     with pytest.raises(rg.UnsupportedError, match="unknown without evaluating them"):
         rg.attention(x, x, x, pattern=p.Where(lambda i, j: i >= j), strict=True)
+
+
+def test_where_axes_are_too_many_none_is_proposed():
+    with pytest.raises(rg.ShapeError, match=r"q has 5 axes \(1, 2, 6, 7, 5\); it needs 4: [^;]*$"):
+        rg.attention(Q[None], K, V)

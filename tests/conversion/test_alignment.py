@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard.conversion.own_models as own_models
-from regard.conversion import load_converted, with_kv_heads
+from regard.conversion import alignment, load_converted, with_kv_heads
 from regard.conversion.alignment import align, cosine, grouped, largest_change
 from regard.conversion.own_alignment import moments_of, projections_of
 from regard.conversion.projections import KeySpace, Projections
@@ -253,3 +253,19 @@ def test_what_cannot_be_aligned_is_refused():
     with pytest.raises(ArgumentError, match="a function that runs the model on a text"):
         with_kv_heads(new_model("rotary"), 2, "align", calibration="text")
     assert own_models.with_kv_heads is with_kv_heads
+
+
+def test_rounds_of_rotating_heads_end_when_nothing_comes_closer(monkeypatch):
+    """Copies of one head in other bases: the first round finds them, the second sees that it did."""
+    torch.manual_seed(0)
+    head = torch.randn(SIZE, 40, dtype=torch.float64)
+    bases = [torch.linalg.qr(torch.randn(SIZE, SIZE, dtype=torch.float64))[0] for _ in range(4)]
+    turned = []
+    nearest = alignment._nearest_rotation
+    monkeypatch.setattr(alignment, "_nearest_rotation", lambda products: turned.append(1) or nearest(products))
+    copies = torch.stack([basis @ head for basis in bases])
+    turns = alignment.procrustes(alignment.gram(copies, None))
+    assert len(turned) == 4 + 2 * 4  # a start for each head, and two rounds
+    first, *others = turns @ copies
+    for other in others:
+        torch.testing.assert_close(other, first)

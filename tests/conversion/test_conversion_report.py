@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.conversion import load_converted
+from regard.conversion import load_converted, uptraining
 from regard.conversion.distillation import Distillation
 from regard.conversion.heads import Change, Conversion, Likeness
 from regard.conversion.measures import Speed, agreement, agreement_on_task, decoder_of_ours, decoding_speed
 from regard.conversion.report import ConversionReport, budget
-from regard.conversion.uptraining import Uptraining, held_out_task
+from regard.conversion.uptraining import Uptraining, contexts_of, held_out_task, speeds_of
 from regard.decoding.loading import TOKENISER_FILE
+from regard.errors import OccupiedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard.text import PAD, Tokeniser
 
@@ -127,3 +128,22 @@ def test_rows_of_a_language_model_have_as_many_ids_as_asked(tmp_path):
     config = Uptraining.Config(texts=(str(tmp_path / "text.txt"),), block=8, batch_tokens=512)
     task = held_out_task(model, {TOKENISER_FILE: tokeniser.to_json()}, config)
     assert max(batch.ids.shape[1] for batch in task.validation_batches()) == 8
+
+
+def test_two_language_models_are_timed_and_others_are_not():
+    small = {"vocab_size": 40, "dim": 16, "heads": 2, "layers": 1}
+    ours = LanguageModel(LanguageModel.Config(**small, positions="learned", max_length=24))
+    other = TextEncoder(TextEncoder.Config(**small))
+    assert speeds_of(other, ours) == speeds_of(ours, other) == speeds_of(other, other) == []
+    assert [speed.context for speed in speeds_of(ours, ours)] == [*contexts_of(24)]
+
+
+@pytest.mark.parametrize("texts", [(), ("text.txt",)])
+def test_a_folder_that_holds_something_else_is_refused_before_any_work(texts, tmp_path, monkeypatch):
+    for name in ("load_original", "convert_kv_heads"):
+        monkeypatch.setattr(uptraining, name, lambda *given, **options: pytest.fail("it worked before it refused"))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "diary.txt").write_text("today")
+    with pytest.raises(OccupiedError, match="out is not an earlier conversion"):
+        Uptraining(Uptraining.Config(texts=texts)).convert(tmp_path / "in", out, 2)

@@ -9,7 +9,7 @@ import torch
 from families import DIM, FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, ONE_HEAD, drawn, heads_of
 from safetensors.torch import load_file, save_file
 
-from regard.conversion import convert_kv_heads
+from regard.conversion import convert_kv_heads, crossings
 from regard.errors import ArgumentError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
@@ -263,3 +263,16 @@ def test_a_padded_row_of_another_family_gives_the_same_logits(tmp_path, family):
             each(IDS, attention_mask=live, position_ids=places).logits for each in (loaded(tmp_path / "out"), model)
         )
     torch.testing.assert_close(found[live.bool()], expected[live.bool()], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("config", "defaults", "names"),
+    [
+        ("GPT2Config", crossings._GPT_2_DEFAULTS, crossings._OF_GPT_2),
+        ("OPTConfig", crossings._OPT_DEFAULTS, crossings._OF_OPT),
+    ],
+)
+def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaults, names):
+    """A config file may leave out what its class sets by default."""
+    theirs = getattr(transformers, config)()
+    assert {new: getattr(theirs, names[new]) for new in defaults} == defaults

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from regard.decoding import beam_search, greedy_search, normalised
+from regard.decoding.search import SpecialIds, admitted
 from regard.errors import ArgumentError, RegardError
 from regard.text import BEGIN, END, PAD
 
@@ -185,6 +186,8 @@ def test_scores_that_are_no_numbers_are_said_and_not_searched():
     model.scores[:] = math.nan
     with pytest.raises(RegardError, match="not finite"):
         greedy_search(model, torch.tensor([[4]]), 5)
+    with pytest.raises(RegardError, match="not finite"):
+        admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))  # one row of two
 
 
 def test_the_normalisations_are_their_formulas():

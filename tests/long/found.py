@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-KEPT = 80  # sentences of things that went wrong
+KEPT, NOTED = 80, 400  # sentences of things that went wrong, and of others
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Found:
         for name, value in other.largest.items():
             self.at_most(name, value)
         self.wrong = [*self.wrong, *other.wrong][:KEPT]
-        self.noted = [*self.noted, *other.noted][:KEPT]
+        self.noted = [*self.noted, *other.noted][:NOTED]
 
 
 @dataclass(frozen=True)

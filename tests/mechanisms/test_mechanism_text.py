@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from regard import mechanisms as m
@@ -86,3 +87,18 @@ def test_a_text_that_is_none_is_refused_in_its_words(text, words):
 )
 def test_the_text_of_a_mechanism_reads_back(mechanism):
     assert m.parse(str(mechanism)) == mechanism
+
+
+@pytest.mark.parametrize("score", [lambda n: m.General(n, n), lambda n: m.Additive(n, n, n),
+                                   lambda n: m.LocalPredictive(m.Dot(), 4, n)])  # fmt: skip
+def test_sizes_of_numpy_are_kept_as_whole_numbers_of_python(score):
+    """So that equal scores have one text and one hash, and can be written to JSON."""
+    found, plain = (m.Softmax(score(number)) for number in (np.int64(5), 5))
+    assert (str(found), repr(found)) == (str(plain), repr(plain))
+    assert "int64" not in repr(found)
+    assert m.parse(str(found)) == plain
+
+
+def test_sizes_that_are_not_given_are_those_of_the_documentation():
+    assert m.Performer() == m.Performer(features=256, seed=0, orthogonal=True)
+    assert m.RandomFeature() == m.RandomFeature(features=128, gated=False, seed=0, sigma=1.0)

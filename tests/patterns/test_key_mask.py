@@ -70,3 +70,15 @@ def test_an_offset_counts_within_a_block():
     assert p.parse("same_block(4, offset=3)") == p.SameBlock(4, -1)
     with pytest.raises(rg.ShapeError, match="holds 2 numbers but the batch has 3 rows"):
         rg.attention(*[torch.randn(3, 1, 5, 4)] * 3, pattern=p.SameBlock(2, torch.tensor([0, 1])))
+
+
+def test_positions_at_a_stride_are_masked_by_every_so_many_keys():
+    for mask in (MASK, MASK[:1]):
+        pattern = p.KeyMask(mask)
+        for residue in (0, 1):
+            there = pattern.on_lattice(2, residue)
+            expected = mask[:, None, None, residue::2]
+            found = there.dense(3, expected.shape[-1])
+            assert torch.equal(found.expand(len(mask), 1, 3, -1), expected.expand(-1, 1, 3, -1))
+    varying = p.KeyMask(MASK)
+    assert varying.on_lattice(2, 1) is varying.on_lattice(2, 1)  # two would be no equal values

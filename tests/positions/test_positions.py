@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard as rg
-from regard.positions import Learned, Rotary, Sinusoidal
+from regard.positions import Learned, Rotary, Sinusoidal, as_rotary
 
 FAR = 100_000
 
@@ -127,3 +127,20 @@ def test_cosines_made_in_a_fake_mode_are_not_kept():
     with FakeTensorMode() as mode:
         assert rotary.rotate_from(mode.from_tensor(x), 4).shape == x.shape
     assert torch.equal(rotary.rotate_from(x, 4), rotary.rotate(x, 4 + torch.arange(3)))
+
+
+@pytest.mark.parametrize(
+    ("positions", "said"),
+    [
+        ("sinusoidal", "sinusoidal positions are added to embeddings, before the layer"),
+        (Sinusoidal(4), "sinusoidal positions are added to embeddings, before the layer"),
+        ("learned", "learned positions are added to embeddings, before the layer"),
+        ("alibi", r"is a bias by distance; .*bias=regard.bias.ALiBi\(\)"),
+        ("T5", r"is a bias by distance; .*bias=regard.bias.T5Relative\(heads\)"),
+        ("rotation", "positions is 'rotation'; give Rotary"),
+        (7, "positions is 7; give Rotary"),
+    ],
+)
+def test_positions_that_no_layer_takes_are_refused_with_their_place(positions, said):
+    with pytest.raises(rg.ArgumentError, match=said):
+        as_rotary(positions)

@@ -234,6 +234,11 @@ def test_the_forger_of_these_tests_can_write_a_good_file(tmp_path):
         (one(code=["F32"]), HASH, bytes(4)),
         (one(shape=(2,)), HASH, bytes(4)),
         (one(shape=(-1,), offsets=(0, -4)), HASH, bytes(4)),
+        (  # as many numbers as (1, 1)
+            one(shape=(-1, -1)),
+            {"sha256": {"x": entry_hash("F32", [-1, -1], bytes(4))}, "tied": {}},
+            bytes(4),
+        ),
         (one(shape=(2**61,), offsets=(0, 2**63)), HASH, bytes(4)),
         (one(shape=(True,)), HASH, bytes(4)),
         (one(shape=(1.0,)), HASH, bytes(4)),
@@ -344,3 +349,13 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path):
     for length in range(1, 10):
         path = saved(tmp_path, {"x" * length: torch.ones(1)})
         assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+
+
+def test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers(tmp_path):
+    """A reader may map the file and use it as it is, which some processors allow for aligned numbers only."""
+    dtypes = {"a": torch.int8, "b": torch.float16, "c": torch.float32, "d": torch.float64}
+    path = saved(tmp_path, {name: torch.ones(3, dtype=dtype) for name, dtype in dtypes.items()})
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    header = json.loads(path.read_bytes()[8 : 8 + length])
+    for name, dtype in dtypes.items():
+        assert (8 + length + header[name]["data_offsets"][0]) % dtype.itemsize == 0, name

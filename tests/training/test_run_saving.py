@@ -12,7 +12,8 @@ from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, make_model
 
 from regard.errors import CheckpointError
 from regard.models.storage import load_model, read_checkpoints
-from regard.training import Validated, train
+from regard.storage.files import write_folder as write
+from regard.training import Validated, checkpoint, train
 from regard.training.checkpoint import read_training
 from regard.training.session import folder_lock
 
@@ -195,3 +196,18 @@ def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
     losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
     train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
     assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]
+
+
+def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, monkeypatch):
+    """A kill left a whole checkpoint that no file names; a disk that is nearly full has room again."""
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
+    (tmp_path / "step-000099").mkdir()
+    seen = []
+    monkeypatch.setattr(
+        checkpoint,
+        "write_folder",
+        lambda *given, **options: seen.append(checkpoints_in(tmp_path)) or write(*given, **options),
+    )
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4, steps=24), Scripted([1.0] * 30), resume=True)
+    assert seen
+    assert all("step-000099" not in names for names in seen)

@@ -12,6 +12,7 @@ from regard.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard.text.batches import batches_in_order, encode_pairs
 from regard.training import TrainingConfig, Validated, train
 from regard.training.recipes.translation import TranslationTask, TranslationTraining
+from regard.training.recipes.translation_samples import translation_samples
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
@@ -171,3 +172,13 @@ def test_the_fingerprint_tells_other_data_and_other_orders_apart():
         TranslationTask(PAIRS, PAIRS[:6], TOKENISER, batch_tokens=120, seed=3),
     ]
     assert all(other.fingerprint() != kept for other in others)
+
+
+def test_samples_are_the_first_few_sentences_that_are_not_long(tmp_path):
+    pairs = [Pair("a" * length, "b") for length in (121, 120, 119, 500, 1, 2, 3)]
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, dim=8, heads=2)
+    ).eval()
+    told = translation_samples(TOKENISER, pairs)(model, tmp_path / "picture.png")
+    sources = [line.split()[1] for line in told if line.startswith("source ")]
+    assert [len(source) for source in sources] == [120, 119, 1, 2]

@@ -168,8 +168,8 @@ def fitting_minutes(characters: int) -> float:
 def fitting_vocabulary(characters: int) -> int:
     """Pieces at most: few for a small text, in which rare pieces would be learned from a few places each.
 
-    >>> [fitting_vocabulary(count) for count in (20_000, 1_400_000, 100_000_000)]
-    [500, 2000, 8000]
+    >>> [fitting_vocabulary(count) for count in (20_000, 700_000, 1_400_000, 10_000_000, 100_000_000)]
+    [500, 1000, 2000, 4000, 8000]
     """
     steps = ((300_000, 500), (800_000, 1_000), (3_000_000, 2_000), (20_000_000, 4_000))
     return next((size for most, size in steps if characters < most), 8_000)

@@ -1,7 +1,7 @@
-"""Mutants by their numbers, or the survivors for which a test was written, each against that test.
+"""Mutants by their numbers, or the survivors once more, each against every test that calls its function.
 
 python -m tests.long.mutants NUMBER ... [--quiet]    with what pytest printed, if it was not killed
-python -m tests.long.mutants --survivors             written to the result file: those that their test kills
+python -m tests.long.mutants --survivors [TEXT]      written to the result file: those that a test kills
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .judging import mutant, outcome, workplace
 
 def main(words: list[str]) -> int:
     """0 if every mutant was killed."""
-    if words == ["--survivors"]:
-        return judge_survivors()
+    if words[:1] == ["--survivors"]:
+        return judge_survivors(only=" ".join(words[1:]))
     quiet = "--quiet" in words
     survived = 0
     with workplace() as (copy, callers):

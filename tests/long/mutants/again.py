@@ -1,20 +1,20 @@
-"""Survivors once more, each against the test that was written because of it."""
+"""Survivors once more: each meets the test that was written because of it, or every test that calls its function."""
 
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 from ..goals import rows
 from ..results import RESULTS, changing, read
-from .answers import killer
-from .copies import ROOT, copy_of_all, import_heavy
-from .judging import Mutant, met
+from .answers import is_equal, killer
+from .calling import Callers
+from .copies import ROOT
+from .judging import Mutant, met, outcome, workplace
 from .sites import sites
 
 SENTENCE = re.compile(r"mutant (\d+), (.+?):(\d+): (.*) \((survived|untested): .*\)", re.DOTALL)
-SECONDS = 120.0  # of CPU, for one test
+SECONDS = 120.0  # of CPU: ten times what a mutant gets at first
 
 
 def found(sentence: str) -> Mutant | None:
@@ -38,22 +38,34 @@ def place(test: str) -> str | None:
     return next((one.relative_to(ROOT).as_posix() for one in files if f"def {test}(" in one.read_text("utf-8")), None)
 
 
-def judge_survivors(path: Path = RESULTS) -> int:
-    """Count as killed what its test kills; 1 if a test does not."""
-    import_heavy()
+def judge_survivors(path: Path = RESULTS, only: str = "") -> int:
+    """Count as killed what a test kills, where it can be killed at all; 1 if one lives on.
+
+    Args:
+        path: the file of results.
+        only: a part of the sentences of the survivors to judge; all without it.
+    """
     alive = 0
-    with tempfile.TemporaryDirectory(prefix="mutants") as name:
-        copy = copy_of_all(Path(name).resolve())
-        for sentence in read(path)["runs"]["mutants"]["noted"]:
-            if (test := killer(sentence)) is None:
-                continue
-            one, file = found(sentence), place(test)
-            code = met(one, copy, ["-x", file, "-k", test], object(), SECONDS) if one and file else None
-            print(f"{sentence}\n    {test}: {'kills it' if code == 1 else f'does not kill it ({code})'}", flush=True)
-            alive += code != 1
-            if code == 1:
+    with workplace() as (copy, callers):
+        for sentence in [one for one in read(path)["runs"]["mutants"]["noted"] if only in one and not is_equal(one)]:
+            verdict, why = judged(sentence, copy, callers)
+            print(f"{sentence}\n    {verdict}: {why}", flush=True)
+            alive += verdict not in ("killed", "timed out")
+            if verdict in ("killed", "timed out"):
                 _killed(sentence, path)
     return int(alive > 0)
+
+
+def judged(sentence: str, copy: Path, callers: Callers) -> tuple[str, str]:
+    """The outcome of a survivor: for the test that its answer names, or for all that call its function."""
+    if (one := found(sentence)) is None:
+        return "gone", "the code that it changes is not there any more"
+    if (test := killer(sentence)) is None:
+        return outcome(one, copy, callers, SECONDS)
+    if (file := place(test)) is None:
+        return "survived", f"there is no {test}"
+    code = met(one, copy, ["-x", file, "-k", test], object(), SECONDS)
+    return ("killed" if code == 1 else "survived"), f"by {test}" if code == 1 else f"{test}: pytest ended with {code}"
 
 
 def _killed(sentence: str, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 UNANSWERED = "not answered yet"
 LEAST = "killed now by test_the_least_number_of_an_option_is_the_least_that_python_takes"
+COSTS = "killed now by test_twice_the_rows_or_heads_or_bytes_of_a_number_cost_twice_as_much"
 # ruff: noqa: E501
 ANSWERS: dict[str, str] = {
     "regard/patterns/tiles.py: -(-keys.stop // tile)": "equal results: a tile that is not known to be full is evaluated",
@@ -13,13 +14,6 @@ ANSWERS: dict[str, str] = {
     "regard/storage/files.py: aside.unlink": "equal results: the file is made before, when its name is taken",
     "regard/storage/tensors.py: -(len(text)": "killed now by test_tensors_begin_at_a_multiple_of_eight_bytes",
     "regard/patterns/counts.py: budget.spend()": "only the limit of time for counting changes, by one unit a residue",
-    "regard/backends/linear/backend.py": "a cost estimate; it decides which backend is chosen, not what it returns",
-    "regard/backends/native/steps.py: self._products": "a cost estimate",
-    "regard/core/problem.py: self.batch *": "a cost estimate: bytes",
-    "regard/backends/fused.py: problem.batch *": "a cost estimate",
-    "regard/backends/scores/blocking.py": "the number of heads in a block: memory, not results",
-    "regard/backends/tiled/backend.py: 8 -> 9": "a threshold of cost",
-    "regard/core/plan.py: share >= 0.001": "how a share of exactly 0.001 is printed",
     "regard/core/plan.py: problem.sink": "the precision of half-precision gradients with a sink; a gap, no test measures it",
     "regard/bias.py: raise ShapeError": "killed now by test_another_number_of_slopes_than_heads_is_refused",
     "regard/bias.py: (-distances)": "equal results: max(-d, 0) is -min(d, 0)",
@@ -27,7 +21,6 @@ ANSWERS: dict[str, str] = {
     "regard/layers/caches/state.py: live is not None": "equal results: both are None, or neither",
     "regard/conversion/own_models.py: (output": "killed now by test_a_difference_is_relative_to_outputs_larger_than_1",
     "regard/conversion/own_models.py: 11 -> 12": "equal results: the probe has one id more",
-    "regard/conversion/own_models.py: 2 -> 3": "the indentation of a JSON file",
     "regard/training/recipes/masked_words.py: ids != PAD": "killed now by "
     "test_a_sample_shows_the_ids_that_the_model_reads_without_padding_and_the_words_asked_for",
     "regard/training/workers.py: full is tensor": "equal results on a CPU",
@@ -41,7 +34,6 @@ ANSWERS: dict[str, str] = {
     "regard/training/recipes/settings.py: 1 -> 2": LEAST,
     "regard/conversion/uptraining.py: config.block or": "killed now by "
     "test_rows_of_a_language_model_have_as_many_ids_as_asked",
-    "regard/training/checkpoint.py: _remove_unneeded": "old folders are removed after the save too; before it only room is made",
     "regard/cli/show.py: 1 -> 2": "killed by test_the_reach_of_a_stack_is_said_and_drawn",
     "regard/cli/plan.py: device ==": "killed by test_a_plan_for_a_device_does_not_depend_on_what_is_installed_here",
     "regard/cli/lesson.py: as_json": "killed by test_without_a_name_the_questions_are_listed",
@@ -53,7 +45,6 @@ ANSWERS: dict[str, str] = {
     "regard/training/config.py: 0.0 -> 1.0": "killed now by test_what_is_not_chosen_changes_nothing",
     "regard/positions.py: base <=": "killed now by test_waves_need_a_base_above_0",
     "regard/mechanisms/scores/published.py: replace": "killed now by test_a_predicted_centre_compares_keys_that_its_score_projects_once",
-    "regard/core/hidden.py: at + 1": "a gap until the example in its docstring was written, which fails",
     "regard/patterns/tiles.py: -keys.start": "equal results: a tile that is not known to be full is evaluated",
     "regard/decoding/translator.py: perplexity": "equal results: each process scores all pairs instead of its share",
     "regard/core/call.py": "equal results: whether the plan of a decoding step is kept",
@@ -64,13 +55,55 @@ ANSWERS: dict[str, str] = {
     "regard/backends/linear/function.py: -1 -> (1)": "equal results: the tensor has two axes",
     "regard/decoding/sampling.py: -1 -> (1)": "equal results: the tensor has two axes",
     "regard/cli/demo.py": "a number or a line of the demo, whose test has smaller settings",
-    "regard/cli/commands.py: 2 -> 3": "how a number above 2**53 is quoted in an error",
-    "regard/training/recipes/translation_samples.py": "the longest sentence that is a sample, by one character",
-    "regard/training/recipes/choosing.py: 1_000": "a threshold between two sizes, by one",
-    "regard/storage/tensors.py: -tensors": "the order of the tensors in a file",
-    "regard/core/plan.py: \", \".join": "the words of a report",
-    "regard/conversion/calibration.py: raise": "a gap: a folder without a tokeniser has no test",
-    "regard/conversion/uptraining.py: not isinstance": "a gap: whether the report has speeds of two language models has no test",
+    "regard/backends/linear/backend.py": COSTS,
+    "regard/core/problem.py: self.batch *": "killed now by test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output",
+    "regard/core/problem.py: of_queries + of_keys": "killed now by "
+    "test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output",
+    "regard/backends/fused.py: problem.batch *": COSTS,
+    "regard/backends/tiled/backend.py: 8 -> 9": COSTS,
+    "regard/backends/scores/blocking.py": "killed now by test_as_many_lots_are_counted_as_there_are",
+    "regard/training/checkpoint.py: _remove_unneeded": "killed now by "
+    "test_what_is_not_needed_is_removed_before_there_is_need_of_room",
+    "regard/conversion/own_models.py: 2 -> 3": "equal results: the white space of a JSON file",
+    "regard/core/plan.py: share >= 0.001": "equal results: 0.1% either way",
+    "regard/backends/native/steps.py: self._products": "equal results: how many threads compute them",
+    "regard/backends/native/steps.py: True -> False": "equal results: both lists have one entry for each band",
+    "regard/models/storage.py: False -> True": "equal results: one fsync more",
+    "regard/decoding/generator.py: True -> False": "equal results: there are as many texts as rows",
+    "regard/decoding/search.py: 2 * count": "equal results: which of two ways finds the same ids",
+    "regard/mechanisms/base.py: False -> True": "equal results: a method that changes nothing is called",
+    "regard/training/recipes/translation_samples.py": "killed now by "
+    "test_samples_are_the_first_few_sentences_that_are_not_long",
+    "regard/storage/tensors.py: -tensors": "killed now by "
+    "test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers",
+    "regard/storage/tensors.py: any": "killed now by test_a_sealed_lie_is_refused",
+    "regard/core/plan.py: \", \".join": "killed now by test_what_was_not_asked_for_is_answered_with_what_was",
+    "regard/conversion/uptraining.py: not isinstance": "killed now by "
+    "test_two_language_models_are_timed_and_others_are_not",
+    "regard/conversion/uptraining.py: check_out": "killed now by "
+    "test_a_folder_that_holds_something_else_is_refused_before_any_work",
+    "regard/conversion/crossings.py: 0.1": "killed now by "
+    "test_what_a_config_does_not_say_has_the_default_of_its_family",
+    "regard/conversion/alignment.py: closeness": "killed now by "
+    "test_rounds_of_rotating_heads_end_when_nothing_comes_closer",
+    "regard/cli/view.py: 0 -> 1": "killed now by test_the_steps_are_those_before_the_only_pronoun",
+    "regard/cli/interrupts.py: threading": "killed now by test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved",
+    "regard/cli/translate.py: check_picture_name": "killed now by "
+    "test_the_name_of_a_picture_is_checked_before_any_work",
+    "regard/mechanisms/scores/base.py: object": "killed now by "
+    "test_sizes_of_numpy_are_kept_as_whole_numbers_of_python",
+    "regard/mechanisms/random_features.py: 128": "killed now by "
+    "test_sizes_that_are_not_given_are_those_of_the_documentation",
+    "regard/positions.py: positions in": "killed now by "
+    "test_positions_that_no_layer_takes_are_refused_with_their_place",
+    "regard/decoding/search.py: total": "killed now by test_scores_that_are_no_numbers_are_said_and_not_searched",
+    "regard/layers/caches/base.py: 0 -> 1": "killed now by test_a_new_one_holds_no_memory",
+    "regard/patterns/key_mask.py: name not in": "killed now by "
+    "test_positions_at_a_stride_are_masked_by_every_so_many_keys",
+    "regard/backends/tiled/kernels.py: 0 -> 1": "killed now by "
+    "test_a_program_has_a_kernel_for_each_number_of_rows_and_heads",
+    "regard/core/tensors.py: found == 2": "killed now by test_where_axes_are_too_many_none_is_proposed",
+    "regard/storage/ownership.py: True -> False": "what only two writers of one file at the same moment meet",
 }  # fmt: skip
 
 

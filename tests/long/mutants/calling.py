@@ -14,32 +14,41 @@ import pytest
 
 from .copies import pytest_in_fork
 
-# Quick files that test the rooms where mutants are planted, in one process; tests of commands that start processes are
-# not here, since calls in them are not seen.
+# Files that test the rooms where mutants are planted, in one process; what runs in processes of its own is not seen.
 TESTS: dict[str, str] = {
     "patterns": "pattern_laws pattern_leaves pattern_operators pattern_structure pattern_text pattern_truth per_head "
-    "random_blocks same_document stacks written_apart key_mask explicit_padding",
+    "random_blocks same_document stacks written_apart key_mask explicit_padding identity registry",
     "caches": "kinds paged state cache_files cache_machine",
-    "storage": "storage_files storage_tensors",
-    "models": "storage language_state translation_steps recurrent_translator",
-    "decoding": "filters generate generator likeliest sampling search stops translator",
+    "storage": "storage_files storage_tensors leftovers",
+    "models": "storage language_state translation_steps recurrent_translator config_limits every_kind language_model "
+    "language_architectures text_encoder translation_transformer recurrent_cells",
+    "decoding": "filters generate generator likeliest sampling search stops translator cache_kinds",
     "training": "engine schedule training_config run run_saving resume run_folder lock training_log averaging choosing "
-    "fingerprint recipes translation_task language_task",
-    "conversion": "conversion_heads conversion_own_models alignment calibration conversion_report",
-    "contracts": "laws oracle statistics plan conventions empty_rows hidden_keys merge refusals sinks mechanisms sizes",
-    "backends": "decode dropout linear schedule_of_patterns streamed tiled second_pass score_blocking",
-    "layers": "multi_head layer_caches layer_mechanisms layer_sinks value_dim projection",
+    "fingerprint recipes translation_task language_task classification_task masked_words workers pace run_explanation",
+    "conversion": "conversion_heads conversion_own_models alignment calibration conversion_report folder_conversion "
+    "families_in_transformers",
+    "contracts": "laws oracle statistics plan conventions empty_rows hidden_keys merge refusals sinks mechanisms sizes "
+    "fixed_laws mechanism_laws second_derivatives draws enrolled decode_grid costs",
+    "backends": "decode dropout linear schedule_of_patterns streamed tiled second_pass score_blocking tiled_kernels "
+    "native_cost kernel_frames fused_bias score_diagonals",
+    "native": "native_steps native_values native_statistics native_layout native_views",
+    "layers": "multi_head layer_caches layer_mechanisms layer_sinks value_dim projection from_pytorch feed_forward",
+    "integrations": "torch_layer",
     "mechanisms": "kernelised_reference linformer lsh lsh_fast performer random_feature score_formulas scores_local "
-    "mechanism_text",
+    "mechanism_text own_scores",
     "bias": "alibi t5",
     "positions": "positions",
-    "cli": "hostile_text numeric_options command_table counting open_words defaults",
-    ".": "call planned plans_of_any_size problem numbers wrong_kinds",
+    "cli": "hostile_text numeric_options command_table counting open_words defaults commands walkthrough_command "
+    "lesson_command plan_command show_layers own_files generate_command why_command view_command convert_command "
+    "what_is_kept train_commands training_runs complexity_command help hints lenses_command any_terminal exit_codes "
+    "view_interrupts doctor demo engineers_hour damaged_runs train_every_model",
+    ".": "call planned plans_of_any_size problem numbers wrong_kinds merged around_torch autocast jagged transforms "
+    "docstrings shaped",
 }
 # Examples in docstrings; a folder is recorded as one file is.
 EXAMPLES = (
     "regard/patterns", "regard/core", "regard/backends", "regard/layers", "regard/mechanisms", "regard/bias.py",
-    "regard/positions.py", "regard/training", "regard/storage", "regard/decoding", "regard/conversion",
+    "regard/positions.py", "regard/training", "regard/storage", "regard/decoding", "regard/conversion", "regard/cli",
 )  # fmt: skip
 LONGEST = 8.0  # seconds of CPU: a longer test is not used for mutants
 
@@ -78,6 +87,10 @@ class Recorder:
         finally:
             sys.settrace(None)
             self.tests[item.nodeid] = (round(time.process_time() - began, 3), sorted(self._names()))
+            self.noted()
+
+    def noted(self) -> None:
+        """Called after each test, since a file that takes too long is killed."""
 
 
 def record(copy: Path, path: str, seconds: float, log: Path) -> dict[str, Any]:
@@ -86,7 +99,7 @@ def record(copy: Path, path: str, seconds: float, log: Path) -> dict[str, Any]:
     result.unlink(missing_ok=True)
 
     class Writing(Recorder):
-        def pytest_runtest_logfinish(self) -> None:
+        def noted(self) -> None:
             result.write_text(json.dumps({"tests": self.tests, "collecting": sorted(self.before)}))
 
     pytest_in_fork(copy, [path], Writing(copy), seconds, log)

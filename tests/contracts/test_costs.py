@@ -1,0 +1,79 @@
+"""What a plan says that a call costs: by the batch, the heads and the dtype, as counted, and never less than needed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import regard as rg
+from regard import mechanisms as m
+from regard import patterns as p
+from regard.core.call import make_problem
+from regard.core.problem import Problem
+
+BACKENDS = ("reference", "fused", "tiled", "streamed", "decode", "native", "linear")
+CALLS = {
+    "full": {},
+    "causal": {"pattern": "causal"},
+    "window": {"pattern": p.CausalWindow(64)},
+    "scattered": {"pattern": "causal & (sliding_window(33) | global_tokens(0) | strided(64))"},
+    "linear": {"mechanism": m.LinearTransformer()},
+    "causal linear": {"mechanism": m.LinearTransformer(), "pattern": "causal"},
+}
+
+
+def drawn(batch: int = 3, kv_heads: int = 2, q_len: int = 311, dtype: torch.dtype = torch.float32):
+    """q, k and v; three query heads share one of keys."""
+    torch.manual_seed(0)
+    shapes = (batch, 3 * kv_heads, q_len, 20), (batch, kv_heads, 311, 20), (batch, kv_heads, 311, 12)
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+def plans(name: str, **sizes) -> dict[str, rg.Plan]:
+    """The plans of the backends that take a call."""
+    found = {}
+    for backend in BACKENDS:
+        with suppress(rg.RegardError):
+            found[backend] = rg.plan_attention(*drawn(**sizes), backend=backend, **CALLS[name])
+    return found
+
+
+@pytest.mark.parametrize("q_len", [311, 1])
+@pytest.mark.parametrize("name", CALLS)
+def test_twice_the_rows_or_heads_or_bytes_of_a_number_cost_twice_as_much(name, q_len):
+    found = [plans(name, q_len=q_len, **sizes)
+             for sizes in ({}, {"batch": 6}, {"kv_heads": 4}, {"dtype": torch.float64})]  # fmt: skip
+    assert len(found[0]) >= 2
+    for backend in found[0]:
+        one, *more, wide = (each[backend].cost for each in found)
+        for other in more:
+            assert (other.flops, other.pairs) == (2 * one.flops, 2 * one.pairs), backend
+            assert other.bytes == pytest.approx(2 * one.bytes, rel=0.02), backend  # a mask is shared by rows and heads
+        assert (wide.bytes, wide.pairs, wide.calls) == (2 * one.bytes, one.pairs, one.calls), backend
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_operations_of_the_formula_are_those_that_pytorch_counts(name):
+    q, k, v = drawn()
+    with FlopCounterMode(display=False) as counter:
+        rg.attention(q, k, v, backend="reference", **CALLS[name])
+    plan = rg.plan_attention(q, k, v, backend="reference", **CALLS[name])
+    counted = counter.get_total_flops()
+    assert 0.8 * counted <= plan.cost.flops <= 1.25 * counted
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "scattered"])
+def test_every_kept_pair_is_computed(name):
+    for backend, plan in plans(name).items():
+        assert plan.problem.kept_pairs <= plan.cost.pairs <= plan.problem.pairs, backend
+        assert plan.cost.flops >= 2 * (20 + 12) * plan.problem.kept_pairs, backend
+
+
+def test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output():
+    for sizes in ({}, {"batch": 5, "dtype": torch.float64}, {"q_len": 7}):
+        q, k, v = drawn(**sizes)
+        problem: Problem = make_problem(q, k, v)
+        assert problem.nbytes == sum(x.nbytes for x in (q, k, v, rg.attention(q, k, v)))
