@@ -200,6 +200,7 @@ LANGUAGE = ("--task", "language-model")
         (("--task", "language-model", "--models", "none"), "--models are translators"),
         (("--models", "none,none"), "named twice"),
         (("--models", "none", "--attention", "causal"), "--attention belongs to the Transformer"),
+        (("--models", "none", "--positions", "rotary"), "--positions belongs to the Transformer"),
         (("--models", "none,transformer", "--attention", "causal_windw(3)"), "did you mean 'causal_window'"),
         (
             (*LANGUAGE, "--attention", "causal", "--attention", "causal & causal_windw(3)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -167,7 +167,7 @@ class Comparison:
         if not config.data:
             raise ArgumentError("--data is missing: name a file, or 'pronouns' for the embedded corpus")
         self.asked = config.asked()
-        self.contenders = list_contenders(config.task, self.asked["own"])
+        self.contenders = list_contenders(config.task, self.asked["own"], self.asked)
         self._work = (LanguageModels if config.task == "language-model" else Translators)(self)
 
     @classmethod
@@ -197,10 +197,9 @@ class Comparison:
             return cls(cls.Config.of_asked(kept), tell, showing)
         comparison = cls(cls.Config(**given), tell, showing)
         asked = comparison.asked
-        changed = sorted(name for name in kept.keys() | asked.keys() if kept.get(name) != asked.get(name))
+        changed = ", ".join(sorted(name for name in kept.keys() | asked.keys() if kept.get(name) != asked.get(name)))
         if begun and changed:
-            changes = ", ".join(changed)
-            raise OccupiedError(f"{out} was begun with another {changes}; leave that out, or choose another folder")
+            raise OccupiedError(f"{out} was begun with another {changed}; leave that out, or choose another folder")
         return comparison
 
     def run(self, out: str | Path) -> Compared:
@@ -222,15 +221,13 @@ class Comparison:
             raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
         replace_file(out / ASKED, render_sealed(self.asked))
         rows: list[Measures] = []
-        warm = False
+        if not all((out / one.folder / MEASURED).exists() for one in self.contenders):
+            warm_up(self.config.task)
         for contender in self.contenders:
             run = out / contender.folder
             if (run / MEASURED).exists():
                 rows.append(read_measures(run / MEASURED, self.tell))
                 continue
-            if not warm:
-                warm_up(self.config.task)
-                warm = True
             self.tell(f"== {contender.name}")
             row = self._work.train_and_measure(contender, run)
             if row is None:
@@ -252,12 +249,13 @@ class Compared:
     interrupted: bool = False
 
 
-def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contender]:
+def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterable[str] = ()) -> list[Contender]:
     """One contender for each model; a Transformer or a language model once for each of its choices.
 
     Args:
         task: of `TASKS`.
         own: `models`, `kv_heads`, `heads`, `attention` and `mechanism`, each a list that may be empty.
+        shared: names of the settings that all have in common, which one model at least must have.
 
     >>> [one.name for one in list_contenders("translation", {"models": ["none", "transformer"], "kv_heads": [4, 1]})]
     ['none', 'transformer kv_heads=4', 'transformer kv_heads=1']
@@ -274,9 +272,10 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]]) -> list[Contend
         contenders = [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
     else:
         models = own.get("models") or TRANSLATORS
-        if "transformer" not in models and choices[0]:
-            unused = ", ".join(f"--{name.replace('_', '-')}" for name in choices[0])
-            raise ArgumentError(f"{unused} belongs to the Transformer; leave it out, or add transformer to --models")
+        of_one = [*choices[0], *(name for name in shared if name in OF_THE_TRANSFORMER)]
+        if of_one and "transformer" not in models:
+            said = ", ".join(f"--{name.replace('_', '-')}" for name in of_one)
+            raise ArgumentError(f"{said} belongs to the Transformer; leave it out, or add transformer to --models")
         contenders = [
             Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
             for model in models
