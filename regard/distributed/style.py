@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from regard.arguments import kind_of
@@ -23,15 +24,16 @@ class ContextParallel(ParallelStyle):
     """Makes a `MultiHeadAttention` attend over the positions of all processes; other layers see only their own part.
 
     Rotary positions are those of the whole sequence. A pattern or bias given to the layer's call means the whole
-    sequence as well. Weights are the same on every process, and their gradients are each process's part: sum them, as
-    DistributedDataParallel does when it averages.
+    sequence as well. Weights are the same on every process, which the first call checks; their gradients are each
+    process's part: sum them, as DistributedDataParallel does when it averages.
 
     Args:
         layout: "contiguous" or "zigzag": how the vectors that the layer gets are divided.
         form: as for `regard.distributed.attention`.
 
     Raises:
-        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form.
+        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form; in the first call, other
+            weights than those of another process.
         UnsupportedError: in a call, with a context, a cache or a recording.
 
     >>> from torch.distributed.tensor.parallel import parallelize_module
@@ -59,7 +61,7 @@ class ContextParallel(ParallelStyle):
             )
         module.__class__ = SharedAttention
         assert isinstance(module, SharedAttention)
-        module.shared = Group.of(device_mesh), device_mesh, self.layout, self.form
+        module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False
         return module
 
     def __repr__(self) -> str:
@@ -70,18 +72,29 @@ class SharedAttention(MultiHeadAttention):
     """What `ContextParallel` makes of a MultiHeadAttention; its weights, names and state are the same."""
 
     shared: tuple[Group, Any, str, str]
+    agreed: bool  # whether the weights are known to be those of the other processes
     asked: list[Layout]  # of the call that is computed: how its positions are divided, once the processes agreed
     refuses_alone: bool  # whether a failure here is one that the other processes do not know of
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
         """This process's part (batch, length, dim) -> (batch, length, dim)."""
         self.asked, self.refuses_alone = [], True
+        if not self.agreed:
+            self._agree_on_weights(x)
         try:
             return super().forward(x, *inputs, **options)
         except Exception:
             if self.refuses_alone:
                 refuse_together(self.shared[0], self.shared[0].device_for(x))
             raise
+
+    def _agree_on_weights(self, x: Any) -> None:
+        """Raise an ArgumentError, on every process, where one has other weights, as after seeds of its own."""
+        parts = [one.to_local() if isinstance(one, DTensor) else one for one in self.parameters()]
+        sums = [torch.hash_tensor(one.detach().flatten(), 0).view(torch.int64).item() for one in parts]
+        words = [f"weights with checksums {sums}: load one state_dict everywhere, or give all processes the same seed"]
+        agree(self.shared[0], 0, 0, False, 0, words, self.shared[0].device_for(x))
+        self.agreed = True
 
     def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
         if self.positions is None:

@@ -131,6 +131,8 @@ def test_a_layer_with_a_meaning_of_its_own_keeps_it(pools):
 def wrong_on_one(what: str) -> None:
     wrong = dist.get_rank() == 1
     layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
+    if wrong and what == "weights":
+        nn.init.normal_(layer.to_k.weight)
     x = torch.zeros(1, 5, 17 if wrong and what == "input" else 16, dtype=torch.float64)
     if what == "positions":
         layer.positions = regard.positions.Rotary(base=100.0 if wrong else 1000.0)
@@ -149,6 +151,13 @@ def test_a_layer_that_refuses_on_one_process_does_not_leave_the_others_waiting(w
 def test_layers_with_other_positions_are_refused(pools):
     for message in pools(2).refusals(wrong_on_one, "positions"):
         assert "make different calls" in message
+
+
+def test_other_weights_than_those_of_another_process_are_refused(pools):
+    """As after different seeds; the output would be of no model at all."""
+    for message in pools(2).refusals(wrong_on_one, "weights"):
+        assert "Process 1 has weights with checksums [" in message
+        assert "give all processes the same seed" in message
 
 
 def test_what_a_layer_over_processes_refuses(pools):
