@@ -72,7 +72,8 @@ def latch_task() -> tuple[torch.Tensor, torch.Tensor]:
 def test_without_gates_it_learns_to_recall():
     before, after = trained(Recall(), recall_task, 250)
     assert before > 0.5, "the numbers have a variance of 1"
-    assert after < 0.25, f"the loss went from {before:.3f} to {after:.3f}; other seeds end at 0.005 to 0.054"
+    said = f"the loss went from {before:.3f} to {after:.3f}; with other seeds it ended at 0.1% to 13% of what it was"
+    assert after < min(before / 4, 0.5), said  # features that were drawn badly begin with a larger loss
 
 
 def test_with_gates_it_learns_when_to_forget():
