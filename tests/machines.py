@@ -38,6 +38,9 @@ def environment(name: str) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in chosen} | SETTINGS[name]
 
 
+BUSY_PROCESSES = 8  # beside the suite, on machines with two cores
+
+
 @contextmanager
 def busy_processes(count: int) -> Generator[None]:
     """So many processes that only count beside."""
@@ -53,7 +56,7 @@ def busy_processes(count: int) -> Generator[None]:
 def run(name: str, arguments: list[str], out: Path) -> bool:
     """Run the tests in one setting, tell its line, and say whether all passed."""
     path, began = out / f"{name}.txt", time.monotonic()
-    with open(path, "w", encoding="utf-8") as file, busy_processes(4 if name == "busy" else 0):
+    with open(path, "w", encoding="utf-8") as file, busy_processes(BUSY_PROCESSES * (name == "busy")):
         command = [sys.executable, "-m", "pytest", "-q", *arguments]
         code = subprocess.run(command, cwd=ROOT, env=environment(name), stdout=file, stderr=file).returncode
     last = (path.read_text(encoding="utf-8").strip().splitlines() or ["said nothing"])[-1].strip("= ")

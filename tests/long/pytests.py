@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests import machines
 
 from .found import Found
 
@@ -51,10 +53,13 @@ FOLDERS = tuple(
 )  # fmt: skip
 
 
-def pytest_counted(arguments: Sequence[str], found: Found, label: str) -> str:
+def pytest_counted(
+    arguments: Sequence[str], found: Found, label: str, environment: Mapping[str, str] | None = None
+) -> str:
     """Run pytest and add what it counted; what failed is written down. Returns what it printed."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    if environment is None:
+        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace")
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
     for number, name in OUTCOMES.findall(last[0]):
@@ -146,4 +151,16 @@ def poisoned(numbers: Sequence[int], folder: Path) -> Found:
     found = Found()
     for number in numbers:
         pytest_counted(["--poison", *PLUGIN, FOLDERS[number]], found, FOLDERS[number])
+    return found
+
+
+def elsewhere(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is the whole suite in another order of its files and of the tests in each, as on another machine."""
+    found = Found()
+    for number in numbers:
+        name = list(machines.SETTINGS)[number % len(machines.SETTINGS)]
+        with machines.busy_processes(machines.BUSY_PROCESSES * (name == "busy")):
+            options = ["-n", "2", f"--shuffle-files={number}", *PLUGIN]
+            pytest_counted(options, found, f"order {number}, {name}", machines.environment(name))
+        found.count(f"as {name}")
     return found

@@ -54,7 +54,9 @@ EVERY = (
     Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
         "soak.work"),
     Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),
-    Run("shuffled", "tests pass in random order with other random numbers", "orders", 20, 1, "pytests.shuffled"),
+    Run("shuffled", "quick tests pass in random order with other random numbers", "orders", 20, 1, "pytests.shuffled"),
+    Run("elsewhere", "the suite passes in random order, as on other processors, with 1, 2 and 4 threads, and beside "
+        "8 busy processes", "suites", 20, 1, "pytests.elsewhere"),
     Run("garbage", "random calls with garbage work or are refused by a sentence", "calls", 50_000, 500,
         "garbage.calls"),
     Run("texts", "random texts are patterns that read back, or are refused by a sentence", "texts", 50_000, 5_000,
