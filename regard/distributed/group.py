@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from regard.arguments import kind_of
 from regard.distributed.needs import HEADER
@@ -230,6 +231,17 @@ def agree(
 def refuse_together(group: Group, device: torch.device) -> None:
     """Tell the others that this process refuses its call, so that they do not wait for it."""
     group.gathered(torch.zeros(HEADER, dtype=torch.int64, device=device))
+
+
+def about_weights(parameters: Iterable[torch.Tensor]) -> str:
+    """A text that differs where two processes have other weights; parts of a sharded one are left out.
+
+    Two seeds give two texts. An order of the numbers is not seen, which no mistake changes alone.
+    """
+    whole = [one.detach().flatten() for one in parameters if not isinstance(one, DTensor)]
+    sums = [torch.hash_tensor(one, 0).view(torch.int64).item() for one in whole]
+    digest = hashlib.sha256(str(sums).encode()).hexdigest()[:8]
+    return f"weights with the checksum {digest}; load one state_dict everywhere, or give all processes one seed"
 
 
 _known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()

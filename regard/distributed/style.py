@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from regard.arguments import kind_of
 from regard.distributed.api import attention
-from regard.distributed.group import Group, agree, refuse_together
+from regard.distributed.group import Group, about_weights, agree, refuse_together
 from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, UnsupportedError
@@ -90,10 +89,8 @@ class SharedAttention(MultiHeadAttention):
 
     def _agree_on_weights(self, x: Any) -> None:
         """Raise an ArgumentError, on every process, where one has other weights, as after seeds of its own."""
-        parts = [one.to_local() if isinstance(one, DTensor) else one for one in self.parameters()]
-        sums = [torch.hash_tensor(one.detach().flatten(), 0).view(torch.int64).item() for one in parts]
-        words = [f"weights with checksums {sums}: load one state_dict everywhere, or give all processes the same seed"]
-        agree(self.shared[0], 0, 0, False, 0, words, self.shared[0].device_for(x))
+        group = self.shared[0]
+        agree(group, 0, 0, False, 0, [about_weights(self.parameters())], group.device_for(x))
         self.agreed = True
 
     def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:

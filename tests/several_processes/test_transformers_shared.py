@@ -227,6 +227,9 @@ def called(what: str) -> None:
         model(ids[:, : 0 if rank else 5])
     elif what == "other batches":
         model(ids[: 1 + rank])
+    elif what == "other weights":
+        model.model.layers[1].mlp.up_proj.weight.data[rank] += 1
+        model(ids)
     elif what == "observe":
         with observe(model, "entropy"):
             model(ids)
@@ -283,6 +286,7 @@ def called(what: str) -> None:
         ("labels", ("would shift and average those of its own part alone",) * 2),
         ("no positions", ("process 1 of 2 holds no positions",) * 2),
         ("other batches", ("make different calls",) * 2),
+        ("other weights", ("load one state_dict everywhere, or give all processes one seed",) * 2),
         ("observe", ("is watched by explain or observe",) * 2),
         ("replaced", ("replace_attention changed",) * 2),
         ("replaced after", ("detach(model) first",) * 2),

@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from regard.arguments import shown
 from regard.distributed.api import attention
-from regard.distributed.group import Group, agree, refuse_together
+from regard.distributed.group import Group, about_weights, agree, refuse_together
 from regard.distributed.layout import Layout, part
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
@@ -62,17 +62,17 @@ class Sharing:
         return self  # a copied model has the same processes
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Shared:
     """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence.
 
-    `met` is empty until the processes met after the beginning, in attention or to refuse the call.
+    `met`: whether the processes met after the beginning, in attention or to refuse the call.
     """
 
     sharing: Sharing
     owner: nn.Module
     length: int
-    met: list[bool] = field(default_factory=list, compare=False, repr=False)
+    met: bool = False
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
@@ -81,7 +81,7 @@ class Shared:
 
     def tell(self) -> None:
         """Tell the other processes that this one refuses the call."""
-        self.met.append(True)
+        self.met = True
         group = self.sharing.group
         refuse_together(group, group.device_for(next(self.owner.parameters(), None)))
 
@@ -118,7 +118,7 @@ class Shared:
         if q.shape[2] != k.shape[2]:
             self.refuse_call(module, f"attends from {q.shape[2]} queries to {k.shape[2]} keys: a cache or a context")
         sharing = self.sharing
-        self.met.append(True)
+        self.met = True
         return attention(q, k, v, sharing.mesh, layout=sharing.layout, form=sharing.form, pattern=pattern, **options)
 
 
@@ -216,6 +216,7 @@ class _Begin:
 
     sharing: Sharing
     tokens: list[Token[Shared | None]]
+    agreed: bool = False  # whether the weights are known to be those of the other processes
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or compiler_beside() is not None:
@@ -231,6 +232,8 @@ class _Begin:
                 f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {self.sharing.layout}",
                 f"form {self.sharing.form}", f"padding {_digest(given.get('attention_mask'))}",
             ]  # fmt: skip
+            if not self.agreed:
+                words.append(about_weights(model.parameters()))
         except Exception:
             refuse_together(group, group.device_for(next(model.parameters(), None)))
             raise
@@ -238,6 +241,7 @@ class _Begin:
         layout = Layout(
             self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, group.device_for(x)).q_lengths
         )
+        self.agreed = True
         shared = Shared(self.sharing, model, layout.length)
         self._complete(given, x, layout, shared)
         if "use_cache" in names:
