@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from dataclasses import replace
 
 import pytest
 
 from tests.long.goals import GOALS
+from tests.long.mutants import copies
 from tests.long.mutants.again import found, place
 from tests.long.mutants.answers import ANSWERS, NOW, answer, is_equal
 from tests.long.mutants.copies import ROOT, copy_of_all
@@ -65,3 +68,21 @@ def test_mutants_with_equal_results_do_not_count_against_the_tests():
         True,
     )
     assert not goal.read({"mutants": {**record, "counts": {"killed": 260, "timed out": 8}}})[1]
+
+
+def test_a_fork_that_waits_for_ever_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "IDLE", 1.0)
+    began = time.monotonic()
+    assert copies.in_fork(tmp_path, lambda: time.sleep(600) or 0, 60, tmp_path / "log") == -signal.SIGKILL
+    assert time.monotonic() - began < 60
+
+
+def test_a_fork_that_works_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "IDLE", 1.0)
+
+    def work():
+        while time.process_time() < 3:
+            pass
+        return 7
+
+    assert copies.in_fork(tmp_path, work, 60, tmp_path / "log") == 7

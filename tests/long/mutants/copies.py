@@ -29,6 +29,7 @@ HEAVY = (
     "rich",
     "sacrebleu",
 )
+IDLE = 40.0  # seconds without any CPU time, as of a command that a mutant made wait for ever
 COPIED = ("regard", "tests", "docs", "benchmarks", "pyproject.toml", "DESIGN.md", "CONTRIBUTING.md", "README.md")
 
 
@@ -97,19 +98,33 @@ def _settle(copy: Path, seconds: float, log: Path) -> None:
 
 
 def _wait(child: int, seconds: float) -> int:
-    """Wait for a child, and kill its whole session when the time is over or this process is interrupted."""
+    """Wait for a child; kill its session when the time is over, when it waits for nothing, or on an interruption."""
     end = time.monotonic() + seconds
+    idle_at, used = time.monotonic() + IDLE, 0
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < min(end, idle_at):
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
+            if time.monotonic() > idle_at - IDLE / 2 and (now := _ticks(child)) > used:
+                idle_at, used = time.monotonic() + IDLE, now
         os.kill(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)  # what the tests started and left
+
+
+def _ticks(session: int) -> int:
+    """The CPU time of all processes of a session, in the system's unit."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                total += int(fields[11]) + int(fields[12])
+    return total
 
 
 def pytest_in_fork(copy: Path, arguments: list[str], plugin: Any, seconds: float, log: Path) -> int:
