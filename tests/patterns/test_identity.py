@@ -133,3 +133,12 @@ def test_equal_spans_by_row_share_a_plan():
 def test_a_list_of_spans_holds_a_whole_number_for_each_row(given):
     with pytest.raises(rg.ArgumentError, match="KeySpan's start"):
         p.KeySpan(given)
+
+
+def test_blocks_by_a_number_are_values_and_by_a_tensor_are_not():
+    one, other = p.SameBlock(4, 1), p.SameBlock(4, 5)
+    assert one == other
+    assert one.by_value
+    by_tensor = p.SameBlock(4, torch.tensor([0, 1]))
+    assert not by_tensor.by_value
+    assert by_tensor not in (one, p.SameBlock(4, torch.tensor([0, 1])))

@@ -104,6 +104,8 @@ ANSWERS: dict[str, str] = {
     "test_a_program_has_a_kernel_for_each_number_of_rows_and_heads",
     "regard/core/tensors.py: found == 2": "killed now by test_where_axes_are_too_many_none_is_proposed",
     "regard/storage/ownership.py: True -> False": "what only two writers of one file at the same moment meet",
+    "regard/patterns/fixed.py: not self.serial": "killed now by "
+    "test_blocks_by_a_number_are_values_and_by_a_tensor_are_not",
 }  # fmt: skip
 
 
