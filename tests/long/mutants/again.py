@@ -65,7 +65,9 @@ def judged(sentence: str, copy: Path, callers: Callers) -> tuple[str, str]:
     if (file := place(test)) is None:
         return "survived", f"there is no {test}"
     code = met(one, copy, ["-x", file, "-k", test], object(), SECONDS)
-    return ("killed" if code == 1 else "survived"), f"by {test}" if code == 1 else f"{test}: pytest ended with {code}"
+    if code < 0:
+        return "timed out", f"{test}: signal {-code}"
+    return ("killed" if code == 1 else "survived"), f"{test}: pytest ended with {code}"
 
 
 def _killed(sentence: str, path: Path) -> None:
