@@ -10,6 +10,7 @@ from families import DIM, FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, ONE_HEAD, dr
 from safetensors.torch import load_file, save_file
 
 from regard.conversion import convert_kv_heads, crossings
+from regard.conversion.layouts import LAYOUTS
 from regard.errors import ArgumentError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
@@ -276,3 +277,9 @@ def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaul
     """A config file may leave out what its class sets by default."""
     theirs = getattr(transformers, config)()
     assert {new: getattr(theirs, names[new]) for new in defaults} == defaults
+
+
+@pytest.mark.parametrize("family", sorted({name.partition(" ")[0] for name in FAMILIES}))
+def test_a_config_that_does_not_say_how_much_is_rotated_means_the_default_of_its_class(family):
+    theirs = transformers.AutoConfig.for_model(family).to_dict()
+    assert LAYOUTS[family].share({}) == LAYOUTS[family].share(theirs)

@@ -49,3 +49,10 @@ def test_a_file_system_without_locks_is_not_taken_for_another_trainer(tmp_path, 
     monkeypatch.setattr(fcntl, "flock", without)
     with pytest.raises(CheckpointError, match="cannot be locked: No locks available"), folder_lock(tmp_path):
         pytest.fail("nothing was locked")
+
+
+def test_an_owner_that_is_no_text_is_quoted_as_far_as_it_is(tmp_path):
+    with folder_lock(tmp_path):
+        (tmp_path / "lock").write_bytes(b"\xff\xfe12")
+        with pytest.raises(CheckpointError, match="is being trained by process ��12; wait"), folder_lock(tmp_path):
+            pytest.fail("it was locked already")
