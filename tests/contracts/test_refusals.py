@@ -36,6 +36,7 @@ WRONG = {
     "dtypes": (call(k=K.double()), rg.ShapeError, ["q has dtype torch.float32", "k torch.float64", "convert"]),
     "device": (call(k=K.to("meta")), rg.ShapeError, ["q is on cpu", "k on meta"]),
     "sparse": (call(q=Q.to_sparse()), rg.ShapeError, ["sparse"]),
+    "sparse sink": (call(sink=torch.zeros(6).to_sparse()), rg.ShapeError, ["sink has layout", "sink.to_dense()"]),
     "no tensor": (call(q=[1, 2]), rg.ShapeError, ["q is a list"]),
     "integer mask": (lambda: p.Explicit(torch.ones(7, 11).int()), rg.ArgumentError, ["int32", "mask.bool()", "True"]),
     "float mask": (lambda: p.Explicit(torch.ones(7, 11)), rg.ArgumentError, ["float32", "bias="]),

@@ -11,6 +11,10 @@ import torch
 
 import regard as rg
 from regard.backends.native.library import MOST_TOP, SPAN
+from regard.backends.native.statistics import with_asked
+from regard.backends.statistics.second_pass import with_statistics
+from regard.core.backend import Cost
+from regard.core.call import make_problem
 from regard.core.result import Result
 from regard.testing import make_qkv
 
@@ -159,3 +163,13 @@ def test_sums_received_in_another_order_are_noticed():
     whole = detail(q, k, v, "full", "received").received
     torch.testing.assert_close(halves[0] + halves[1], whole)
     assert not torch.equal(halves[0] + halves[1], whole)
+
+
+@pytest.mark.parametrize("want", ["entropy", "received", "weights", ("entropy", "received", "distance")])
+@pytest.mark.parametrize("head_dim", [4, 64])
+def test_statistics_never_cost_more_than_the_second_pass_of_another_backend(head_dim, want):
+    """Else a call that asks for them could be computed by another backend, with other last bits."""
+    q, k, v = make_qkv(head_dim=head_dim)
+    problem = make_problem(q, k, v, want=want)
+    cost = Cost(flops=1e6, bytes=1e6, peak_bytes=0, pairs=10_000)
+    assert cost.flops < with_asked(cost, problem).flops <= with_statistics(cost, problem).flops

@@ -144,3 +144,10 @@ def test_cosines_made_in_a_fake_mode_are_not_kept():
 def test_positions_that_no_layer_takes_are_refused_with_their_place(positions, said):
     with pytest.raises(rg.ArgumentError, match=said):
         as_rotary(positions)
+
+
+def test_learned_vectors_begin_small_and_around_zero():
+    """So that the words, whose vectors are larger, are told apart from the start."""
+    vectors = Learned(64, 500).weight.detach()
+    assert vectors.mean().abs() < 0.001
+    assert 0.019 < vectors.std() < 0.021
