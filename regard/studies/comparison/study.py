@@ -222,22 +222,21 @@ class Comparison:
             raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
         replace_file(out / ASKED, render_sealed(self.asked))
         rows: list[Measures] = []
-        warm = False
+        if not all((out / contender.folder / MEASURED).exists() for contender in self.contenders):
+            warm_up(self.config.task)
         for contender in self.contenders:
             run = out / contender.folder
             if (run / MEASURED).exists():
                 rows.append(read_measures(run / MEASURED, self.tell))
                 continue
-            if not warm:
-                warm_up(self.config.task)
-                warm = True
             self.tell(f"== {contender.name}")
             row = self._work.train_and_measure(contender, run)
             if row is None:
                 return Compared(rows, interrupted=True)
             replace_file(run / MEASURED, render_sealed(row.to_dict()))
             rows.append(row)
-            write_report(rows, self.asked, out)
+            if len(rows) < len(self.contenders):  # the last one follows
+                write_report(rows, self.asked, out)
         markdown, record, _ = write_report(rows, self.asked, out)
         return Compared(rows, markdown.read_text(), record.read_text())
 
