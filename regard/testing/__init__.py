@@ -1,6 +1,6 @@
 """Tools for testing a backend: reference answers, test tensors and error budgets. The library never imports them.
 
-`answer` computes attention in float64 NumPy with plain loops and shares no code with regard. `make_qkv` makes tensors
+`answer` computes attention in float64 NumPy, head by head, and shares no code with regard. `make_qkv` makes tensors
 whose sizes all differ. `Budget` bounds the rounding error that a result may have.
 """
 

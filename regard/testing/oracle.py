@@ -1,4 +1,4 @@
-"""The reference result of attention, in float64 NumPy and plain loops over batch rows, heads and queries.
+"""The reference result of attention, in float64 NumPy, one head of one batch row at a time.
 
 It shares no code with regard. The caller passes the allowed pairs as an array from an independent formula, so that
 an error in a pattern cannot cancel out.
@@ -78,35 +78,39 @@ def answer(
     for b in range(batch):
         for h in range(heads):
             g = h * kv_heads // heads  # the key/value head of this query head
-            for i in range(q_len):
-                live = np.flatnonzero(allowed[b, h, i] & (added[b, h, i] != -np.inf))
-                if len(live) == 0:
-                    continue
-                keys, values, factor = k[b, g, live], v[b, g, live], factors[b, h, i, live]
-                scores = scale * (keys @ q[b, h, i])
-                slope = np.ones_like(scores)
-                if softcap is not None:
-                    squashed = np.tanh(scores / softcap)
-                    scores, slope = softcap * squashed, 1 - squashed**2
-                scores = scores + added[b, h, i, live]
-                highest = max(scores.max(), logits[b, h])
-                exponentials, of_sink = np.exp(scores - highest), np.exp(logits[b, h] - highest)
-                total = of_sink + exponentials.sum()
-                w = exponentials / total
-                weights[b, h, i, live] = w
-                in_sink[b, h, i] = of_sink / total
-                log_sum_exp[b, h, i] = highest + np.log(total)
-                output[b, h, i] = (w * factor) @ values
-                if not backward:
-                    continue
-                d_w = factor * (values @ d_output[b, h, i])
-                d_scores = w * (d_w - w @ d_w + d_lse[b, h, i])
-                d_sink[b, h, i] = in_sink[b, h, i] * (d_lse[b, h, i] - w @ d_w)
-                d_added[b, h, i, live] = d_scores
-                d_scores = d_scores * slope * scale
-                dq[b, h, i] = d_scores @ keys
-                dk[b, g, live] += np.outer(d_scores, q[b, h, i])
-                dv[b, g, live] += np.outer(w * factor, d_output[b, h, i])
+            live = allowed[b, h] & (added[b, h] != -np.inf)
+            rows = np.flatnonzero(live.any(1))
+            if len(rows) == 0:
+                continue
+            live, keys = live[rows], np.flatnonzero(live.any(0))  # a key that no query may look at is not read
+            live, at = live[:, keys], np.ix_(rows, keys)
+            queries, keyed, values, factor = q[b, h, rows], k[b, g, keys], v[b, g, keys], factors[b, h][at]
+            scores = scale * (queries @ keyed.T)
+            slope = np.ones_like(scores)
+            if softcap is not None:
+                squashed = np.tanh(scores / softcap)
+                scores, slope = softcap * squashed, 1 - squashed**2
+            scores = np.where(live, scores + added[b, h][at], -np.inf)
+            highest = np.maximum(scores.max(1), logits[b, h])
+            exponentials, of_sink = np.exp(scores - highest[:, None]), np.exp(logits[b, h] - highest)
+            total = of_sink + exponentials.sum(1)
+            w = exponentials / total[:, None]
+            weights[b, h][at] = w
+            in_sink[b, h, rows] = of_sink / total
+            log_sum_exp[b, h, rows] = highest + np.log(total)
+            output[b, h, rows] = (w * factor) @ values
+            if not backward:
+                continue
+            d_o, d_l = d_output[b, h, rows], d_lse[b, h, rows]
+            d_w = factor * (d_o @ values.T)
+            mean = (w * d_w).sum(1)
+            d_scores = w * (d_w - mean[:, None] + d_l[:, None])
+            d_sink[b, h, rows] = in_sink[b, h, rows] * (d_l - mean)
+            d_added[b, h][at] = d_scores
+            d_scores = d_scores * slope * scale
+            dq[b, h, rows] = d_scores @ keyed
+            dk[b, g, keys] += d_scores.T @ queries
+            dv[b, g, keys] += (w * factor).T @ d_o
 
     if not backward:
         return Answer(output, log_sum_exp, weights, sink=in_sink)

@@ -53,7 +53,9 @@ def test_it_tells_and_sends_what_the_reference_does(number, size, monkeypatch):
 
 
 @pytest.mark.parametrize("backend", ["streamed", "fused", "reference"])
-def test_gradients_are_those_of_finite_differences(backend, monkeypatch):
+@pytest.mark.parametrize("along_a_direction", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_gradients_are_those_of_finite_differences(backend, along_a_direction, monkeypatch):
+    """Along a random direction, which depends on every derivative; the slow form compares them one by one."""
     cut(monkeypatch, 2, 8, 2)
     q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=4, k_len=6, head_dim=3, v_dim=2, dtype=torch.float64)
 
@@ -63,7 +65,7 @@ def test_gradients_are_those_of_finite_differences(backend, monkeypatch):
         top, chosen = told.top_keys.weights, told.chosen_weights.sin()
         return told.entropy, told.received.sin(), told.distance, top, chosen
 
-    assert torch.autograd.gradcheck(every, (q.requires_grad_(), k.requires_grad_()))
+    assert torch.autograd.gradcheck(every, (q.requires_grad_(), k.requires_grad_()), fast_mode=along_a_direction)
 
 
 def test_top_keys_are_found_across_tiles_and_groups(monkeypatch):

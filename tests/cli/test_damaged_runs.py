@@ -15,11 +15,10 @@ from regard.studies.comparison.study import read_asked, read_measures
 from regard.training import draw_curves, read_log, read_run
 from regard.training.explanation import _sessions
 from regard.training.log import Log
-from regard.training.recipes.recipe import draw_run, write_samples
-from regard.training.recipes.run_folder import read_settings, read_test
+from regard.training.recipes.run_folder import draw_run, read_settings, read_test, write_samples
 
 SMALL = ("--dim", 16, "--layers", 1, "--heads", 2, "--vocab-size", 300, "--warmup-steps", 1, "--cpu")
-FLIPS = 40  # of each file: every byte of the short parts, else drawn
+FLIPS = 16  # of each file: every byte of the short parts, else drawn
 
 
 @pytest.fixture(scope="module")

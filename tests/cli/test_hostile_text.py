@@ -189,7 +189,7 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
 
     from regard.cli.console import out, out_json, out_lines, say
     from regard.cli.progress import _live, _plain
-    from regard.training.recipes.recipe import write_samples
+    from regard.training.recipes.run_folder import write_samples
 
     stream = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", stream)

@@ -9,6 +9,7 @@ from regard.models import LanguageModel
 from regard.models.encoder import TextEncoder
 from regard.text import Tokeniser
 from regard.training import read_log
+from regard.training.recipes import recipe
 
 TEXT = "".join(f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60))
 LABELS = "".join(f"{'even' if n % 2 == 0 else 'odd'}\tthe bird number {n} sang\n" for n in range(80))
@@ -57,7 +58,8 @@ def test_a_language_model_is_trained_and_goes_on(files):
     assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "validation"] == [3, 6, 9]
 
 
-def test_the_embedded_corpus_needs_no_file(tmp_path):
+def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
     arguments = ("--data", "pronouns", "--tokeniser", "character", "--steps", 1, "--block", 16, "--attention", "causal")
     answer = regard("train", "language-model", "--out", tmp_path / "run", *arguments, *SMALL)
     assert answer.returncode == 0, answer.stderr

@@ -152,21 +152,21 @@ PROGRAM = """
 import sys
 sys.modules["regard"] = None  # importing it raises
 import torch, transformers
-model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
-ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
-print(type(model).__name__, tuple(ids.shape), any(name.startswith("regard.") for name in sys.modules))
+for folder in sys.argv[1:]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    print(type(model).__name__, tuple(ids.shape), any(name.startswith("regard.") for name in sys.modules))
 """
 
 
-@pytest.mark.parametrize(
-    ("family", "made"),
-    [("mistral", "MistralForCausalLM"), ("gpt_neox", "PhiForCausalLM"), ("opt", "GPTBigCodeForCausalLM")],
-)
-def test_a_converted_folder_generates_where_regard_is_not_installed(tmp_path, family, made):
-    convert_kv_heads(saved(drawn(transformers, family).float(), tmp_path / "in"), tmp_path / "out", 1)
-    answer = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "out"], capture_output=True, text=True)
+def test_a_converted_folder_generates_where_regard_is_not_installed(tmp_path):
+    made = {"mistral": "MistralForCausalLM", "gpt_neox": "PhiForCausalLM", "opt": "GPTBigCodeForCausalLM"}
+    for family in made:
+        convert_kv_heads(saved(drawn(transformers, family).float(), tmp_path / family), tmp_path / f"{family}-out", 1)
+    folders = [tmp_path / f"{family}-out" for family in made]
+    answer = subprocess.run([sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.split(" ", 1) == [made, "(1, 7) False\n"]
+    assert answer.stdout.splitlines() == [f"{name} (1, 7) False" for name in made.values()]
 
 
 def test_random_heads_are_the_same_at_each_conversion_and_unlike_each_other(tmp_path):

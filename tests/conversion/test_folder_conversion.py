@@ -350,37 +350,48 @@ def test_a_disk_that_is_full_leaves_nothing_written(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+# Each conversion in a fork of a process that has loaded everything.
 PROGRAM = """
-import os, resource, sys, torch
+import json, os, resource, sys, torch
 from regard.conversion import convert_kv_heads
 from regard.conversion.folders import earlier_conversion
 from regard.functional import attention
 torch.set_num_threads(1)
 attention(*torch.zeros(3, 1, 1, 2, 2, dtype=torch.float64))  # what loads on first use is loaded
-if os.path.exists("/proc/self/status"):  # elsewhere memory cannot be limited so
-    held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
-    resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[3]),) * 2)
-convert_kv_heads(sys.argv[1], sys.argv[2], 2, method=sys.argv[4])
+for folder, out, limit, method in json.loads(sys.argv[1]):
+    if (child := os.fork()) == 0:
+        if os.path.exists("/proc/self/status"):  # elsewhere memory cannot be limited so
+            held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
+            resource.setrlimit(resource.RLIMIT_DATA, (held + limit,) * 2)
+        convert_kv_heads(folder, out, 2, method=method)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def run_with_memory(folder, out, limit, method):
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(out), str(limit), method]
-    return subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+def codes_with_memory(*conversions):
+    """The exit code of each: a folder, where it goes, the bytes that are allowed beside what was loaded, a method."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps([[str(x), str(y), *more] for x, y, *more in conversions])]
+    answer = subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+    return [int(line) for line in answer.stdout.split()], answer.stderr
 
 
-@pytest.mark.parametrize("layers", [8, 24])
-def test_the_memory_of_align_depends_on_one_layer_only(tmp_path, layers):
+def test_the_memory_of_align_depends_on_one_layer_only(tmp_path):
     """A layer has 1 MiB; 24 of them are converted in as much memory as 8."""
-    dim, tensors = 256, {"model.norm.weight": torch.ones(256)}
-    for layer in range(layers):
-        start = f"model.layers.{layer}.self_attn"
-        tensors |= {f"{start}.{part}_proj.weight": torch.randn(dim, dim) for part in "qkvo"}
-    config = llama_config(hidden_size=dim, num_hidden_layers=layers, head_dim=32)
-    folder = write_folder(tmp_path / "in", tensors, config, shards=3)
-    answer = run_with_memory(folder, tmp_path / "out", 20 << 20, "align")
-    assert answer.returncode == 0, answer.stderr
-    assert run_with_memory(folder, tmp_path / "less", 4 << 20, "align").returncode != 0  # the limit is felt
+    dim, conversions = 256, []
+    for layers in (8, 24):
+        tensors = {"model.norm.weight": torch.ones(256)}
+        for layer in range(layers):
+            start = f"model.layers.{layer}.self_attn"
+            tensors |= {f"{start}.{part}_proj.weight": torch.randn(dim, dim) for part in "qkvo"}
+        config = llama_config(hidden_size=dim, num_hidden_layers=layers, head_dim=32)
+        folder = write_folder(tmp_path / f"{layers}", tensors, config, shards=3)
+        conversions.append((folder, tmp_path / f"{layers}-out", 20 << 20, "align"))
+        conversions.append((folder, tmp_path / f"{layers}-less", 4 << 20, "align"))
+    codes, said = codes_with_memory(*conversions)
+    assert (codes[0], codes[2]) == (0, 0), said
+    assert codes[1]  # the limit is felt
+    assert codes[3]
 
 
 def test_tensors_are_not_held_together(tmp_path):
@@ -391,5 +402,5 @@ def test_tensors_are_not_held_together(tmp_path):
                     for part in ("gate", "up", "down")}  # fmt: skip
     folder = write_folder(tmp_path / "in", tensors)
     assert (folder / "model.safetensors").stat().st_size > 36 << 20
-    answer = run_with_memory(folder, tmp_path / "out", 18 << 20, "mean")
-    assert answer.returncode == 0, answer.stderr
+    codes, said = codes_with_memory((folder, tmp_path / "out", 18 << 20, "mean"))
+    assert codes == [0], said

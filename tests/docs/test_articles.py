@@ -117,6 +117,7 @@ def test_a_command_that_does_not_exist_is_seen(words):
     assert not command_exists(words)
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_row_that_trains_says_how_long_it_takes():
     training = [section for section in ALL if any(words.startswith("train ") for words in section.commands)]
     assert len(training) >= 6

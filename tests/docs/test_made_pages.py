@@ -28,7 +28,7 @@ MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml",
 
 
 @pytest.fixture(scope="module")
-def pages():
+def pages(untimed):
     return made_pages()
 
 

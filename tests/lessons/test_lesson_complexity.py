@@ -51,10 +51,19 @@ def report(monkeypatch):
     return made
 
 
+@pytest.fixture
+def known(monkeypatch):
+    """Pairs and paths are counted once for all tests that do not change them."""
+    monkeypatch.setattr(complexity, "counted", COUNTED)
+    monkeypatch.setattr(complexity, "path", PATH)
+
+
+@pytest.mark.usefixtures("known")
 def test_every_claim_holds_if_times_are_as_promised(report):
     assert failing("complexity") == []
 
 
+@pytest.mark.usefixtures("known")
 def test_what_is_counted_holds_with_any_report():
     assert not [one for one in failing("complexity") if not one.startswith(("Measured times", "On one CPU thread"))]
 
@@ -98,10 +107,9 @@ def test_a_network_that_forgets_is_seen(monkeypatch, report):
         ("gru", "cheaper_from", "cheaper from 256 on", "On one CPU thread", "does not hold", "cheaper from 256 on"),
     ],
 )
-def test_another_report_is_seen(monkeypatch, report, row, key, value, sentence, verdict, says, tmp_path):
+@pytest.mark.usefixtures("known")
+def test_another_report_is_seen(report, row, key, value, sentence, verdict, says, tmp_path):
     report.figures[row][key] = value
-    monkeypatch.setattr(complexity, "counted", COUNTED)
-    monkeypatch.setattr(complexity, "path", PATH)
     taught = complexity.teach(Settings())
     (claim,) = [one for one in taught.claims if not one.holds]
     assert starting([claim.sentence], sentence)

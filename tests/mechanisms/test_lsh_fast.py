@@ -82,12 +82,16 @@ def test_queries_that_stand_before_the_first_key_are_zeros_with_zero_gradient(ba
 
 @pytest.mark.parametrize("backend", ["reference", "lsh"])
 @pytest.mark.parametrize("pattern", ["full", "causal"])
-def test_gradients_are_those_of_the_function(backend, pattern):
-    """By finite differences, too small to carry a key over the border of its bucket."""
+@pytest.mark.parametrize("along_a_direction", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_gradients_are_those_of_the_function(backend, pattern, along_a_direction):
+    """By finite differences, too small to carry a key over the border of its bucket; all at once along a random
+    direction, and one by one in the slow form."""
     x, v = (torch.randn(1, 2, 17, size, dtype=torch.float64, requires_grad=True) for size in (3, 2))
     mechanism = m.LSH(3, 4, 2)
     assert torch.autograd.gradcheck(
-        lambda x, v: rg.attention(x, x, v, mechanism=mechanism, pattern=pattern, backend=backend), (x, v)
+        lambda x, v: rg.attention(x, x, v, mechanism=mechanism, pattern=pattern, backend=backend),
+        (x, v),
+        fast_mode=along_a_direction,
     )
 
 

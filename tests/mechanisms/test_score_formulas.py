@@ -66,7 +66,8 @@ def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, o
     monkeypatch.setattr(blocking, "ROWS", 6 if pairs < 100 else 256)
     monkeypatch.setattr(blocking, "ALIGNED", 4)
     monkeypatch.setattr(formulas, "SLAB", slab)
-    for heads, shared in ((HEADS[0], True), (HEADS[1], False), (HEADS[2], False)):
+    every_head = ((HEADS[0], True), (HEADS[1], False), (HEADS[2], False))
+    for heads, shared in every_head if slab > 1 else every_head[1:2]:  # slabs of one pair take long
         call = make_call(name, heads, learns=True, shared=shared)
         options = dict(OPTIONS[option])
         bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []

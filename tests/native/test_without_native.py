@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,23 @@ from regard.backends.native import build as building
 from regard.backends.native import library
 from regard.backends.native.build import BuildError, build
 
+# Each setting in a fork of a process that has imported torch alone: a record, or what the command prints.
+FORKS = """
+import json, os, sys, torch
+script, command = sys.argv[1:]
+for setting, program in (("off", script), ("off", command), ("maybe", script)):
+    print("----", setting, flush=True)
+    if (child := os.fork()) == 0:
+        os.environ["REGARD_NATIVE"] = setting
+        sys.argv = ["regard", "doctor"]
+        try:
+            exec(program, {})
+        except SystemExit as leaving:
+            assert not leaving.code
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, setting
+"""
 SCRIPT = """
 import json, torch, regard as rg
 q = torch.randn(1, 2, 40, 8)
@@ -28,15 +46,19 @@ print(json.dumps({"backend": plan.backend, "others": json.loads(plan.to_json())[
 """
 
 
-def run(setting: str, *command: str) -> subprocess.CompletedProcess[str]:
-    room = {**os.environ, library.SETTING: setting}
-    return subprocess.run([sys.executable, *command], env=room, capture_output=True, text=True, check=False)
-
-
-def test_turned_off_it_refuses_with_the_reason():
-    done = run("off", "-c", SCRIPT)
+@pytest.fixture(scope="module")
+def printed() -> tuple[str, str, str]:
+    """The record where it is off, what doctor prints there, and the record of another setting."""
+    command = [sys.executable, "-c", FORKS, SCRIPT, "from regard.cli import main; main()"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    off, doctor, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
+    return off, doctor, maybe
+
+
+def test_turned_off_it_refuses_with_the_reason(printed):
+    record = json.loads(printed[0])
     assert record["backend"] == "fused"
     assert record["others"]["native"] == {"refused": "REGARD_NATIVE=off turns it off"}
     assert "native refused: REGARD_NATIVE=off turns it off" in record["text"]
@@ -44,15 +66,12 @@ def test_turned_off_it_refuses_with_the_reason():
     assert record["error"] < 1e-5
 
 
-def test_doctor_shows_the_reason():
-    done = run("off", "-c", "from regard.cli import main; main()", "doctor")
-    assert done.returncode == 0, done.stderr
-    assert "REGARD_NATIVE=off turns it off" in done.stdout
+def test_doctor_shows_the_reason(printed):
+    assert "REGARD_NATIVE=off turns it off" in printed[1]
 
 
-def test_another_setting_is_refused_with_the_two_that_exist():
-    done = run("maybe", "-c", SCRIPT)
-    assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(done.stdout)["named"]
+def test_another_setting_is_refused_with_the_two_that_exist(printed):
+    assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(printed[2])["named"]
 
 
 def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):

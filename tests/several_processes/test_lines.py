@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from cli.forked import Forked
 
 from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE
@@ -106,15 +104,9 @@ def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
     source, out = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
     prompts = LINES[: BLOCK + 3]
     source.write_text("".join(f"{one}\n" for one in prompts), encoding="utf-8")
-    command = [sys.executable, "-m", "regard", "generate", str(run), "--input", str(source), "--out", str(out)]
-    started = [
-        subprocess.Popen(
-            [*command, "--max-tokens", "2", "--json"], stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=120)[1] for process in started]
+    words = ("generate", run, "--input", source, "--out", out, "--max-tokens", 2, "--json")
+    started = [Forked(*words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    said = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert any("67 lines are in" in one for one in said)
     written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
@@ -132,10 +124,8 @@ def test_several_processes_need_files_and_say_so(run, tmp_path):
         ("--input", str(tmp_path / "none.txt"), "--out", str(tmp_path / "b.txt")): "is not a file",
     }
     for arguments, words in wrong.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "regard", "generate", str(run), *arguments], capture_output=True, text=True,
-            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, stdin=subprocess.DEVNULL, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode != 0
-        assert words in " ".join(done.stderr.split())
-        assert "Traceback" not in done.stderr
+        process = Forked("generate", run, *arguments, RANK="0", WORLD_SIZE="2")
+        said = process.communicate(timeout=120)[1].decode()
+        assert process.returncode != 0
+        assert words in " ".join(said.split())
+        assert "Traceback" not in said

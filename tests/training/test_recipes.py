@@ -18,6 +18,7 @@ from regard.training.recipes import (
     MaskedWordsTraining,
     TranslationTraining,
     read_settings,
+    run_folder,
 )
 from regard.training.recipes.evaluation import evaluate_run
 from regard.training.recipes.run_folder import count_trained, read_test
@@ -107,12 +108,12 @@ def test_training_from_python_says_what_it_does_and_keeps_its_settings(tmp_path)
 SMALL = {"dim": 16, "heads": 2, "layers": 1, "steps": 3, "batch_tokens": 256}
 
 
-def trained(folder, remarks, progress=None, **given):
+def trained(folder, remarks, progress=None, samples=False, **given):
     """A translator on forty pairs of few words; what it tells goes into `remarks`."""
     table = folder / "pairs.tsv"
     table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
     recipe = TranslationTraining.of(folder / "run", {"data": [str(table)], **SMALL, **given}, tell=remarks.append)
-    return recipe.prepare().run(folder / "run", cpu=True, progress=progress)
+    return recipe.prepare().run(folder / "run", cpu=True, progress=progress, samples=samples)
 
 
 def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_allowed(tmp_path):
@@ -121,6 +122,18 @@ def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_al
     assert any(remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks), remarks
     assert any("(of at most 500; those that occur only inside longer ones are dropped)" in remark for remark in remarks)
     assert any("vocabulary up to 500" in remark for remark in remarks), remarks
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(run_folder.DRAW_EVERY, 1), (0.0, 4)])
+def test_curves_are_drawn_after_the_last_step_and_before_it_only_where_the_last_are_old(
+    tmp_path, monkeypatch, seconds, times
+):
+    drawn = []
+    monkeypatch.setattr(run_folder, "DRAW_EVERY", seconds)
+    monkeypatch.setattr(run_folder, "draw_curves", lambda log, picture: drawn.append(len(log.read_bytes())) or [])
+    trained(tmp_path, [], samples=True, validate_every=1)
+    assert len(drawn) == times
+    assert drawn[-1] == (tmp_path / "run" / "log.jsonl").stat().st_size
 
 
 def test_an_interruption_before_the_first_step_says_nothing_of_a_picture(tmp_path):

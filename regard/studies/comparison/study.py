@@ -234,7 +234,8 @@ class Comparison:
                 return Compared(rows, interrupted=True)
             replace_file(run / MEASURED, render_sealed(row.to_dict()))
             rows.append(row)
-            write_report(rows, self.asked, out)
+            if len(rows) < len(self.contenders):  # the last one follows
+                write_report(rows, self.asked, out)
         markdown, record, _ = write_report(rows, self.asked, out)
         return Compared(rows, markdown.read_text(), record.read_text())
 

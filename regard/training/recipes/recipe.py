@@ -18,39 +18,35 @@ from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.base import Storable
 from regard.models.storage import read_checkpoints
 from regard.reprs import Described, brief
-from regard.storage.files import replace_file
 from regard.text import Pair, Tokeniser
 from regard.text.documents import TextFile, split_tail
 from regard.text.lines import check_there
 from regard.text.pronouns import make_split
 from regard.text.scripts import remark_on_scripts
 from regard.text.tables import table_of
-from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard.text.vocabularies import UNITS
 from regard.training.fingerprint import MAY_CHANGE
-from regard.training.log import draw_curves
 from regard.training.loop import check_run_folder, check_writable, train
 from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
-from regard.training.recipes.run_folder import MAY_MOVE, SETTINGS_FILE, read_settings, write_run
+from regard.training.recipes.run_folder import (
+    MAY_MOVE,
+    SETTINGS_FILE,
+    Samples,
+    Tell,
+    draw_run,
+    read_settings,
+    show_each,
+    silent,
+    write_run,
+)
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.sizes import NAMES, check_size
 from regard.training.record import Progress
 from regard.training.run import TrainingResult
 from regard.training.task import Task
 
-SAMPLES_FOLDER = "samples"
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
-
-Tell = Callable[[str], None]
-"""A function that receives each remark, one sentence at a time."""
-
-Samples = Callable[[torch.nn.Module, Path], list[str]]
-"""A function of a model and a path. It returns lines of sample output and may draw a picture at the path."""
-
-
-def silent(remark: str) -> None:
-    """The default of `tell`: ignore the remark."""
 
 
 @brief
@@ -106,16 +102,11 @@ class Training:
             model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
             cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
             on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
-            on_validation=self._show if samples and self.samples else None,
+            on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
         )  # fmt: skip
         if not share_of_work()["rank"]:
             draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
         return result
-
-    def _show(self, model: torch.nn.Module, step: int, folder: Path) -> None:
-        assert self.samples is not None
-        write_samples(self.samples, model, step, folder, self.tell)
-        draw_run(folder, self.tell)
 
 
 @dataclass(frozen=True)
@@ -312,38 +303,6 @@ def share_of_work() -> dict[str, int]:
     if strange := [f"{n}={x}" for n, x in values.items() if not x.isdecimal() or (n, x) == ("WORLD_SIZE", "0")]:
         raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
     return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
-
-
-def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
-    """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
-
-    What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
-    be written is told. Neither stops the training.
-    """
-    path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        try:
-            lines = samples(model, path.with_suffix(".png"))
-        except RegardError as error:
-            lines = [f"there is nothing to show: {error}"]
-        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
-    except OSError as error:
-        tell(f"no samples: {error.filename or path}: {error.strerror or error}")
-    except RegardError as error:
-        tell(f"no samples: {error}")
-
-
-def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
-    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
-    try:
-        lost = draw_curves(run / "log.jsonl", run / "curves.png")
-    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
-        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
-        tell(f"no picture: {reason}")
-        return
-    for sentence in lost if tell_lost else ():
-        tell(sentence)
 
 
 def read_parts(

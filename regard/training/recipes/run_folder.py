@@ -1,29 +1,36 @@
-"""What a training run keeps beside its checkpoints: its settings, and its test split."""
+"""What a training run keeps beside its checkpoints: its settings, its test split, samples and curves."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.arguments import absent, count_of
-from regard.errors import CheckpointError, NotFoundError, OccupiedError
+from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard.text import Pair, read_pairs
 from regard.text.tables import table_of
+from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUNS
 from regard.training.checkpoint import SAVED
 from regard.training.explanation import FILES, explain_files
+from regard.training.log import draw_curves
 from regard.training.loop import SETTINGS_FILE
 from regard.training.recipes.settings import RunConfig
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"
 MAY_MOVE = ("data", "valid")  # files of a run that goes on; that they hold the same is checked by their hash
+SAMPLES_FOLDER = "samples"
+DRAW_EVERY = 10.0  # seconds between drawings of the curves in training; the last one follows the last step
 HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
@@ -34,6 +41,16 @@ FILES_OF_RECIPES = {
     "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
     "pictures/": "what the demo drew",
 }
+
+Tell = Callable[[str], None]
+"""A function that receives each remark, one sentence at a time."""
+
+Samples = Callable[[torch.nn.Module, Path], list[str]]
+"""A function of a model and a path. It returns lines of sample output and may draw a picture at the path."""
+
+
+def silent(remark: str) -> None:
+    """The default of `tell`: ignore the remark."""
 
 
 def write_run(
@@ -164,3 +181,49 @@ def _sealed_hash(run: Path, name: str = TEST_FILE, *, needed: bool = True) -> st
     if not isinstance(files, dict) or not isinstance(files.get(name), str):
         raise CheckpointError(f"{path} holds no SHA-256 of {name}")
     return files[name]
+
+
+def show_each(samples: Samples, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
+    """What follows a validation: samples each time, and curves where the last ones are old."""
+    drawn = time.monotonic()
+
+    def show(model: torch.nn.Module, step: int, run: Path) -> None:
+        nonlocal drawn
+        write_samples(samples, model, step, run, tell)
+        if time.monotonic() - drawn >= DRAW_EVERY:
+            draw_run(run, tell)
+            drawn = time.monotonic()
+
+    return show
+
+
+def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
+    """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
+
+    What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
+    be written is told. Neither stops the training.
+    """
+    path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            lines = samples(model, path.with_suffix(".png"))
+        except RegardError as error:
+            lines = [f"there is nothing to show: {error}"]
+        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
+    except OSError as error:
+        tell(f"no samples: {error.filename or path}: {error.strerror or error}")
+    except RegardError as error:
+        tell(f"no samples: {error}")
+
+
+def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
+    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    try:
+        lost = draw_curves(run / "log.jsonl", run / "curves.png")
+    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        tell(f"no picture: {reason}")
+        return
+    for sentence in lost if tell_lost else ():
+        tell(sentence)
