@@ -14,6 +14,7 @@ from tiny_folders import DIM, HEAD_DIM, HEADS, LAYERS, llama_config, llama_tenso
 import regard.conversion.folder_conversion as conversion
 from regard.conversion import convert_kv_heads
 from regard.conversion.folders import earlier_conversion
+from regard.conversion.tensor_files import TensorWriter
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 
 FAMILIES = {
@@ -404,3 +405,13 @@ def test_tensors_are_not_held_together(tmp_path):
     assert (folder / "model.safetensors").stat().st_size > 36 << 20
     codes, said = codes_with_memory((folder, tmp_path / "out", 18 << 20, "mean"))
     assert codes == [0], said
+
+
+def test_tensors_of_a_converted_file_begin_at_a_multiple_of_eight_bytes(tmp_path):
+    for length in range(1, 10):
+        path = tmp_path / f"{length}.safetensors"
+        writer = TensorWriter(path, {"x" * length: ("F32", [2])}, {})
+        writer.write("x" * length, torch.ones(2))
+        writer.close()
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+        assert torch.equal(load_file(path)["x" * length], torch.ones(2))

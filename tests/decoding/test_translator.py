@@ -90,3 +90,9 @@ def test_an_evaluation_says_how_it_searched(translator):
     assert beam["settings"] == {"beam": 2, "normalisation": "gnmt", "alpha": 0.7}
     assert greedy["bleu_signature"]
     assert 0 <= greedy["exact_match"] <= 1
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 2.5, "many"])
+def test_batches_of_no_tokens_are_refused(translator, tokens):
+    with pytest.raises(ArgumentError, match="batch_tokens"):
+        perplexity(translator, [Pair("a street", "eine Straße")], tokens)
