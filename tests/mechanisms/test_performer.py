@@ -67,7 +67,8 @@ def kernel(mechanism: Performer, q: torch.Tensor, k: torch.Tensor, scale: float)
 
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_the_kernel_is_estimated_without_bias(orthogonal):
-    q, k = (torch.randn(1, 1, 3, 5, dtype=torch.float64) * 0.5 for _ in range(2))
+    """Of short vectors: the estimates of long ones have tails that 600 of them do not show."""
+    q, k = (torch.randn(1, 1, 3, 5, dtype=torch.float64) * 0.3 for _ in range(2))
     drawn = torch.stack([kernel(Performer(7, seed, orthogonal), q, k, 0.8) for seed in range(600)])
     error = drawn.mean(0) - (0.8 * q @ k.mT).exp()
     assert (error.abs() < 4 * drawn.std(0) / math.sqrt(600)).all()
