@@ -67,6 +67,20 @@ class Family:
                     parameter.copy_(torch.randn(parameter.shape, generator=generator))
         return model.eval()
 
+    def shallow(self) -> Any:
+        """The same with its first two layers: enough for two of a kind or one of each, and a third less to compile."""
+        model = self.model()
+        if model.config.num_hidden_layers != 3:
+            return model
+        model.config.num_hidden_layers = 2
+        if getattr(model.config, "layer_types", None) is not None:
+            model.config.layer_types = model.config.layer_types[:2]
+        for part in list(model.modules()):
+            for name, layers in part.named_children():
+                if isinstance(layers, torch.nn.ModuleList) and len(layers) == 3:
+                    setattr(part, name, layers[:2])
+        return model
+
 
 def _encoder(kind: str, **settings: Any) -> Callable[[], Any]:
     config, model = getattr(tf, f"{kind}Config"), getattr(tf, f"{kind}Model")

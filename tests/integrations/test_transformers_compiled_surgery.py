@@ -49,7 +49,7 @@ def farthest(run, model, live=LIVE, **given):
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "BERT", "T5"])
 def test_a_window_with_first_keys_is_one_graph_for_every_padding(name):
-    model = BY_NAME[name].model()
+    model = BY_NAME[name].shallow()
     own = output(model)
     replace_attention(model, pattern=STREAMING)
     counter = CompileCounterWithBackend("eager")
@@ -62,7 +62,7 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding(name):
 
 
 def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_first_key_and_else_refused():
-    model = BY_NAME["Llama"].model()
+    model = BY_NAME["Llama"].shallow()
     replace_attention(model, pattern="strided(4) | global_tokens(0)")
     run = compiled(model)
     for live in (LIVE, RIGHT):
@@ -74,7 +74,7 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
 @pytest.mark.parametrize("given", ["packed", "padding"])
 def test_a_graph_checks_once_what_all_layers_share(given):
     """Each check reads a boolean, which waits for a GPU."""
-    model, checked = BY_NAME["Llama"].model(), []
+    model, checked = BY_NAME["Llama"].shallow(), []
 
     def counting(graph, inputs):
         checked.append(sum("checked" in str(node.target) for node in graph.graph.nodes))
@@ -88,7 +88,7 @@ def test_a_graph_checks_once_what_all_layers_share(given):
 
 
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
-    model, places = BY_NAME["Llama"].model(), torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model, places = BY_NAME["Llama"].shallow(), torch.cat([torch.arange(10), torch.arange(14)])[None]
     with replace_attention(model, pattern=STREAMING):
         run = compiled(model)
         assert farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None]) <= 1e-5
@@ -99,7 +99,7 @@ def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
 
 
 def test_a_mask_of_pairs_is_checked_by_the_graph():
-    model = BY_NAME["Llama"].model()
+    model = BY_NAME["Llama"].shallow()
     replace_attention(model, pattern=STREAMING)
     run, pairs = compiled(model), torch.ones(3, 1, 24, 24, dtype=torch.bool).tril()
     assert farthest(run, model, attention_mask=pairs, use_cache=False) <= checks.TOLERANCE
@@ -110,7 +110,7 @@ def test_a_mask_of_pairs_is_checked_by_the_graph():
 
 
 def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
-    model = BY_NAME["Llama"].model()
+    model = BY_NAME["Llama"].shallow()
     replace_attention(model, pattern=STREAMING)
     found = []
     for run in (model, compiled(model)):
@@ -126,7 +126,7 @@ def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live
 
 
 def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
-    model = BY_NAME["Llama"].model()
+    model = BY_NAME["Llama"].shallow()
     replace_attention(model, pattern=STREAMING)
     gradients = []
     for run in (model, compiled(model, "aot_eager")):

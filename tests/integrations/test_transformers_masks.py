@@ -221,7 +221,7 @@ COMPILED = {
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbers(name, padded):
-    model = attach(BY_NAME[name].model()).eval()
+    model = attach(BY_NAME[name].shallow()).eval()
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
@@ -241,7 +241,7 @@ def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbe
 
 
 def test_a_compiled_model_keeps_packed_documents_apart():
-    model = attach(BY_NAME["Mistral"].model()).eval()
+    model = attach(BY_NAME["Mistral"].shallow()).eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for lengths in ((5, 4, 3), (1, 1, 10), (12,)):
@@ -264,7 +264,7 @@ def test_a_mask_that_a_graph_cannot_see_is_dense_and_said():
 
 
 def test_a_compiled_model_learns_as_an_uncompiled_one():
-    model = attach(BY_NAME["Mistral"].model())
+    model = attach(BY_NAME["Mistral"].shallow())
     torch._dynamo.reset()
     ids, live = torch.randint(3, 99, (2, 12)), torch.ones(2, 12, dtype=torch.long)
     live[0, :4] = 0

@@ -114,7 +114,7 @@ def test_checkpointed_gradients_are_those_of_eager_attention(name):
 @pytest.mark.parametrize("name", ["Llama", "Gemma 2", "BERT"])
 def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     family = BY_NAME[name]
-    model = family.model()
+    model = family.shallow()
     given = {"input_ids": IDS, "attention_mask": LIVE} | ({"use_cache": False} if name != "BERT" else {})
     chosen = torch.randn(3, 20, VOCAB, generator=torch.Generator().manual_seed(9)) * LIVE[..., None]
 

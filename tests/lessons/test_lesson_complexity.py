@@ -107,9 +107,10 @@ def test_a_network_that_forgets_is_seen(monkeypatch, report):
         ("gru", "cheaper_from", "cheaper from 256 on", "On one CPU thread", "does not hold", "cheaper from 256 on"),
     ],
 )
-@pytest.mark.usefixtures("known")
-def test_another_report_is_seen(report, row, key, value, sentence, verdict, says, tmp_path):
+def test_another_report_is_seen(monkeypatch, report, row, key, value, sentence, verdict, says, tmp_path):
     report.figures[row][key] = value
+    monkeypatch.setattr(complexity, "counted", COUNTED)
+    monkeypatch.setattr(complexity, "path", PATH)
     taught = complexity.teach(Settings())
     (claim,) = [one for one in taught.claims if not one.holds]
     assert starting([claim.sentence], sentence)

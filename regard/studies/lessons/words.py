@@ -58,7 +58,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 def seeded(seed: int, module: type[Module], *sizes: Any, **options: Any) -> Module:
     """A module in float64 with weights drawn from a seed; the state of torch's generator is left unchanged."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # those of other devices are not used
         return module(*sizes, **options).double()
 
 
