@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.backends.linear import attend, backend, walk
+from regard.backends.linear import attend, backend, sight, walk
 from regard.mechanisms.base import joined
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -83,7 +83,8 @@ def test_the_walk_equals_the_sum_over_pairs(pattern, q_len, q_start, kv_heads):
     ("pattern", "q_len", "q_start"),
     [
         (CAUSAL, 11, None), (CAUSAL, 4, None), (CAUSAL, 14, -2), (CAUSAL & SPANS, 11, None), (CAUSAL, 5, 20),
-        (CAUSAL & p.KeySpan(2, 6), 11, None), (CAUSAL & p.SameDocument(torch.arange(11) % 3), 11, None),
+        (CAUSAL & p.KeySpan(2, 6), 11, None), (CAUSAL & p.KeySpan(6, 2), 11, None),
+        (CAUSAL & p.SameDocument(torch.arange(11) % 3), 11, None),
     ],
 )  # fmt: skip
 def test_gradients_are_those_of_the_output_and_of_the_log_sum_exp(pattern, q_len, q_start, floor):
@@ -96,6 +97,19 @@ def test_gradients_are_those_of_the_output_and_of_the_log_sum_exp(pattern, q_len
         return found.output, found.log_sum_exp.masked_fill(found.log_sum_exp.isinf(), 0)
 
     assert torch.autograd.gradcheck(told, (q, k, v, *logs.values()), fast_mode=True)
+
+
+def test_the_gradient_of_the_running_log_sum_keeps_its_digits_where_decays_are_strong():
+    k_log = torch.randn(3, 60, dtype=torch.float64).requires_grad_()
+    decay_log = (-40 * torch.rand(3, 60, dtype=torch.float64)).requires_grad_()
+    sums = [k_log[:, 0]]
+    for at in range(1, 60):
+        sums.append(torch.logaddexp(sums[-1] + decay_log[:, at], k_log[:, at]))
+    arriving = torch.randn(3, 60, dtype=torch.float64)
+    expected = torch.autograd.grad(torch.stack(sums, -1), (k_log, decay_log), arriving)
+    assert expected[1][:, 1:].abs().min() < 1e-12
+    found = torch.autograd.grad(sight.running_log_sum(k_log, decay_log), (k_log, decay_log), arriving)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
 
 
 @pytest.mark.usefixtures("chunks")

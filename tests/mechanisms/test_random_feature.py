@@ -212,6 +212,33 @@ def test_the_gate_has_the_gradient_of_the_formula(along_a_direction):
     assert torch.autograd.gradcheck(call, (q, k, v, gate), fast_mode=along_a_direction)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "values", [[1e-8], [1e-8, 1e-3, 0.5, 1 - 1e-3, 1 - 1e-8], [0.0, 1e-8, 0.5, 1 - 1e-8, 1.0]], ids=str
+)
+@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (100, 200), (100, None)])
+def test_the_gradient_of_small_and_large_gates_is_as_exact_as_their_logarithms(values, dtype, q_len, q_start):
+    shapes = (2, 6, q_len, 5), (2, 2, 263, 5), (2, 2, 263, 3)
+    gates = torch.tensor(values, dtype=dtype)[torch.randint(len(values), (2, 2, 263))]
+    gates[..., 0] = 0.5  # the first row sees one key: a gradient of 0, whose rounding error is divided by 1 - gate
+    leaves = [*(torch.randn(shape, dtype=dtype) for shape in shapes), gates]
+
+    def answers(backend, dtype):
+        given = [x.to(dtype).requires_grad_() for x in leaves]
+        found = rg.attention(
+            *given[:3], pattern="causal", mechanism=RandomFeature(64, gated=True), q_start=q_start,
+            parameters={"gate": given[3]}, backend=backend,
+        )  # fmt: skip
+        return found, *torch.autograd.grad(found.square().sum(), given)
+
+    least = torch.finfo(dtype).tiny
+    logarithms = gates.double().clamp_min(least).log().abs().sum(-1).max().item()
+    bound = torch.finfo(dtype).eps * (263 + logarithms)  # roundings of sums of 263 terms, and of the exponents
+    for found, exact in zip(answers("linear", dtype), answers("reference", torch.float64), strict=True):
+        error = (found.double() - exact).abs().max() / exact.abs().max()
+        assert error <= bound, f"{error:.1e} of the largest, and roundings explain {bound:.1e}"
+
+
 def test_a_finite_future_edit_changes_nothing():
     q, k, v = tensors()
     gate, mechanism = gates(), RandomFeature(13, gated=True)

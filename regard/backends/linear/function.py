@@ -100,10 +100,10 @@ class _Follow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         *given, output, denominator, raised = ctx.saved_tensors
-        walk, sums = ctx.walk, ctx.sums
+        walk, sums, fading = ctx.walk, ctx.sums, ctx.needs_input_grad[5]
 
         def first(grads: Any) -> Any:
-            back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads)
+            back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads, fading)
             for step, before in reversed(list(zip(walk.steps(), sums, strict=True))):
                 back.step(step, before)
             return back.result()
@@ -141,8 +141,9 @@ class _WayBack:
         denominator: torch.Tensor,
         raised: torch.Tensor | None,
         grads: tuple[torch.Tensor | None, ...],
+        fading: bool,
     ) -> None:
-        self.walk, self.tensors, self.output, self.raised = walk, tensors, output, raised
+        self.tensors, self.output, self.raised = tensors, output, raised
         self.inverse = denominator.masked_fill(vanishing(denominator), math.inf).reciprocal()
         self.grad = torch.zeros_like(output) if grads[0] is None else grads[0]
         self.grad_log = grads[1]
@@ -150,7 +151,7 @@ class _WayBack:
         self.dq = output.new_empty(*output.shape[:3], tensors.q.shape[-1])
         room = tensors.k.new_empty if walk.before + walk.both >= walk.keys else tensors.k.new_zeros
         self.dk, self.dv = (room(units, *x.shape[2:]) for x in (tensors.k, tensors.v))
-        self.by_row = None if tensors.decay_log is None else output.new_empty(units, output.shape[2])  # gradient of c_i
+        self.ddecay_log = room(units, tensors.k.shape[2]) if fading else None
         self.dleast = None if tensors.least is None else tensors.least.new_empty(units, output.shape[2])
         self.later = torch.zeros_like(tensors.start().total)  # gradient of the sum after the step
 
@@ -160,27 +161,26 @@ class _WayBack:
         if not step.adds:
             self.dq[:, :, step.rows], self.later = before.send(q, grad, self.later)
             return
-        chunk = self.tensors.chunk(before, step.keys)
+        chunk, fading = self.tensors.chunk(before, step.keys), self.ddecay_log is not None
         if step.reads:
-            self.dq[:, :, step.rows], dk, dv, self.later = chunk.send(q, grad, self.later)
+            self.dq[:, :, step.rows], by_key = chunk.send(q, grad, self.later, fading)
         else:
-            dk, dv, self.later = chunk.send_keys(self.later)
+            by_key = chunk.send_keys(self.later, fading)
+        dk, dv, self.later, by_decay = by_key
         self.dk[:, step.keys], self.dv[:, step.keys] = dk, dv[..., :-1]
+        if self.ddecay_log is not None and by_decay is not None:
+            self.ddecay_log[:, step.keys] = by_decay
 
     def _by_totals(self, rows: slice) -> torch.Tensor:
         """The gradient of the totals, (u, g, n, v_dim + 1), where output = sum / denominator, log = log denominator."""
         grad, output, inverse = (x[:, :, rows] for x in (self.grad, self.output, self.inverse))
-        along = (grad * output).sum(-1)  # (u, g, n)
-        by_denominator, by_row = -along, torch.zeros_like(along)
+        by_denominator = -(grad * output).sum(-1)  # (u, g, n)
         if self.grad_log is not None:
-            by_row = self.grad_log[:, :, rows].masked_fill(inverse == 0, 0)
-            by_denominator = by_denominator + by_row
+            by_denominator = by_denominator + self.grad_log[:, :, rows].masked_fill(inverse == 0, 0)
         if self.raised is not None and self.dleast is not None:
             raised = self.raised[:, :, rows]
             self.dleast[:, rows] = by_denominator.where(raised, 0).sum(1)
-            by_denominator, by_row = by_denominator.masked_fill(raised, 0), torch.where(raised, along, by_row)
-        if self.by_row is not None:
-            self.by_row[:, rows] = by_row.sum(1)
+            by_denominator = by_denominator.masked_fill(raised, 0)
         both = grad.new_empty(*grad.shape[:3], grad.shape[3] + 1)
         torch.mul(grad, inverse[..., None], out=both[..., :-1])
         torch.mul(by_denominator, inverse, out=both[..., -1])
@@ -188,19 +188,7 @@ class _WayBack:
 
     def result(self) -> list[torch.Tensor | None]:
         """The gradients of all tensors, in their order and shapes."""
-        grads = (self.dq, self.dk, self.dv, *self._by_logarithms(), self.dleast)
+        k_log, k = self.tensors.k_log, self.tensors.k.flatten(0, 1)
+        dk_log = None if k_log is None else (k * self.dk).sum(-1)  # exp(k_log) scales the key
+        grads = (self.dq, self.dk, self.dv, dk_log, self.ddecay_log, self.dleast)
         return [None if x is None else x.unflatten(0, self.tensors.units) for x in grads]
-
-    def _by_logarithms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The gradients of k_log and decay_log, (u, keys). Both scale keys, so they follow from the products k · dk.
-
-        Source: Gated Linear Attention Transformers with Hardware-Efficient Training, Yang et al. 2024, appendix C.
-        """
-        if self.by_row is None:
-            return None, None
-        walk = self.walk
-        by_key = (self.tensors.k.flatten(0, 1) * self.dk).sum(-1)
-        by_place = -by_key.double()  # float64, since the terms of its sums largely cancel
-        by_place[:, walk.before : walk.before + walk.both] += self.by_row[:, : walk.both]
-        by_place[:, -1:] += self.by_row[:, walk.both :].sum(-1, keepdim=True)
-        return by_key, by_place.flip(-1).cumsum(-1).flip(-1).to(by_key.dtype)

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from regard.backends.flash import weigh
 from regard.backends.linear.walk import Tensors, Walk
@@ -20,45 +21,52 @@ from regard.patterns import Grid, KeySpan, Pattern
 PAIRS = 1 << 20  # of positions i and j <= i that are computed at once for second derivatives
 
 
-def running_log_sum(x: torch.Tensor) -> torch.Tensor:
-    """log Σ exp(x_j) over j <= i, along the last axis.
+def running_log_sum(k_log: torch.Tensor, decay_log: torch.Tensor) -> torch.Tensor:
+    """log Σ_j exp(k_log_j + Σ decay_log_t over j < t <= i) over the keys j <= i, for each i of the last axis.
 
-    The backward pass of `torch.logcumsumexp` takes the logarithm of the incoming gradient, and the derivative of that
-    is infinite at 0; this function has finite second derivatives.
+    The gradient of a decay is the sum over the pairs with j < t <= i alone. Autograd would subtract sums over other
+    pairs, whose rounding errors may be larger than the result.
     """
-    return _RunningLogSum.apply(x)
+    return _RunningLogSum.apply(k_log, decay_log)
 
 
 class _RunningLogSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.logcumsumexp(-1)
+    def forward(ctx: Any, k_log: torch.Tensor, decay_log: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(k_log, decay_log)
+        decayed = decay_log.cumsum(-1)
+        return decayed + (k_log - decayed).logcumsumexp(-1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return gradients(partial(_first, x), partial(_pieces, x), (x,), grads)[0]
+        given = ctx.saved_tensors
+        return tuple(gradients(partial(_first, *given), partial(_pieces, *given), given, grads))
 
 
-def _first(x: torch.Tensor, grads: Any) -> tuple[torch.Tensor, ...]:
-    with torch.enable_grad():
-        leaf = x.detach().requires_grad_()
-        return torch.autograd.grad(leaf.logcumsumexp(-1), leaf, grads[0])
+def _first(k_log: torch.Tensor, decay_log: torch.Tensor, grads: Any) -> tuple[torch.Tensor, ...]:
+    keys = k_log - decay_log.cumsum(-1)
+    running = keys.logcumsumexp(-1)  # without the decays up to i; it never decreases
+    later = torch.zeros_like(running)  # Σ grad_i exp(running_t - running_i) over i >= t
+    for sign in (1, -1):
+        each = (sign * grads[0]).clamp_min(0).log() - running
+        later += sign * (running + each.flip(-1).logcumsumexp(-1).flip(-1)).exp()
+    before = functional.pad(running, (1, 0), value=-math.inf)[..., :-1]  # of the keys before t
+    return later * (keys - running).exp(), later * (before - running).exp()
 
 
-def _pieces(x: torch.Tensor) -> Iterator[Piece]:
-    length = x.shape[-1]
-    step = max(1, PAIRS // max(1, x.numel()))
+def _pieces(k_log: torch.Tensor, decay_log: torch.Tensor) -> Iterator[Piece]:
+    length = k_log.shape[-1]
+    step = max(1, PAIRS // max(1, k_log.numel()))
     for at in range(0, length, step):
         rows, before = slice(at, min(at + step, length)), slice(0, min(at + step, length))
 
-        def compute(x: torch.Tensor, first: int = at, count: int = rows.stop - at) -> tuple[torch.Tensor]:
-            each = x[..., None, :].expand(*x.shape[:-1], count, -1)
+        def compute(k_log: torch.Tensor, decay_log: torch.Tensor, first: int = at) -> tuple[torch.Tensor]:
+            decayed = decay_log.cumsum(-1)
+            each = (k_log - decayed)[..., None, :].expand(*k_log.shape[:-1], k_log.shape[-1] - first, -1)
             later = torch.ones_like(each, dtype=torch.bool).triu_(first + 1)
-            return (weigh(each, later)[1],)
+            return (decayed[..., first:] + weigh(each, later)[1],)
 
-        yield Piece(compute, ((..., before),), ((..., rows),))
+        yield Piece(compute, ((..., before), (..., before)), ((..., rows),))
 
 
 LOWEST = -1e300  # in place of -inf, for which a running sum has no gradient
@@ -117,12 +125,13 @@ class Sight:
         k, k_log, decay_log = tensors.k, tensors.k_log, tensors.decay_log
         if k_log is None or decay_log is None:
             visible = k.new_ones(1, 1, k.shape[2]) if self.visible is None else self.visible
-            decayed, sums = 0, visible.cumsum(-1, dtype=torch.float64).log().expand(*k.shape[:2], -1)
-        else:
-            decayed = decay_log.cumsum(-1, dtype=torch.float64)
-            sums = running_log_sum((k_log - decayed).clamp_min(LOWEST))
-        sums = sums + math.log(floor)
-        return decayed + (sums if self.least is None else torch.logaddexp(self.least, sums))
+            sums = visible.cumsum(-1, dtype=torch.float64).log().expand(*k.shape[:2], -1) + math.log(floor)
+            return sums if self.least is None else torch.logaddexp(self.least, sums)
+        k_log, decay_log = k_log.double(), decay_log.double()
+        if self.least is not None:  # as a key before the others
+            k_log = torch.cat((self.least - math.log(floor), k_log), -1)
+            decay_log = functional.pad(decay_log, (1, 0))
+        return math.log(floor) + running_log_sum(k_log.clamp_min(LOWEST), decay_log)[..., -k.shape[2] :]
 
     def _at_rows(self, by_key: torch.Tensor) -> torch.Tensor:
         """Of running sums (..., keys), the entry of the last key that each row may look at, (..., rows)."""

@@ -52,6 +52,10 @@ class Sums:
         return torch.bmm(grad, self.total.mT).view(shape), torch.baddbmm(later, q.mT, grad)
 
 
+# of k (u, n, f), of v (u, n, v_dim + 1), of the sum before (u, f, v_dim + 1), and of decay_log (u, n)
+KeyGradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
 class Chunk:
     """The keys after `before`: k (u, n, f), v with a column of ones (u, n, v_dim + 1), k_log and decay_log (u, n).
 
@@ -116,27 +120,51 @@ class Chunk:
             )
         return totals.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(totals.shape), log
 
-    def send_keys(self, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """From the gradient of the sum after, (u, f, v_dim + 1): those of k, of v, and of the sum before."""
+    def send_keys(self, later: torch.Tensor, fading: bool) -> KeyGradients:
+        """From the gradient of the sum after, (u, f, v_dim + 1): those of the keys; of decay_log only if `fading`."""
+        dk, dv, earlier = self._send_after(later)
+        return dk, dv, earlier, _crossing(self._pairs_after(dk, earlier)) if fading else None
+
+    def send(
+        self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor, fading: bool
+    ) -> tuple[torch.Tensor, KeyGradients]:
+        """From the gradients of totals (u, g, n, v_dim + 1) and of the sum after: that of q, and those of the keys."""
+        dk, dv, earlier = self._send_after(later)
+        weights, pull = _products(q, self.k).tril_(), _products(grad, self.v).tril_()  # (u, g, n, n)
+        weights = weights.mul_(self.pairs) if self.scaled else weights
+        dq, before = self.before.send(q, grad * self.carried if self.scaled else grad, earlier)
+        by_decay = None
+        if fading:
+            rows = torch.cat(((q * dq).sum((1, 3))[..., None], (weights * pull).sum(1)), -1)
+            by_decay = _crossing(torch.cat((rows, self._pairs_after(dk, earlier)), 1))
+        pull = pull.mul_(self.pairs) if self.scaled else pull
+        dq.flatten(1, 2).baddbmm_(pull.flatten(1, 2), self.k)
+        dk.baddbmm_(pull.flatten(1, 2).mT, q.flatten(1, 2))
+        dv.baddbmm_(weights.flatten(1, 2).mT, grad.flatten(1, 2))
+        return dq, (dk, dv, before, by_decay)
+
+    def _send_after(self, later: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """From the gradient of the sum after: those of k, of v, and of the sum before."""
         if not self.scaled:
             return self.v @ later.mT, self.k @ later, later
         return self.added * (self.v @ later.mT), (self.k * self.added) @ later, self.kept * later
 
-    def send(
-        self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """From the gradients of totals (u, g, n, v_dim + 1) and the sum after: those of q, k, v and the sum before."""
-        dk, dv, later = self.send_keys(later)
-        from_before = grad * self.carried if self.scaled else grad
-        weights, pull = _products(q, self.k), _products(grad, self.v)  # (u, g, n, n)
-        if self.scaled:
-            weights, pull = weights.mul_(self.pairs), pull.mul_(self.pairs)
-        weights, pull = weights.tril_().flatten(1, 2), pull.tril_().flatten(1, 2)
-        dq, later = self.before.send(q, from_before, later)
-        dq.flatten(1, 2).baddbmm_(pull, self.k)
-        dk.baddbmm_(pull.mT, q.flatten(1, 2))
-        dv.baddbmm_(weights.mT, grad.flatten(1, 2))
-        return dq, dk, dv, later
+    def _pairs_after(self, dk: torch.Tensor, earlier: torch.Tensor) -> torch.Tensor:
+        """The last row that `_crossing` reads, (u, 1, n + 1), from the gradients that `_send_after` returns."""
+        of_before = (self.before.total * earlier).sum((1, 2))[:, None]
+        return torch.cat((of_before, (self.k * dk).sum(-1)), -1)[:, None]
+
+
+def _crossing(pairs: torch.Tensor) -> torch.Tensor:
+    """The gradient of decay_log, (u, n), from those of the logarithms of e_ij, (u, rows, n + 1).
+
+    decay_log_t is part of log e_ij where j < t <= i. Only these pairs are summed: a sum over others that cancel would
+    leave a rounding error much larger than the result where the decay is strong.
+
+    The first column is of all keys before the chunk, the last row of all rows after it; the others are of the chunk.
+    """
+    _, rows, columns = pairs.shape
+    return pairs.cumsum(-1).tril_(columns - rows).sum(1)[:, :-1]
 
 
 def _products(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
