@@ -74,7 +74,8 @@ class Chunk:
         self.scaled = before.log is not None
         if before.log is None or k_log is None or decay_log is None:
             return
-        self.decayed = decay_log.cumsum(-1)  # c_i, (u, n)
+        # In float64: of strong decays c_i is large, and its rounding errors would be those of the weights.
+        self.decayed = decay_log.cumsum(-1, dtype=torch.float64)  # c_i, (u, n)
         self.log = k_log - self.decayed  # ℓ_j, (u, n)
         highest = torch.maximum(before.log, self.log).detach().cummax(-1).values
         self.highest = highest.clamp_min(FAINTEST)  # M_i, (u, n); it cancels, so it needs no gradient
@@ -83,12 +84,12 @@ class Chunk:
     def carried(self) -> torch.Tensor:
         """The factor of the sum before in the total of each position, (u, 1, n, 1)."""
         assert self.before.log is not None
-        return (self.before.log - self.highest).exp()[:, None, :, None]
+        return self._exp(self.before.log - self.highest)[:, None, :, None]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
         """exp(ℓ_j - M_i) where j <= i, (u, 1, n, n); above the diagonal any finite number."""
-        return (self.log[:, None] - self.highest[..., None]).clamp_max(0).exp()[:, None]
+        return self._exp((self.log[:, None] - self.highest[..., None]).clamp_max(0))[:, None]
 
     @cached_property
     def kept(self) -> torch.Tensor:
@@ -98,14 +99,17 @@ class Chunk:
     @cached_property
     def added(self) -> torch.Tensor:
         """The factor of each key in the sum after, (u, n, 1)."""
-        return (self.log - self.highest[:, -1:]).exp()[..., None]
+        return self._exp(self.log - self.highest[:, -1:])[..., None]
+
+    def _exp(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.k.dtype).exp()
 
     def after(self) -> Sums:
         """The sum including these keys."""
         if not self.scaled:
             return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
         total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
-        return Sums(total, self.highest[:, -1:] + self.decayed[:, -1:])
+        return Sums(total, (self.highest[:, -1:] + self.decayed[:, -1:]).to(total.dtype))
 
     def unnormalised(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Totals (u, g, n, v_dim + 1) of queries (u, g, n, f) at these positions over exp(log), and log (u, n)."""
@@ -116,7 +120,7 @@ class Chunk:
             totals, weights, log = (
                 totals * self.carried,
                 (_products(q, self.k) * self.pairs).tril_(),
-                self.highest + self.decayed,
+                (self.highest + self.decayed).to(totals.dtype),
             )
         return totals.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(totals.shape), log
 

@@ -52,6 +52,7 @@ ANSWERS: dict[str, str] = {
     "regard/patterns/grid.py: 1 -> 2": "equal results: how many rows are evaluated at once",
     "regard/backends/linformer.py: torch.ones": "equal results on a CPU",
     "regard/core/problem.py: 1 -> 2": "equal results: without key/value heads nothing is computed",
+    "regard/backends/linear/function.py: -1 -> (1)": "equal results: the tensor had two axes; another formula is there now",
     "regard/decoding/sampling.py: -1 -> (1)": "equal results: the tensor has two axes",
     "regard/cli/demo.py": "a number or a line of the demo, whose test has smaller settings",
     "regard/backends/linear/backend.py": COSTS,
