@@ -167,7 +167,8 @@ class Budget:
         output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
         dv  L R max|grad|       dk  2 L D |scale| Q R        dbias, dsink  2 L D R
 
-    where eps(computing) is that of float32 for half dtypes and that of the dtype otherwise. Hardware that multiplies
+    where eps(computing) is that of float32 for half dtypes and for float32, and twice that of float64 for float64, since
+    the expected numbers are rounded in float64 as well. Hardware that multiplies
     bfloat16 rounds the weights and the bias to bfloat16 first, which adds the same once more with eps(bfloat16) and
     L = 1 + B.
 
@@ -206,7 +207,8 @@ class Budget:
             logits = numbers("sink", sink.detach().cpu() if isinstance(sink, torch.Tensor) else sink)
             largest_bias += _largest(torch.from_numpy(logits).nan_to_num(neginf=0))
         computing = torch.promote_types(dtype, torch.float32)
-        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * torch.finfo(computing).eps
+        eps = torch.finfo(computing).eps * (2 if computing == torch.float64 else 1)  # the oracle rounds too
+        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * eps
         if dtype == torch.bfloat16:
             score += (1 + largest_bias) * torch.finfo(dtype).eps
         units = {"output": score * _largest(v) * grown, "log_sum_exp": score}
