@@ -167,9 +167,9 @@ class Budget:
         output  L max|v|        log_sum_exp  L        dq  2 L D |scale| K
         dv  L R max|grad|       dk  2 L D |scale| Q R        dbias, dsink  2 L D R
 
-    where eps(computing) is that of float32 for half dtypes and for float32, and twice that of float64 for float64, since
-    the expected numbers are rounded in float64 as well. Hardware that multiplies
-    bfloat16 rounds the weights and the bias to bfloat16 first, which adds the same once more with eps(bfloat16) and
+    where eps(computing) is that of float32 for half dtypes and float32, and twice that of float64 for float64, because
+    the expected numbers are rounded in float64 too. Hardware that multiplies bfloat16 rounds the weights and the bias
+    to bfloat16 first, which adds the same once more with eps(bfloat16) and
     L = 1 + B.
 
     >>> q = torch.ones(1, 1, 1, 4)
