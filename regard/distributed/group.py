@@ -234,9 +234,10 @@ def refuse_together(group: Group, device: torch.device) -> None:
 
 
 def about_weights(parameters: Iterable[torch.Tensor]) -> str:
-    """A text that differs where two processes have other weights; parts of a sharded one are left out.
+    """A text with a checksum of the weights, which differs where two processes have different ones.
 
-    Two seeds give two texts. An order of the numbers is not seen, which no mistake changes alone.
+    The checksum of a tensor does not depend on the order of its numbers. Tensors that are sharded over processes are
+    left out, since each process holds another part of them.
     """
     whole = [one.detach().flatten() for one in parameters if not isinstance(one, DTensor)]
     sums = [torch.hash_tensor(one, 0).view(torch.int64).item() for one in whole]

@@ -31,8 +31,8 @@ class ContextParallel(ParallelStyle):
         form: as for `regard.distributed.attention`.
 
     Raises:
-        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form; in the first call, other
-            weights than those of another process.
+        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form; in the first call,
+            weights that differ between processes.
         UnsupportedError: in a call, with a context, a cache or a recording.
 
     >>> from torch.distributed.tensor.parallel import parallelize_module
@@ -88,7 +88,7 @@ class SharedAttention(MultiHeadAttention):
             raise
 
     def _agree_on_weights(self, x: Any) -> None:
-        """Raise an ArgumentError, on every process, where one has other weights, as after seeds of its own."""
+        """Raise an ArgumentError on every process if their weights differ, for example because their seeds do."""
         group = self.shared[0]
         agree(group, 0, 0, False, 0, [about_weights(self.parameters())], group.device_for(x))
         self.agreed = True

@@ -148,7 +148,8 @@ def _orders(records: Records) -> Figures:
     places = sorted(name.removeprefix("as ") for name in whole["counts"] if name.startswith("as "))
     said = (
         f"{quick['cases']} orders of the quick folders, {quick['counts'].get('passed', 0):,} tests passed; "
-        f"{whole['cases']} of the whole suite, {whole['counts'].get('passed', 0):,} passed, as {', '.join(places)}"
+        f"{whole['cases']} of the whole suite, {whole['counts'].get('passed', 0):,} passed, "
+        f"with these settings of `tests/machines.py`: {', '.join(places)}"
     )
     return said, quick["cases"] >= 20 and whole["cases"] >= 20
 

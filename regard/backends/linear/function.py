@@ -100,10 +100,11 @@ class _Follow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         *given, output, denominator, raised = ctx.saved_tensors
-        walk, sums, fading = ctx.walk, ctx.sums, ctx.needs_input_grad[5]
+        walk, sums = ctx.walk, ctx.sums
+        wants_decay = ctx.needs_input_grad[5]  # the walk, and then the tensors in their order
 
         def first(grads: Any) -> Any:
-            back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads, fading)
+            back = _WayBack(walk, Tensors(*given), output, denominator, raised, grads, wants_decay)
             for step, before in reversed(list(zip(walk.steps(), sums, strict=True))):
                 back.step(step, before)
             return back.result()
@@ -141,7 +142,7 @@ class _WayBack:
         denominator: torch.Tensor,
         raised: torch.Tensor | None,
         grads: tuple[torch.Tensor | None, ...],
-        fading: bool,
+        wants_decay: bool,
     ) -> None:
         self.tensors, self.output, self.raised = tensors, output, raised
         self.inverse = denominator.masked_fill(vanishing(denominator), math.inf).reciprocal()
@@ -151,7 +152,7 @@ class _WayBack:
         self.dq = output.new_empty(*output.shape[:3], tensors.q.shape[-1])
         room = tensors.k.new_empty if walk.before + walk.both >= walk.keys else tensors.k.new_zeros
         self.dk, self.dv = (room(units, *x.shape[2:]) for x in (tensors.k, tensors.v))
-        self.ddecay_log = room(units, tensors.k.shape[2]) if fading else None
+        self.ddecay_log = room(units, tensors.k.shape[2]) if wants_decay else None
         self.dleast = None if tensors.least is None else tensors.least.new_empty(units, output.shape[2])
         self.later = torch.zeros_like(tensors.start().total)  # gradient of the sum after the step
 
@@ -161,11 +162,11 @@ class _WayBack:
         if not step.adds:
             self.dq[:, :, step.rows], self.later = before.send(q, grad, self.later)
             return
-        chunk, fading = self.tensors.chunk(before, step.keys), self.ddecay_log is not None
+        chunk, wants_decay = self.tensors.chunk(before, step.keys), self.ddecay_log is not None
         if step.reads:
-            self.dq[:, :, step.rows], by_key = chunk.send(q, grad, self.later, fading)
+            self.dq[:, :, step.rows], by_key = chunk.send(q, grad, self.later, wants_decay)
         else:
-            by_key = chunk.send_keys(self.later, fading)
+            by_key = chunk.send_keys(self.later, wants_decay)
         dk, dv, self.later, by_decay = by_key
         self.dk[:, step.keys], self.dv[:, step.keys] = dk, dv[..., :-1]
         if self.ddecay_log is not None and by_decay is not None:

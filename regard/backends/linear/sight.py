@@ -25,7 +25,8 @@ def running_log_sum(k_log: torch.Tensor, decay_log: torch.Tensor) -> torch.Tenso
     """log Σ_j exp(k_log_j + Σ decay_log_t over j < t <= i) over the keys j <= i, for each i of the last axis.
 
     The gradient of a decay is the sum over the pairs with j < t <= i alone. Autograd would subtract sums over other
-    pairs, whose rounding errors may be larger than the result.
+    pairs, whose rounding errors may be larger than the result; and the second derivative of `torch.logcumsumexp` is
+    infinite where the incoming gradient is 0.
     """
     return _RunningLogSum.apply(k_log, decay_log)
 

@@ -52,8 +52,8 @@ class Sums:
         return torch.bmm(grad, self.total.mT).view(shape), torch.baddbmm(later, q.mT, grad)
 
 
-# of k (u, n, f), of v (u, n, v_dim + 1), of the sum before (u, f, v_dim + 1), and of decay_log (u, n)
 KeyGradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""Gradients of k (u, n, f), v (u, n, v_dim + 1), the sum before (u, f, v_dim + 1), and decay_log (u, n) if wanted."""
 
 
 class Chunk:
@@ -102,6 +102,7 @@ class Chunk:
         return self._exp(self.log - self.highest[:, -1:])[..., None]
 
     def _exp(self, x: torch.Tensor) -> torch.Tensor:
+        """exp of a difference of float64 logarithms, in the dtype of the keys."""
         return x.to(self.k.dtype).exp()
 
     def after(self) -> Sums:
@@ -124,13 +125,13 @@ class Chunk:
             )
         return totals.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(totals.shape), log
 
-    def send_keys(self, later: torch.Tensor, fading: bool) -> KeyGradients:
-        """From the gradient of the sum after, (u, f, v_dim + 1): those of the keys; of decay_log only if `fading`."""
+    def send_keys(self, later: torch.Tensor, wants_decay: bool) -> KeyGradients:
+        """From the gradient of the sum after, (u, f, v_dim + 1): those of the keys."""
         dk, dv, earlier = self._send_after(later)
-        return dk, dv, earlier, _crossing(self._pairs_after(dk, earlier)) if fading else None
+        return dk, dv, earlier, _crossing(self._pairs_after(dk, earlier)) if wants_decay else None
 
     def send(
-        self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor, fading: bool
+        self, q: torch.Tensor, grad: torch.Tensor, later: torch.Tensor, wants_decay: bool
     ) -> tuple[torch.Tensor, KeyGradients]:
         """From the gradients of totals (u, g, n, v_dim + 1) and of the sum after: that of q, and those of the keys."""
         dk, dv, earlier = self._send_after(later)
@@ -138,7 +139,7 @@ class Chunk:
         weights = weights.mul_(self.pairs) if self.scaled else weights
         dq, before = self.before.send(q, grad * self.carried if self.scaled else grad, earlier)
         by_decay = None
-        if fading:
+        if wants_decay:
             rows = torch.cat(((q * dq).sum((1, 3))[..., None], (weights * pull).sum(1)), -1)
             by_decay = _crossing(torch.cat((rows, self._pairs_after(dk, earlier)), 1))
         pull = pull.mul_(self.pairs) if self.scaled else pull
@@ -162,8 +163,8 @@ class Chunk:
 def _crossing(pairs: torch.Tensor) -> torch.Tensor:
     """The gradient of decay_log, (u, n), from those of the logarithms of e_ij, (u, rows, n + 1).
 
-    decay_log_t is part of log e_ij where j < t <= i. Only these pairs are summed: a sum over others that cancel would
-    leave a rounding error much larger than the result where the decay is strong.
+    decay_log_t is part of log e_ij where j < t <= i, and only these pairs are summed. If others were summed too, they
+    would have to cancel, and their rounding error would be larger than the result where the decay is strong.
 
     The first column is of all keys before the chunk, the last row of all rows after it; the others are of the chunk.
     """

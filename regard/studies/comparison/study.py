@@ -256,7 +256,7 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
     Args:
         task: of `TASKS`.
         own: `models`, `kv_heads`, `heads`, `attention` and `mechanism`, each a list that may be empty.
-        shared: names of the settings that all have in common, which one model at least must have.
+        shared: names of the settings given for all models; one that no model reads is refused.
 
     >>> [one.name for one in list_contenders("translation", {"models": ["none", "transformer"], "kv_heads": [4, 1]})]
     ['none', 'transformer kv_heads=4', 'transformer kv_heads=1']

@@ -184,7 +184,7 @@ def _sealed_hash(run: Path, name: str = TEST_FILE, *, needed: bool = True) -> st
 
 
 def show_each(samples: Samples, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
-    """What follows a validation: samples each time, and curves where the last ones are old."""
+    """A function to call after each validation: it writes samples, and draws the curves every DRAW_EVERY seconds."""
     drawn = time.monotonic()
 
     def show(model: torch.nn.Module, step: int, run: Path) -> None:

@@ -98,7 +98,7 @@ def _settle(copy: Path, seconds: float, log: Path) -> None:
 
 
 def _wait(child: int, seconds: float) -> int:
-    """Wait for a child; kill its session when the time is over, when it waits for nothing, or on an interruption."""
+    """Wait for a child; kill its session when the time is over, after IDLE seconds without CPU time, or on Ctrl-C."""
     end = time.monotonic() + seconds
     idle_at, used = time.monotonic() + IDLE, 0
     try:
