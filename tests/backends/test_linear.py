@@ -112,6 +112,24 @@ def test_the_gradient_of_the_running_log_sum_keeps_its_digits_where_decays_are_s
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
 
 
+def test_second_derivatives_keep_their_digits_where_gates_are_small():
+    leaves = [*(x.float() for x in tensors(131, 131, heads=2, kv_heads=1)), torch.rand(2, 1, 131)]
+    leaves[3][..., ::5], leaves[3][..., 0] = 1e-8, 0.5
+    directions = [torch.randn_like(x) for x in leaves]
+
+    def seconds(dtype, backend):
+        given = [x.to(dtype).requires_grad_() for x in leaves]
+        found = rg.attention(
+            *given[:3], pattern="causal", mechanism=m.RandomFeature(16, gated=True), parameters={"gate": given[3]},
+            backend=backend,
+        )  # fmt: skip
+        firsts = torch.autograd.grad(found.square().sum(), given, create_graph=True)
+        return torch.autograd.grad(sum((x * y).sum() for x, y in zip(firsts, directions, strict=True)), given[:3])
+
+    for found, exact in zip(seconds(torch.float32, "linear"), seconds(torch.float64, "reference"), strict=True):
+        assert (found - exact).abs().max() / exact.abs().max() < 131 * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("pattern", [p.Full(), CAUSAL, SPANS, CAUSAL & SPANS, p.SameDocument(torch.arange(11) % 3)])
 def test_gradients_without_logarithms(pattern):

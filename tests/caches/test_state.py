@@ -64,6 +64,29 @@ def test_gradients_reach_back_through_every_call(mechanism):
     torch.testing.assert_close(torch.autograd.grad(told.square().sum(), learning), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("values", [[1e-8, 0.9, 0.5, 0.99, 0.3], [0.0, 1e-4, 0.5, 1 - 1e-6, 1.0]], ids=str)
+@pytest.mark.parametrize("steps", [[131, 132], [64, 1, 1, 1, 196]], ids=str)
+def test_gradients_of_gates_are_as_exact_as_those_of_the_whole_text(values, steps):
+    mechanism, length = m.RandomFeature(64, gated=True), sum(steps)
+    q, k, v, _ = text(mechanism, length, torch.float32)
+    gates = torch.tensor(values)[torch.randint(len(values), (2, 3, length))]
+    gates[..., 0] = 0.5  # the first row sees one key: a gradient of 0, whose rounding error is divided by 1 - gate
+
+    def gradients(dtype, call):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, gates)]
+        return torch.autograd.grad(call(*leaves).square().sum(), leaves)
+
+    exact = gradients(torch.float64, lambda q, k, v, gate: rg.attention(
+        q, k, v, pattern="causal", mechanism=mechanism, parameters={"gate": gate}, backend="reference"
+    ))  # fmt: skip
+    found = gradients(torch.float32, lambda q, k, v, gate: go_on(
+        state(mechanism, dtype=torch.float32), q, k, v, {"gate": gate}, steps
+    ))  # fmt: skip
+    for name, one, other in zip(["q", "k", "v", "gate"], found, exact, strict=True):
+        error = (one - other).abs().max() / other.abs().max()
+        assert error <= torch.finfo(torch.float32).eps * length, f"{name}: {error:.1e} of the largest"
+
+
 def test_what_is_kept_does_not_grow_and_no_call_changes_it_in_place():
     q, k, v, _ = text()
     one = state()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch.nn import functional
 
 FAINTEST = -1e30  # in place of -inf, the logarithm of 0, since -inf - -inf is NaN
 
@@ -74,22 +75,32 @@ class Chunk:
         self.scaled = before.log is not None
         if before.log is None or k_log is None or decay_log is None:
             return
+        self.k_log, self.decay_log = k_log, decay_log.double()
         # In float64: of strong decays c_i is large, and its rounding errors would be those of the weights.
-        self.decayed = decay_log.cumsum(-1, dtype=torch.float64)  # c_i, (u, n)
+        self.decayed = self.decay_log.cumsum(-1)  # c_i, (u, n)
         self.log = k_log - self.decayed  # ℓ_j, (u, n)
         highest = torch.maximum(before.log, self.log).detach().cummax(-1).values
         self.highest = highest.clamp_min(FAINTEST)  # M_i, (u, n); it cancels, so it needs no gradient
+        self.scale = self.highest + self.decayed  # what totals are divided by, (u, n)
+        self.learning = torch.is_grad_enabled() and decay_log.requires_grad
+        if self.learning:
+            self.scale = self.scale.detach()  # every factor then gets the gradient of its own decays alone
 
     @cached_property
     def carried(self) -> torch.Tensor:
         """The factor of the sum before in the total of each position, (u, 1, n, 1)."""
         assert self.before.log is not None
-        return self._exp(self.before.log - self.highest)[:, None, :, None]
+        log = self.before.log.detach() - self.scale + self.decayed if self.learning else self.before.log - self.highest
+        return self._exp(log)[:, None, :, None]
 
     @cached_property
     def pairs(self) -> torch.Tensor:
         """exp(ℓ_j - M_i) where j <= i, (u, 1, n, n); above the diagonal any finite number."""
-        return self._exp((self.log[:, None] - self.highest[..., None]).clamp_max(0))[:, None]
+        if self.learning:
+            log = (self.k_log[:, None] + _between(self.decay_log) - self.scale[..., None]).tril()
+        else:
+            log = (self.log[:, None] - self.highest[..., None]).clamp_max(0)
+        return self._exp(log)[:, None]
 
     @cached_property
     def kept(self) -> torch.Tensor:
@@ -99,7 +110,11 @@ class Chunk:
     @cached_property
     def added(self) -> torch.Tensor:
         """The factor of each key in the sum after, (u, n, 1)."""
-        return self._exp(self.log - self.highest[:, -1:])[..., None]
+        if self.learning:
+            log = self.k_log + _later(self.decay_log) - self.scale[:, -1:]
+        else:
+            log = self.log - self.highest[:, -1:]
+        return self._exp(log)[..., None]
 
     def _exp(self, x: torch.Tensor) -> torch.Tensor:
         """exp of a difference of float64 logarithms, in the dtype of the keys."""
@@ -110,7 +125,7 @@ class Chunk:
         if not self.scaled:
             return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
         total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
-        return Sums(total, (self.highest[:, -1:] + self.decayed[:, -1:]).to(total.dtype))
+        return Sums(total, self.scale[:, -1:].to(total.dtype))
 
     def unnormalised(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Totals (u, g, n, v_dim + 1) of queries (u, g, n, f) at these positions over exp(log), and log (u, n)."""
@@ -121,7 +136,7 @@ class Chunk:
             totals, weights, log = (
                 totals * self.carried,
                 (_products(q, self.k) * self.pairs).tril_(),
-                (self.highest + self.decayed).to(totals.dtype),
+                self.scale.to(totals.dtype),
             )
         return totals.flatten(1, 2).baddbmm_(weights.flatten(1, 2), self.v).view(totals.shape), log
 
@@ -158,6 +173,19 @@ class Chunk:
         """The last row that `_crossing` reads, (u, 1, n + 1), from the gradients that `_send_after` returns."""
         of_before = (self.before.total * earlier).sum((1, 2))[:, None]
         return torch.cat((of_before, (self.k * dk).sum(-1)), -1)[:, None]
+
+
+def _between(decay_log: torch.Tensor) -> torch.Tensor:
+    """The sum of decay_log_t over j < t <= i, (u, i, j).
+
+    As c_i - c_j it would get the same gradient with a larger rounding error, as `_crossing` says.
+    """
+    return decay_log[..., None].expand(*decay_log.shape, decay_log.shape[-1]).tril(-1).cumsum(1)
+
+
+def _later(decay_log: torch.Tensor) -> torch.Tensor:
+    """The sum of decay_log_t over t > j, (u, j)."""
+    return functional.pad(decay_log[:, 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
 
 
 def _crossing(pairs: torch.Tensor) -> torch.Tensor:

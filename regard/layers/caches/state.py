@@ -148,8 +148,6 @@ class RecurrentState:
         S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i
 
     Continuing a text gives the same outputs as computing it at once. Gradients flow back through every recorded call.
-    In float32 those of gates lose digits: a thousandth of the largest over 1,024 positions, and all digits where gates
-    are below about 1e-6. To learn gates, call `regard.attention` on the whole text, or use float64.
     Tensors are never changed in place, so `copy.copy(state)` is an independent state at the same position.
 
     Args:
