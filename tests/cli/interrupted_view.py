@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -76,8 +77,16 @@ def while_a_sentence_is_read():
 
 
 def after(seconds):
-    """So many seconds later, wherever that is."""
-    threading.Timer(seconds, interrupt).start()
+    """So many seconds after `main` has begun to answer interruptions, wherever that is."""
+    own = regard.cli.quiet_interrupts
+
+    @contextmanager
+    def started():
+        with own():
+            threading.Timer(seconds, interrupt).start()
+            yield
+
+    regard.cli.quiet_interrupts = started
 
 
 MOMENTS = {
