@@ -156,7 +156,8 @@ def test_memory_is_what_a_call_holds_at_most(row):
     def hoarding(n):
         return Call(lambda: torch.ones(n * 1000).sum(), n)
 
-    held = memory_here(replace(row, prepare=hoarding), [4000, 8000])
+    # 40 and 80 MB: what is above 32 MiB is never taken from memory that other tests have freed
+    held = memory_here(replace(row, prepare=hoarding), [10_000, 20_000])
     assert [point["bytes"] / point["length"] for point in held] == pytest.approx([4000, 4000], rel=0.1)
 
 

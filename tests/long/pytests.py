@@ -56,7 +56,10 @@ FOLDERS = tuple(
 def pytest_counted(
     arguments: Sequence[str], found: Found, label: str, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run pytest and add what it counted; what failed is written down. Returns what it printed."""
+    """Run pytest and add what it counted; what failed is written down. Returns what it printed.
+
+    What it printed when something failed lies in runs/long, in a file named by the label.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     if environment is None:
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
@@ -67,6 +70,9 @@ def pytest_counted(
     if done.returncode:
         names = FAILED.findall(done.stdout) or [last[0]]
         found.wrong += [f"{label}: {name}" for name in names]
+        kept = ROOT / "runs" / "long" / f"{re.sub(r'[^a-z0-9]+', '-', label.lower())}.txt"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(done.stdout + done.stderr, "utf-8")
     return done.stdout
 
 

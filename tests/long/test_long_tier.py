@@ -219,6 +219,16 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
 
 
+def test_a_failure_of_the_suite_is_counted_named_and_its_words_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(pytests, "ROOT", tmp_path)
+    (tmp_path / "test_one.py").write_text("def test_a(): pass\ndef test_b(): assert not 'this reason'\n")
+    found = Found()
+    pytests.pytest_counted(["test_one.py"], found, "order 3, plain")
+    assert found.counts == {"passed": 1, "failed": 1}
+    assert found.wrong == ["order 3, plain: test_one.py::test_b"]
+    assert "this reason" in (tmp_path / "runs/long/order-3-plain.txt").read_text("utf-8")
+
+
 def test_a_crash_is_found(tmp_path, monkeypatch):
     from tests.long import garbage
 
