@@ -104,7 +104,7 @@ def differences(
     """The largest difference from one process: of this process's outputs, and of the summed gradients."""
     model, whole = made(kind), batch(padding)
     alone = copy.deepcopy(model)
-    alone.set_attn_implementation("eager")  # older versions leave out the softcap of Gemma 2 in others
+    alone.set_attn_implementation("eager")  # transformers 5.17 has the softcap of Gemma 2 only there
     rank, even = dist.get_rank(), Layout.even(layout, LENGTH, dist.get_world_size())
     divided = even if lengths is None else Layout(layout, lengths)
     expected = output_of(alone, **whole)

@@ -83,8 +83,9 @@ class Chunk:
         self.highest = highest.clamp_min(FAINTEST)  # M_i, (u, n); it cancels, so it needs no gradient
         self.scale = self.highest + self.decayed  # what totals are divided by, (u, n)
         self.learning = torch.is_grad_enabled() and decay_log.requires_grad
+        # Where autograd differentiates decays, factors are exp of sums over the decays between; these take longer.
         if self.learning:
-            self.scale = self.scale.detach()  # every factor then gets the gradient of its own decays alone
+            self.scale = self.scale.detach()
 
     @cached_property
     def carried(self) -> torch.Tensor:
@@ -178,7 +179,7 @@ class Chunk:
 def _between(decay_log: torch.Tensor) -> torch.Tensor:
     """The sum of decay_log_t over j < t <= i, (u, i, j).
 
-    As c_i - c_j it would get the same gradient with a larger rounding error, as `_crossing` says.
+    c_i - c_j has the same value, but its gradient has a larger rounding error, for the reason given in `_crossing`.
     """
     return decay_log[..., None].expand(*decay_log.shape, decay_log.shape[-1]).tril(-1).cumsum(1)
 
