@@ -17,7 +17,7 @@ import torch
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "integrations"))
+sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "integrations")]
 import hugging_face_checks as checks  # noqa: E402
 from hugging_face_families import BY_NAME  # noqa: E402
 

@@ -359,6 +359,15 @@ def test_inductor_is_exact_forward_and_backward():
         torch.testing.assert_close(inside(x), layer(x), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("make", [m.Softmax, m.LinearTransformer])
+def test_a_mechanism_with_its_defaults_may_be_made_in_compiled_code(make):
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return rg.attention(x, x, x, pattern="causal", mechanism=make())
+
+    x = torch.randn(1, 2, 16, 8)
+    torch.testing.assert_close(torch.compile(function, backend="eager")(x), function(x))
+
+
 def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
     graphs: list[list[Any]] = []
 

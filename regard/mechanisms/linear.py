@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -150,7 +150,7 @@ class LinearTransformer(Kernelised, also=("linear",)):
     torch.Size([2, 8, 5, 16])
     """
 
-    feature_map: FeatureMap = field(default_factory=EluPlusOne)
+    feature_map: FeatureMap = EluPlusOne()
 
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,8 @@ from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
 from regard.mechanisms.scores import ScaledDot, Score
 from regard.mechanisms.scores.base import check_computable, check_projected
+
+SCALED_DOT = ScaledDot()  # one for all, as it never changes: PyTorch 2.11 cannot compile a default_factory
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Softmax(Mechanism):
     softmax(scaled_dot)
     """
 
-    score: Score = field(default_factory=ScaledDot)
+    score: Score = SCALED_DOT
 
     takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
     tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)

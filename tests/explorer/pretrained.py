@@ -3,6 +3,7 @@
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers_versions import needs_t5
 
 SENTENCE = "The animal didn't cross the street, because it was too tired."
 MASKED = "The animal didn't cross the [MASK], because [MASK] was too tired."
@@ -77,6 +78,7 @@ def bert(kind="BertModel"):
 
 
 def t5():
+    needs_t5()
     config = transformers.T5Config(
         vocab_size=len(PAIRS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
         eos_token_id=2, pad_token_id=0,

@@ -16,7 +16,7 @@ from regard.inspection.explorer.server import LARGEST_BODY, ExplorerServer
 
 from .making import SOURCE, TOKENISER, language_model, translation, translator
 
-ENOUGH = 1.0  # seconds in which others are served
+ENOUGH = 2.5  # seconds in which others are served: less than a slow sentence takes
 
 
 def read(text):
@@ -25,7 +25,7 @@ def read(text):
     if text == "broken":
         raise IndexError("an index")
     if text == "slow":
-        time.sleep(3)
+        time.sleep(3)  # longer than ENOUGH
     return translation()
 
 
@@ -41,7 +41,7 @@ def server():
 
 def ask(server, method="GET", path=None, body=None, headers=None, host=None):
     """Status, headers and body of one request, whose headers may be anything."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     try:
         connection.putrequest(method, f"/{server.token}/" if path is None else path, skip_host=True)
         for name, value in {

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers as tf
+from transformers_versions import needs_t5
 
 VOCAB = 99
 SIZES = {
@@ -56,6 +57,8 @@ class Family:
 
     def model(self) -> Any:
         """A model with weights drawn at standard deviation 0.1, in eval mode."""
+        if self.name == "T5":
+            needs_t5()
         torch.manual_seed(0)
         model = self.make()
         generator = torch.Generator().manual_seed(1)

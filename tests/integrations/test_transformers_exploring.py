@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers_versions import needs_t5
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.inspection import show
@@ -64,6 +65,7 @@ def gpt2():
 
 
 def t5(decoder_layers=3):
+    needs_t5()
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=len(TOKENIZER), d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2,

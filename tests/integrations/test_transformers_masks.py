@@ -43,11 +43,16 @@ FUNCTIONS = {
     "chunks": CHUNKS,
     "chunks of all rows alike": theirs.chunked_causal_mask_function(3, torch.tensor([1, 1])),
     "causal or in one block": theirs.or_masks(CAUSAL, theirs.blockwise_overlay(IDS - 1)),
-    "packed": theirs.packed_sequence_compatibility_function(CAUSAL, POSITIONS, IDS),
-    "packed windows": theirs.packed_sequence_compatibility_function(WINDOW, POSITIONS, IDS),
-    "packed chunks": theirs.packed_sequence_compatibility_function(CHUNKS, POSITIONS, IDS),
     "padding as a function": theirs.and_masks(CAUSAL, theirs.padding_mask_function(HOLES)),
 }
+if hasattr(theirs, "packed_sequence_compatibility_function"):
+    MOVED = {"packed": CAUSAL, "packed windows": WINDOW, "packed chunks": CHUNKS}
+    FUNCTIONS |= {
+        name: theirs.packed_sequence_compatibility_function(function, POSITIONS, IDS)
+        for name, function in MOVED.items()
+    }
+else:  # in older versions documents are hidden from each other, and positions are those of the row
+    FUNCTIONS["packed"] = theirs.and_masks(CAUSAL, theirs.packed_sequence_mask_function(IDS))
 PADDINGS = {"none": None, "left": LEFT, "right": RIGHT, "holes": HOLES, "all live": torch.ones(2, 8).bool()}
 
 

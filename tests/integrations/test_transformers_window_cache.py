@@ -119,7 +119,7 @@ def test_what_a_cache_cannot_keep_is_refused():
     other = replace_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
     with pytest.raises(rg.UnsupportedError, match="none to drop"):
         other.new_cache()
-    other = replace_attention(BY_NAME["T5"].model(), layers=[0], pattern=p.CausalWindow(4))
+    other = replace_attention(BY_NAME["BART"].model(), layers=[0], pattern=p.CausalWindow(4))
     with pytest.raises(rg.UnsupportedError, match="two sequences"):
         other.new_cache()
     with replace_attention(model, pattern=SINKS) as replacement:

@@ -30,6 +30,7 @@ FORBIDDEN = (
     "urllib.Request",
 )  # fmt: skip
 SECONDS, MEMORY = 10, 4 * 2**30  # a guard: what a refusal takes is measured and stands in the result
+STATISTICS = Path("/proc/self/statm")  # of memory, in pages: the first is the size of the address space
 REFUSED, READ, OTHER, CAUGHT = 3, 0, 4, 66
 
 
@@ -84,7 +85,8 @@ def _read(read: Callable[[Path], Any], folder: Path, harmless: Path, told: Path)
     code = OTHER
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        most = int(STATISTICS.read_text().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         with suppress(RegardError):
             read(harmless)
         watch(folder, told)

@@ -74,13 +74,22 @@ def made(kind: str) -> Any:
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """Within it, transformers computes norms and softmax in float64 where its code asks for float32."""
-    softmax = nn.functional.softmax
+    """Within it, transformers computes norms, softmax and rotary angles in float64 where its code asks for float32."""
+    softmax, to = nn.functional.softmax, torch.Tensor.to
 
     def wide(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
         return softmax(x, *args, dtype=None if dtype is None else torch.float64, **options)
 
-    with patch.object(nn.functional, "softmax", wide), patch.object(torch.Tensor, "float", torch.Tensor.double):
+    def moved(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        """As transformers 5.17 asks for float32."""
+        widened = {name: torch.float64 for name, value in options.items() if value is torch.float32}
+        return to(x, *(torch.float64 if one is torch.float32 else one for one in args), **options | widened)
+
+    with (
+        patch.object(nn.functional, "softmax", wide),
+        patch.object(torch.Tensor, "float", torch.Tensor.double),
+        patch.object(torch.Tensor, "to", moved),
+    ):
         yield
 
 

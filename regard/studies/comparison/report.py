@@ -203,7 +203,7 @@ def write_plainly(panel: Any) -> None:
             return f"{x:g}" if super().__call__(x, pos) else ""
 
     panel.yaxis.set_major_formatter(Plain())
-    panel.yaxis.set_minor_formatter(Plain(labelOnlyBase=False))
+    panel.yaxis.set_minor_formatter(Plain(labelOnlyBase=False, minor_thresholds=(2, 0.4)))
 
 
 def _said(value: Any) -> str:

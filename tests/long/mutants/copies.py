@@ -102,13 +102,16 @@ def _wait(child: int, seconds: float) -> int:
     end = time.monotonic() + seconds
     idle_at, used = time.monotonic() + IDLE, 0
     try:
-        while time.monotonic() < min(end, idle_at):
+        while time.monotonic() < end:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
+            late = time.monotonic() > idle_at  # asked first: this process may wait for long as well
             if time.monotonic() > idle_at - IDLE / 2 and (now := _ticks(child)) > used:
                 idle_at, used = time.monotonic() + IDLE, now
+            elif late:
+                break
         os.kill(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
