@@ -315,7 +315,7 @@ def test_a_live_page_replaces_a_word_that_an_encoder_reads(browser):
         page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
         page.locator("#swap").fill("street")
         page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelector('[data-change]').innerText.startsWith('With “street”')")
+        page.locator("[data-change]").filter(has_text="With “street”").wait_for()
         found = change_pretrained(model, PIECES, SENTENCE, 2, "street")
         cells = page.get_by_role("region", name="Words", exact=True).locator("tbody td").all_inner_texts()
         assert [float(cell) for cell in cells] == pytest.approx(found.similarities, abs=5.1e-4)
