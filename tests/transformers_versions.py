@@ -1,4 +1,4 @@
-"""Tests of what only newer versions of transformers have are skipped with those that pyproject.toml allows besides."""
+"""Skips tests of features that the oldest supported versions of transformers do not have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from packaging.version import Version
 
 
 def needs_t5() -> None:
-    """Skip the test where T5 always computes its own attention."""
+    """Skip the test if the attention of T5 cannot be replaced in the installed version."""
     if Version(transformers.__version__) < Version("5.20"):
-        pytest.skip("T5 takes another attention from transformers 5.20 on")
+        pytest.skip("the attention of T5 can be replaced from transformers 5.20 on")

@@ -15,7 +15,7 @@ from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Si
 from regard.mechanisms.scores import ScaledDot, Score
 from regard.mechanisms.scores.base import check_computable, check_projected
 
-SCALED_DOT = ScaledDot()  # one for all, as it never changes: PyTorch 2.11 cannot compile a default_factory
+SCALED_DOT = ScaledDot()  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from regard.inspection.explorer.server import LARGEST_BODY, ExplorerServer
 
 from .making import SOURCE, TOKENISER, language_model, translation, translator
 
-ENOUGH = 2.5  # seconds in which others are served: less than a slow sentence takes
+ENOUGH = 2.5  # seconds in which others are served while a slow sentence is read
 
 
 def read(text):
@@ -25,7 +25,7 @@ def read(text):
     if text == "broken":
         raise IndexError("an index")
     if text == "slow":
-        time.sleep(3)  # longer than ENOUGH
+        time.sleep(ENOUGH + 0.5)
     return translation()
 
 

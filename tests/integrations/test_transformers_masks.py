@@ -51,7 +51,7 @@ if hasattr(theirs, "packed_sequence_compatibility_function"):
         name: theirs.packed_sequence_compatibility_function(function, POSITIONS, IDS)
         for name, function in MOVED.items()
     }
-else:  # in older versions documents are hidden from each other, and positions are those of the row
+else:  # older versions only hide documents from each other
     FUNCTIONS["packed"] = theirs.and_masks(CAUSAL, theirs.packed_sequence_mask_function(IDS))
 PADDINGS = {"none": None, "left": LEFT, "right": RIGHT, "holes": HOLES, "all live": torch.ones(2, 8).bool()}
 

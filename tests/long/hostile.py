@@ -30,7 +30,7 @@ FORBIDDEN = (
     "urllib.Request",
 )  # fmt: skip
 SECONDS, MEMORY = 10, 4 * 2**30  # a guard: what a refusal takes is measured and stands in the result
-STATISTICS = Path("/proc/self/statm")  # of memory, in pages: the first is the size of the address space
+ADDRESS_SPACE = Path("/proc/self/statm")  # its first number is the size of the address space in pages
 REFUSED, READ, OTHER, CAUGHT = 3, 0, 4, 66
 
 
@@ -85,7 +85,7 @@ def _read(read: Callable[[Path], Any], folder: Path, harmless: Path, told: Path)
     code = OTHER
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        most = int(STATISTICS.read_text().split()[0]) * resource.getpagesize() + MEMORY
+        most = int(ADDRESS_SPACE.read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         with suppress(RegardError):
             read(harmless)

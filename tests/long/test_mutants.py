@@ -78,7 +78,7 @@ def test_a_fork_that_waits_for_ever_is_ended(tmp_path, monkeypatch):
 
 
 def test_a_fork_that_works_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "IDLE", 2.0)  # beside busy processes it may get none of a second
+    monkeypatch.setattr(copies, "IDLE", 2.0)  # on a busy machine a fork can wait a second for its turn
 
     def work():
         while time.process_time() < 3:

@@ -83,7 +83,7 @@ class Chunk:
         self.highest = highest.clamp_min(FAINTEST)  # M_i, (u, n); it cancels, so it needs no gradient
         self.scale = self.highest + self.decayed  # what totals are divided by, (u, n)
         self.learning = torch.is_grad_enabled() and decay_log.requires_grad
-        # Where autograd differentiates decays, factors are exp of sums over the decays between; these take longer.
+        # If decays need gradients, their sum is computed for each pair of positions: slower, more exact.
         if self.learning:
             self.scale = self.scale.detach()
 

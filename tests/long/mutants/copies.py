@@ -107,7 +107,7 @@ def _wait(child: int, seconds: float) -> int:
             if done:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
-            late = time.monotonic() > idle_at  # asked first: this process may wait for long as well
+            late = time.monotonic() > idle_at  # before the look at the child: this process may have waited as well
             if time.monotonic() > idle_at - IDLE / 2 and (now := _ticks(child)) > used:
                 idle_at, used = time.monotonic() + IDLE, now
             elif late:
