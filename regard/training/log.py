@@ -206,7 +206,7 @@ def _draw_losses(axes: Any, training: list[dict[str, Any]], validation: list[dic
     axes.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker, label="training, as minimised")
     if validation:
         best = min(validation, key=lambda line: line["loss"])
-        label = f"validation, best {best['loss']:.3f} at step {best['step']}"
+        label = f"validation, best {best['loss']:.3g} at step {best['step']}"
         axes.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
         axes.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
     axes.set(ylabel="loss (nats per token)")

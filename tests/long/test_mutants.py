@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from dataclasses import replace
+from types import CodeType
 
 import pytest
 
@@ -27,6 +28,20 @@ def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(t
     for site, code in ((SITE, 1), (replace(SITE, after=SITE.before), 0)):
         assert met(Mutant(0, "patterns", PATH, site), copy, ["-x", PATH], object(), 60) == code
         assert (copy / PATH).read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "path", ["regard/patterns/tiles.py", "regard/backends/fused.py", "regard/layers/caches/state.py"]
+)
+def test_the_function_around_a_place_is_called_as_python_calls_it(path):
+    source = (ROOT / path).read_bytes()
+    codes, names = [compile(source, path, "exec")], set()
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        names.add(code.co_qualname)
+    inside = {one.function for one in sites(source)} - {""}
+    assert len(inside) > 3
+    assert inside <= names
 
 
 def test_a_survivor_is_found_again_where_its_line_has_moved():

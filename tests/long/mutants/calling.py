@@ -67,7 +67,7 @@ class Recorder:
 
     def _names(self) -> set[str]:
         own = [one for one in self.seen if one.co_filename.startswith(self.folder)]
-        return {f"regard/{one.co_filename[len(self.folder) :]}:{one.co_firstlineno}" for one in own}
+        return {f"regard/{one.co_filename[len(self.folder) :]}:{one.co_qualname}" for one in own}
 
     def pytest_collection(self) -> None:
         threading.settrace(self._trace)
@@ -128,8 +128,8 @@ class Callers:
                     for function in {*functions, *record["collecting"]}:
                         self.by_function.setdefault(function, set()).add(test)
 
-    def of(self, path: str, function: int) -> list[str]:
-        """The tests that call a function (0: anything of the file), the quickest first, one file after the other."""
+    def of(self, path: str, function: str) -> list[str]:
+        """The tests that call a function ("": anything of the file), the quickest first, one file after the other."""
         if function:
             tests = self.by_function.get(f"{path}:{function}", set())
         else:

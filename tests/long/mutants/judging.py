@@ -95,7 +95,7 @@ class Ordered:
 def chosen(mutant: Mutant, callers: Callers, budget: float = BUDGET) -> list[str]:
     """Tests that call the mutated function, those of its room first, the quickest first, within the budget."""
     tests, spent = [], 0.0
-    for test in callers.of(mutant.path, mutant.site.function) or callers.of(mutant.path, 0):
+    for test in callers.of(mutant.path, mutant.site.function) or callers.of(mutant.path, ""):
         spent += callers.seconds[test] + 0.003
         if spent > budget:
             break

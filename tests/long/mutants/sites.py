@@ -24,10 +24,10 @@ REPRS = {"__repr__", "__str__", "brief", "describe"}
 
 @dataclass(frozen=True)
 class Site:
-    """One change: a line, the function around it (its first line), and the text between two byte offsets."""
+    """One change: a line, the function around it (its qualified name), and the text between two byte offsets."""
 
     line: int
-    function: int
+    function: str
     start: int
     stop: int
     before: str
@@ -64,25 +64,27 @@ class _Walk:
         self.starts = lengths
 
     def found(self) -> Iterator[Site]:
-        yield from self._inside(self.tree, 0)
+        yield from self._inside(self.tree, "", "")
 
     def _place(self, node: ast.AST) -> tuple[int, int]:
         at = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         return at, self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
 
-    def _inside(self, node: ast.AST, function: int) -> Iterator[Site]:
+    def _inside(self, node: ast.AST, function: str, prefix: str) -> Iterator[Site]:
         for child in self._children(node):
-            inner = function
+            inner, names = function, prefix
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 if child.name in REPRS:
                     continue
-                inner = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+                inner, names = prefix + child.name, f"{prefix}{child.name}.<locals>."
+            elif isinstance(child, ast.ClassDef):
+                names = f"{prefix}{child.name}."
             for before, after, kind in self._changes(child):
                 start, stop = self._place(before)
                 was = self.source[start:stop].decode()
                 if after != was:
                     yield Site(before.lineno, function, start, stop, was, after, kind)  # type: ignore[attr-defined]
-            yield from self._inside(child, inner)
+            yield from self._inside(child, inner, names)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that compute: neither annotations nor messages, and nothing inside an f-string."""
