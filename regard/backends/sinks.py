@@ -119,7 +119,9 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     z = keys - sink
     share = _sigmoid(z).masked_fill(empty, 0)
     # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf
-    both = torch.where(z > 0, keys + (-z.clamp_min(0)).exp().log1p(), sink + z.clamp_max(0).exp().log1p())
+    # masked_fill and not clamp, whose gradient at 0 is another one since PyTorch 2.15
+    below, above = z.masked_fill(z > 0, 0), z.masked_fill(z < 0, 0)
+    both = torch.where(z > 0, keys + (-above).exp().log1p(), sink + below.exp().log1p())
     every = torch.where(empty, sink, both)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
     return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -185,7 +185,7 @@ def _swapped(translator: Translator, text: str, place: int, word: str) -> Change
 
 def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
     """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
-    if not (asked := _pronoun(translation.text)):
+    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
         return None
     starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
     return starts[0] + 1 if starts else None
@@ -233,7 +233,10 @@ def _translating(translator: Translator, why: str | None, others: list[str]) -> 
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy(written)}",)
             written, ids = like.written_text, tuple(translator.tokeniser.encode(like.written_text))
-        asked: dict[str, Any] = {"of": why, "instead_of": others} if why is not None else _pronoun(written)
+        if why is not None:
+            asked: dict[str, Any] = {"of": why, "instead_of": others}
+        else:
+            asked = _pronoun(written, translator.tokeniser, ids)
         found = explore_translation(
             translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy(written)}", **asked
         )
@@ -242,10 +245,10 @@ def _translating(translator: Translator, why: str | None, others: list[str]) -> 
     return read
 
 
-def _pronoun(text: str) -> dict[str, Any]:
+def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:
     """The question about the pronoun of a German sentence, if it has one: what it stands for is not obvious."""
     pronoun = pronoun_of(text)
-    words = [word.strip(".,;:!?").lower() for word in text.split()]
+    words = [word.lower() for word, _ in tokeniser.words(list(ids))]  # "sie-sie" is two words of it
     if pronoun is None or words.count(pronoun) != 1:
         return {}
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}

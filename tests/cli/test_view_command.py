@@ -180,7 +180,13 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
 
 def test_the_steps_are_those_before_the_only_pronoun(runs):
     tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
-    for text, place in (("das Tier, weil es", 3), ("es", 0), ("das Tier, weil", None), ("es weil es", None)):
+    for text, place in (
+        ("das Tier, weil es", 3),
+        ("es", 0),
+        ("das Tier, weil", None),
+        ("es weil es", None),
+        ("weil es es-es", None),
+    ):
         ids = tuple(tokeniser.encode(text))
         found = view._reading_place(Translation("", text, (), ids, 0.0, 0.0, True), tokeniser)
         if place is None:

@@ -80,6 +80,15 @@ def test_every_statistic_sends_its_gradient_to_the_sink(pattern, along_a_directi
         assert torch.autograd.gradcheck(statistics, leaves, fast_mode=along_a_direction), backend
 
 
+def test_a_sink_as_heavy_as_all_keys_has_half_of_the_gradient():
+    """A tie: there clamp has another gradient since PyTorch 2.15."""
+    q, k, v = (torch.zeros(1, heads, 1, 5, dtype=torch.float64) for heads in (6, 3, 3))
+    for backend in computing(q, k, v, sink=torch.zeros(6)):
+        sink = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+        told = ask(backend, q, k + 1, v, sink=sink, want=("log_sum_exp",)).log_sum_exp
+        torch.testing.assert_close(torch.autograd.grad(told.sum(), sink)[0], torch.full_like(sink, 0.5))
+
+
 def test_a_sink_that_weighs_little_has_an_exact_gradient():
     """Its gradient is its weight times what the other weights lose: no digit is lost where the weight is tiny."""
     q, k, v = qkv()

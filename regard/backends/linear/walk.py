@@ -100,7 +100,8 @@ class Chunk:
         if self.learning:
             log = (self.k_log[:, None] + _between(self.decay_log) - self.scale[..., None]).tril()
         else:
-            log = (self.log[:, None] - self.highest[..., None]).clamp_max(0)
+            log = self.log[:, None] - self.highest[..., None]
+            log = log.masked_fill(log > 0, 0)  # above the diagonal; clamp has no gradient at 0 since PyTorch 2.15
         return self._exp(log)[:, None]
 
     @cached_property

@@ -157,7 +157,7 @@ def _linear(
     parameters: Parameters,
 ) -> torch.Tensor:  # fmt: skip
     """Katharopoulos et al. 2020, equations 7 and 9, with φ(x) = elu(x) + 1."""
-    of_q, of_k = (torch.where(x > 0, x + 1, x.clamp_max(0).exp()) for x in (q, k))
+    of_q, of_k = (torch.where(x > 0, x + 1, x.masked_fill(x > 0, 0).exp()) for x in (q, k))
     return _mean(pairs * (of_q @ of_k.mT), v)
 
 
