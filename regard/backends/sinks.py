@@ -119,7 +119,7 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     z = keys - sink
     share = _sigmoid(z).masked_fill(empty, 0)
     # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf
-    # masked_fill and not clamp, whose gradient at 0 is another one since PyTorch 2.15
+    # masked_fill and not clamp: PyTorch 2.15 changed the gradient of clamp at 0
     below, above = z.masked_fill(z > 0, 0), z.masked_fill(z < 0, 0)
     both = torch.where(z > 0, keys + (-above).exp().log1p(), sink + below.exp().log1p())
     every = torch.where(empty, sink, both)

@@ -81,7 +81,7 @@ def test_every_statistic_sends_its_gradient_to_the_sink(pattern, along_a_directi
 
 
 def test_a_sink_as_heavy_as_all_keys_has_half_of_the_gradient():
-    """A tie: there clamp has another gradient since PyTorch 2.15."""
+    """At this tie the gradient of clamp changed with PyTorch 2.15."""
     q, k, v = (torch.zeros(1, heads, 1, 5, dtype=torch.float64) for heads in (6, 3, 3))
     for backend in computing(q, k, v, sink=torch.zeros(6)):
         sink = torch.zeros(6, dtype=torch.float64, requires_grad=True)

@@ -24,14 +24,6 @@ PATH = "regard/patterns/ranges.py"
 SITE = next(one for one in sites((ROOT / PATH).read_bytes()) if one.kind == "comparison")
 
 
-JUDGING = """
-import sys
-from pathlib import Path
-from tests.long.test_mutants import judge_one
-judge_one(Path(sys.argv[1]))
-"""
-
-
 def judge_one(folder):
     import_heavy()
     copy = copy_of_all(folder)
@@ -42,8 +34,11 @@ def judge_one(folder):
 
 
 def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
-    """In a process of its own, as the tool runs: pytest in a fork of one that computed much can end with signal 11."""
-    done = subprocess.run([sys.executable, "-c", JUDGING, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    """In a process of its own, as the tool runs; in a fork of this one pytest has ended with signal 11."""
+    code = (
+        f"from pathlib import Path; from tests.long.test_mutants import judge_one; judge_one(Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

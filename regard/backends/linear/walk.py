@@ -101,7 +101,9 @@ class Chunk:
             log = (self.k_log[:, None] + _between(self.decay_log) - self.scale[..., None]).tril()
         else:
             log = self.log[:, None] - self.highest[..., None]
-            log = log.masked_fill(log > 0, 0)  # above the diagonal; clamp has no gradient at 0 since PyTorch 2.15
+            log = log.masked_fill(
+                log > 0, 0
+            )  # above the diagonal; clamp would stop gradients at 0 from PyTorch 2.15 on
         return self._exp(log)[:, None]
 
     @cached_property

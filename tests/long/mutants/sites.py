@@ -71,20 +71,21 @@ class _Walk:
         return at, self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
 
     def _inside(self, node: ast.AST, function: str, prefix: str) -> Iterator[Site]:
+        """The changes in a node, which is in a function; `prefix` begins the names of functions defined in the node."""
         for child in self._children(node):
-            inner, names = function, prefix
+            inner, inner_prefix = function, prefix
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 if child.name in REPRS:
                     continue
-                inner, names = prefix + child.name, f"{prefix}{child.name}.<locals>."
+                inner, inner_prefix = prefix + child.name, f"{prefix}{child.name}.<locals>."
             elif isinstance(child, ast.ClassDef):
-                names = f"{prefix}{child.name}."
+                inner_prefix = f"{prefix}{child.name}."
             for before, after, kind in self._changes(child):
                 start, stop = self._place(before)
                 was = self.source[start:stop].decode()
                 if after != was:
                     yield Site(before.lineno, function, start, stop, was, after, kind)  # type: ignore[attr-defined]
-            yield from self._inside(child, inner, names)
+            yield from self._inside(child, inner, inner_prefix)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that compute: neither annotations nor messages, and nothing inside an f-string."""
