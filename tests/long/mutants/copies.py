@@ -30,6 +30,7 @@ HEAVY = (
     "sacrebleu",
 )
 IDLE = 40.0  # seconds without any CPU time, as of a command that a mutant made wait for ever
+LOOK = 0.1  # seconds that one look at a child counts at most: this process, or the whole machine, may have waited too
 COPIED = ("regard", "tests", "docs", "benchmarks", "pyproject.toml", "DESIGN.md", "CONTRIBUTING.md", "README.md")
 
 
@@ -99,18 +100,19 @@ def _settle(copy: Path, seconds: float, log: Path) -> None:
 
 def _wait(child: int, seconds: float) -> int:
     """Wait for a child; kill its session when the time is over, after IDLE seconds without CPU time, or on Ctrl-C."""
-    end = time.monotonic() + seconds
-    idle_at, used = time.monotonic() + IDLE, 0
+    seen = time.monotonic()
+    end, idle, used = seen + seconds, 0.0, 0
     try:
-        while time.monotonic() < end:
+        while seen < end:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
-            late = time.monotonic() > idle_at  # before the look at the child: this process may have waited as well
-            if time.monotonic() > idle_at - IDLE / 2 and (now := _ticks(child)) > used:
-                idle_at, used = time.monotonic() + IDLE, now
-            elif late:
+            before, seen = seen, time.monotonic()
+            idle += min(seen - before, LOOK)
+            if idle > IDLE / 2 and (now := _ticks(child)) > used:
+                idle, used = 0.0, now
+            elif idle > IDLE:
                 break
         os.kill(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
