@@ -30,7 +30,7 @@ HEAVY = (
     "sacrebleu",
 )
 IDLE = 40.0  # seconds without any CPU time, as of a command that a mutant made wait for ever
-LOOK = 0.1  # seconds that one look at a child counts at most: this process, or the whole machine, may have waited too
+LONGEST_STEP = 0.1  # seconds of idleness counted between two looks at a child; the rest is this process's own waiting
 COPIED = ("regard", "tests", "docs", "benchmarks", "pyproject.toml", "DESIGN.md", "CONTRIBUTING.md", "README.md")
 
 
@@ -109,7 +109,7 @@ def _wait(child: int, seconds: float) -> int:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
             before, seen = seen, time.monotonic()
-            idle += min(seen - before, LOOK)
+            idle += min(seen - before, LONGEST_STEP)
             if idle > IDLE / 2 and (now := _ticks(child)) > used:
                 idle, used = 0.0, now
             elif idle > IDLE:
