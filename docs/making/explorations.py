@@ -48,7 +48,7 @@ def _keep(name: str, answer: dict[str, Any]) -> None:
 
 def _pronoun(run: Path) -> Exploration:
     """What `regard view` shows of the sentence; without its walk-through, which is larger than all the rest."""
-    return open_run(run, None, []).read(SENTENCE, None)
+    return open_run(run).read(SENTENCE, None)
 
 
 def _reaction() -> Exploration:

@@ -30,7 +30,7 @@ from regard.cli.options import (
     default,
     default_note,
 )
-from regard.cli.why import INSTEAD, asked_why, draw_why, show_why
+from regard.cli.why import Instead, Place, asked_why, draw_why, show_why
 from regard.decoding import Translation, Translator
 from regard.errors import ArgumentError
 from regard.inspection import LENSES, draw_maps, look, relevance, terminal_map
@@ -73,15 +73,12 @@ def translate(
     why: Annotated[
         str | None, typer.Option(metavar="WORD", help="Explain why this word of one translation was written.")
     ] = None,
-    instead: Annotated[str | None, typer.Option(metavar="WORDS", help=INSTEAD)] = None,
+    instead: Instead = None,
     lens: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}"),
     ] = None,
-    place: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0."),
-    ] = None,
+    place: Place = None,
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,

@@ -16,8 +16,8 @@ from regard.arguments import count_of
 from regard.cli.console import check_page_name, check_picture_name, out, say
 from regard.cli.hints import say_if_unfinished
 from regard.cli.interrupts import heed_interrupts, leave, quiet_interrupts
-from regard.cli.options import Run, listed
-from regard.cli.why import INSTEAD
+from regard.cli.options import Run
+from regard.cli.why import Instead, Place, check_goes_with_why, words_instead
 from regard.conversion.folders import is_hugging_face
 from regard.decoding import Translation, Translator
 from regard.decoding.loading import load_with_tokeniser
@@ -57,7 +57,8 @@ def view(
         typer.Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page."),
     ] = None,
     why: Annotated[str | None, typer.Option(metavar="WORD", help="The written word that is shown first.")] = None,
-    instead: Annotated[str | None, typer.Option(metavar="WORDS", help=INSTEAD)] = None,
+    instead: Instead = None,
+    place: Place = None,
     with_run: Annotated[
         Path | None,
         typer.Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion."),
@@ -70,9 +71,11 @@ def view(
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on."""
     pictures = {".png": png, ".svg": svg}
-    _check(text, second, export, pictures, why, instead)
-    opened = open_run(run, why, listed(instead))
-    other = opened if with_run is None else open_run(with_run, None, [])
+    _check(text, second, export, pictures)
+    check_goes_with_why(why, {"--instead": instead, "--place": place})
+    opened = open_run(run, why, words_instead(instead), place)
+    general = opened.without_question()
+    other = general if with_run is None else open_run(with_run)
     if other.label != opened.label:
         raise ArgumentError(f"{run} and {with_run} cannot be compared: one translates, and the other does not")
 
@@ -91,7 +94,6 @@ def view(
         to_page(replace(exploration, walk=opened.walk(text))).save(export)
         say(f"the page is {export}; it needs no network")
     elif exploration is not None:
-        general = opened if why is None else open_run(run, None, [])
         server = ExplorerServer(
             exploration, partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
         )
@@ -107,6 +109,10 @@ class OpenedRun:
     read: Reading
     translator: Translator | None
     change: Change | None = None
+
+    def without_question(self) -> OpenedRun:
+        """The run for other texts, in which the word of --why may not occur."""
+        return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
 
     def walk(self, text: str) -> ShownWalk:
         """Every step of the computation, or the reason why it cannot be shown."""
@@ -158,8 +164,14 @@ def _check_word(word: str, seen: SeenWords | None) -> None:
     )
 
 
-def open_run(run: Path, why: str | None, others: list[str]) -> OpenedRun:
-    """A training run, a saved model or a Hugging Face folder, ready to read texts."""
+def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
+    """A training run, a saved model or a Hugging Face folder, ready to read texts.
+
+    Args:
+        run: its folder.
+        why, others, place: for translations: the written word that is shown first, what it is compared with, and which
+            of the written words it is if it occurs more than once.
+    """
     if is_hugging_face(run):
         _check_no_why(why, run, "model of Hugging Face")
         reading, change = _reading_pretrained(run)
@@ -174,7 +186,8 @@ def open_run(run: Path, why: str | None, others: list[str]) -> OpenedRun:
         return OpenedRun(run, "Text", _reading_text(model, tokeniser), None, change)
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
-    return OpenedRun(run, "Sentence", _translating(translator, why, others), translator, partial(_swapped, translator))
+    asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
+    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, partial(_swapped, translator))
 
 
 def _swapped(translator: Translator, text: str, place: int, word: str) -> Changed:
@@ -201,13 +214,9 @@ def _check(
     second: str | None,
     export: Path | None,
     pictures: Mapping[str, Path | None],
-    why: str | None,
-    instead: str | None,
 ) -> None:
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
-    if why is None and instead is not None:
-        raise ArgumentError("--instead belongs to --why; say which written word to explain")
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None:
@@ -217,8 +226,8 @@ def _check(
             check_picture_name(path, ending)
 
 
-def _translating(translator: Translator, why: str | None, others: list[str]) -> Reading:
-    """Translates a sentence and explains each word; the word that is shown first is `why`, or a German pronoun.
+def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
+    """Translates a sentence and explains each word; the word that is shown first is that of --why, or a German pronoun.
 
     With an exploration of another run, its translation is read instead: then both runs have the same words before them.
     """
@@ -233,13 +242,10 @@ def _translating(translator: Translator, why: str | None, others: list[str]) -> 
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy(written)}",)
             written, ids = like.written_text, tuple(translator.tokeniser.encode(like.written_text))
-        if why is not None:
-            asked: dict[str, Any] = {"of": why, "instead_of": others}
-        else:
-            asked = _pronoun(written, translator.tokeniser, ids)
         found = explore_translation(
-            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy(written)}", **asked
-        )
+            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy(written)}",
+            **(asked or _pronoun(written, translator.tokeniser, ids)),
+        )  # fmt: skip
         return replace(found, notes=(*found.notes, *notes), written_text=written)
 
     return read

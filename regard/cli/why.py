@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from regard.cli.console import out_lines, out_text, out_width, say
 from regard.cli.options import default, listed
@@ -18,9 +20,17 @@ from regard.inspection.lenses.explain import check_options
 from regard.inspection.lenses.record import LEAST_WIDTH
 from regard.text import tidy
 
-INSTEAD = (
-    "With --why: the words it is compared with, as in er,sie. [default: the three that the model found most probable]"
-)
+Instead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="With --why: the words it is compared with, as in er,sie. [default: the three that the model found most "
+        "probable]",
+    ),
+]
+Place = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0.")
+]
 PRONOUNS = ("es", "er", "sie")  # what English *it* can become in German
 
 
@@ -79,22 +89,33 @@ def asked_why(
     Raises:
         ArgumentError: options that belong to --why without it, --instead without words, or more than one sentence.
     """
+    check_goes_with_why(word, {"--instead": instead, "--lens": lens, "--place": place})
     if word is None:
-        options = {"--instead": instead, "--lens": lens, "--place": place}
-        if given := [name for name, value in options.items() if value is not None]:
-            verb = "belongs" if len(given) == 1 else "belong"
-            raise ArgumentError(f"{' and '.join(given)} {verb} to --why; say which written word to explain")
         return None
     lens = default(relevance, "lens") if lens is None else lens
     check_options(lens)
+    others = words_instead(instead)
+    if len(sentences) != 1:
+        raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
+    return Why(word, others, lens, place)
+
+
+def check_goes_with_why(word: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse options, by their names, that were given without --why."""
+    given = [name for name, value in options.items() if value is not None]
+    if word is None and given:
+        verb = "belongs" if len(given) == 1 else "belong"
+        raise ArgumentError(f"{' and '.join(given)} {verb} to --why; say which written word to explain")
+
+
+def words_instead(instead: str | None) -> tuple[str, ...]:
+    """The words of --instead; without it none, which means the most probable ones."""
     others = tuple(listed(instead))
     if instead is not None and not others:
         raise ArgumentError(
             "--instead is empty; name the words to compare with, as in --instead er,sie, or leave it out"
         )
-    if len(sentences) != 1:
-        raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
-    return Why(word, others, lens, place)
+    return others
 
 
 def show_why(explained: Relevance) -> None:

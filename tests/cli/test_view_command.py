@@ -12,7 +12,7 @@ from forked import Forked
 from test_commands import regard
 
 from regard.cli import view
-from regard.decoding import Translation
+from regard.decoding import Translation, Translator
 from regard.decoding.loading import TOKENISER_FILE
 from regard.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard.text import Tokeniser
@@ -124,6 +124,8 @@ def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
         ("transformer", [SENTENCE, "--export", "nowhere/page.html"], "its folder does not exist"),
         ("transformer", [SENTENCE, "--png", "a.svg"], "ends in .png"),
         ("transformer", [SENTENCE, "--instead", "es"], "--instead belongs to --why"),
+        ("transformer", [SENTENCE, "--instead", "es", "--place", 1], "--instead and --place belong to --why"),
+        ("transformer", [SENTENCE, "--why", "es", "--instead", ","], "--instead is empty"),
         ("transformer", [SENTENCE, "--why", "Hund", "--instead", "er"], "'Hund' was not written"),
         ("none", [SENTENCE], "attention='none'"),
         ("language-model", [SENTENCE, "--why", "es", "--instead", "er"], "--why is for translations"),
@@ -176,6 +178,43 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         assert running.returncode == 0
         assert said.endswith(b"ended\n")
         assert b"Traceback" not in said
+
+
+@pytest.fixture
+def written(runs, monkeypatch):
+    """The translator writes "es weil es" for the sentence, and "das Tier" for any other."""
+    tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
+
+    def translate(self, sources, **search):
+        texts = ["es weil es" if source == SENTENCE else "das Tier" for source in sources]
+        return [
+            Translation(source, text, (), tuple(tokeniser.encode(text)), 0.0, 0.0, True)
+            for source, text in zip(sources, texts, strict=True)
+        ]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("more", [(), ("--instead", "er"), ("--second", "The street.")])
+def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path, more):
+    path = tmp_path / "page.html"
+    command = "view", runs / "transformer", SENTENCE, "--export", path, "--why", "es", *more
+    refused = regard(*command)
+    assert refused.returncode == 2
+    assert "'es' was written 2 times, at places 0, 2 of the written words" in refused.stderr.decode()
+    assert "(--place in a command)" in refused.stderr.decode()
+    for place in (0, 2):
+        answer = regard(*command, "--place", place)
+        assert answer.returncode == 0, answer.stderr.decode()
+        found = header(path)
+        assert found["chosen"] == place
+        assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]
+        if "--second" in more:
+            assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
+    refused = regard(*command, "--place", 1)
+    assert refused.returncode == 2
+    assert "word 1 is not 'es'; it is at places 0, 2" in refused.stderr.decode()
 
 
 def test_the_steps_are_those_before_the_only_pronoun(runs):

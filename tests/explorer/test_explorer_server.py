@@ -305,7 +305,7 @@ def asked(request, tmp_path_factory):
         model.save_pretrained(run)
         tokenizer.save_pretrained(run)
         request.getfixturevalue("monkeypatch_module").setattr(changing, "MOST_WRITTEN", 4)
-    opened = open_run(run, None, [])
+    opened = open_run(run)
     yield from served(translation(), opened.asks(), lambda text: opened.read(text, None))
 
 

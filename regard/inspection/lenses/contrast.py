@@ -136,7 +136,7 @@ def _find_place(words: Sequence[str], word: str, place: int | None) -> int:
     if len(places) > 1:
         raise ArgumentError(
             f"the word {word!r} was written {len(places)} times, at {_listed(places)} of the written words, counted "
-            f"from 0; say which by place="
+            f"from 0; give one of them as place (--place in a command)"
         )
     return places[0]
 
