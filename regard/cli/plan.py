@@ -67,7 +67,7 @@ def plan(
         str | None, typer.Option(help="With --ranks: ring, gather or auto. [default: auto]", show_default=False)
     ] = None,
     flops: Annotated[
-        float | None, typer.Option(help="With --ranks: operations of attention per second. [default: 4e14]")
+        float | None, typer.Option(help="With --ranks: operations of attention per second. [default: 4.8e14]")
     ] = None,
     bandwidth: Annotated[
         float | None, typer.Option(help="With --ranks: bytes per second to and from a process. [default: 5e10]")

@@ -9,6 +9,7 @@ from regard.distributed.lines import SharedWork, share_lines, sharing
 if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
     from regard.distributed.api import SharedDetail, attention, attention_detail
     from regard.distributed.checkpoint import load_checkpoint, save_checkpoint
+    from regard.distributed.measuring import measure_machine
     from regard.distributed.needs import Traffic, bytes_exchanged
     from regard.distributed.planning import Forecast, Machine, forecast
     from regard.distributed.style import ContextParallel
@@ -29,6 +30,7 @@ __all__ = [
     "Traffic",
     "joined",
     "load_checkpoint",
+    "measure_machine",
     "part",
     "save_checkpoint",
     "shard_model",
@@ -41,6 +43,7 @@ _LATER = {
     "api": ("SharedDetail", "attention", "attention_detail"),
     "checkpoint": ("load_checkpoint", "save_checkpoint"),
     "planning": ("Forecast", "Machine", "forecast"),
+    "measuring": ("measure_machine",),
     "needs": ("Traffic", "bytes_exchanged"),
     "style": ("ContextParallel",),
     "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),

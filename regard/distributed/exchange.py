@@ -62,6 +62,9 @@ class Exchange:
             yield source, self._unpacked(source, arrived[source]) if source in arrived else None
 
     def _ring(self) -> Iterator[tuple[int, Held | None]]:
+        if self.group.count == 1:
+            yield self.rank, self.own
+            return
         mail = self._step(1, None)
         yield self.rank, self.own
         for step in range(1, self.group.count):

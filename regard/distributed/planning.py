@@ -18,7 +18,8 @@ from regard.core.tensors import DTYPES
 from regard.distributed.layout import Layout
 from regard.distributed.needs import NARROW, Needs
 from regard.errors import ArgumentError
-from regard.patterns import KeySpan, Pattern, as_pattern
+from regard.patterns import Grid, KeySpan, Pattern, as_pattern
+from regard.patterns.grid import grids_of_rows
 from regard.patterns.ranges import Ranges, common, size
 from regard.reprs import brief
 
@@ -28,8 +29,9 @@ from regard.reprs import brief
 class Machine:
     """What a process computes and sends each second.
 
-    The defaults are round figures for one H100 with a link of its own: 400 teraflops of attention in bfloat16, 400
-    gigabits to the network. Measure your own.
+    The default of `flops` was measured on one H100 (attention of 16,384 positions in bfloat16, see
+    `benchmarks/results/attention_cuda`); the others are those of a link of 400 gigabits. `measure_machine` measures
+    them on running processes.
 
     Args:
         flops: floating-point operations of attention per second.
@@ -37,7 +39,7 @@ class Machine:
         latency: seconds before the first byte of a message.
     """
 
-    flops: float = 400e12
+    flops: float = 480e12
     bandwidth: float = 50e9
     latency: float = 10e-6
 
@@ -135,8 +137,9 @@ def forecast(
     heads, head_dim = whole("heads", heads, 1), whole("head_dim", head_dim, 1)
     kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
     batch, v_dim = whole("batch", batch, 0), head_dim if v_dim is None else whole("v_dim", v_dim, 0)
-    divided = Layout(layout, tuple(lengths))
-    schedule = Schedule(Needs(as_pattern(pattern).canonical(), divided, divided, 0))
+    divided, of_call = Layout(layout, tuple(lengths)), as_pattern(pattern).canonical()
+    of_call.check(batch, heads, divided.length, divided.length)
+    schedule = Schedule(Needs(of_call, divided, divided, 0))
     asked = schedule.form(form)
     a_key = batch * kv_heads * (head_dim + v_dim) * dtype.itemsize
     a_pair = 2 * batch * heads * (head_dim + v_dim) / machine.flops
@@ -229,24 +232,46 @@ class Schedule:
 
     @cached_property
     def _pairs(self) -> dict[tuple[int, int], float]:
-        """Pairs by (rank, source); those with own keys are exact, others are divided by the keys that are needed."""
-        needs, length, found = self.needs, self.needs.k.length, {}
-        start = needs.q_start
-        assert isinstance(start, int)
-        for rank, rows in enumerate(needs.q.chunks):
-            spans = [needs.pattern & KeySpan(chunk.start, chunk.stop) for chunk in needs.k.chunks[rank] if chunk]
-            counted = [(needs.pattern, length), *((one.canonical(), length) for one in spans)]
-            every, *own = (
-                sum(one.count(len(part), keys, q_start=start + part.start) for part in rows if part)
-                for one, keys in counted
-            )
+        """Pairs by (rank, source), as a mean over batch rows and heads.
+
+        Those with own keys are exact, others are divided by the keys that are needed.
+        """
+        needs, found, every = self.needs, {}, range(self.needs.k.length)
+        for rank, chunks in enumerate(needs.q.chunks):
+            own = sum(self._counted(rows, keys) for keys in needs.k.chunks[rank] for rows in chunks)
             others = {source: self.keys(rank, source) for source in self._needed[rank] if source != rank}
-            left = (every - sum(own)) / max(1, sum(others.values()))
-            found |= {(rank, rank): sum(own), **{(rank, source): left * keys for source, keys in others.items()}}
+            left = (sum(self._counted(rows, every) for rows in chunks) - own) / max(1, sum(others.values()))
+            found |= {(rank, rank): own, **{(rank, source): left * keys for source, keys in others.items()}}
         return found
 
+    @cached_property
+    def _by_head(self) -> list[Pattern]:
+        """The pattern of each batch row and head; one pattern where it is the same for all of them."""
+        needs, pattern = self.needs, self.needs.pattern
+        if not (pattern.varies_by_head or pattern.varies_by_row) or not needs.q.length or not needs.k.length:
+            return [pattern]
+        first = Grid.whole(needs.q.length, needs.k.length, needs.q_start).block(range(1), range(1))
+        rows, heads, _, _ = pattern.evaluate(first).shape
+        return [pattern.for_row(row).for_head(head).canonical() for row in range(rows) for head in range(heads)]
+
+    def _counted(self, rows: range, keys: range) -> float:
+        """The pairs of some queries with some keys, as a mean over batch rows and heads."""
+        needs, start = self.needs, self.needs.q_start
+        assert isinstance(start, int)
+        if not rows or not keys:
+            return 0.0
+        total = 0
+        for one in self._by_head:
+            if one.structured:
+                part = one if len(keys) == needs.k.length else (one & KeySpan(keys.start, keys.stop)).canonical()
+                total += part.count(len(rows), needs.k.length, q_start=start + rows.start)
+                continue
+            block = Grid.whole(needs.q.length, needs.k.length, start).block(rows, keys)
+            total += sum(int(one.evaluate(part).sum()) for part in grids_of_rows(block))
+        return total / len(self._by_head)
+
     def pairs(self, rank: int) -> float:
-        """The pairs that a process computes."""
+        """The pairs that a process computes, as a mean over batch rows and heads."""
         return sum(self._pairs.get((rank, source), 0) for source in {rank, *self._needed[rank]})
 
     def gather_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:

@@ -30,6 +30,7 @@ class Case:
     want: tuple[Any, ...] = ()
     sizes: tuple[int, int, int, int, int] = (2, 4, 2, 5, 3)  # batch, heads, kv_heads, head_dim, v_dim
     dtype: torch.dtype = torch.float64
+    device: str = "cpu"
 
     def __str__(self) -> str:
         return f"{self.name}, {self.layout}, {self.form}, {len(self.lengths)} processes"
@@ -49,7 +50,7 @@ class Case:
             "v": draw(batch, kv_heads, k_len, v_dim), "grad": draw(batch, heads, q_len, v_dim),
             "grad_lse": draw(batch, heads, q_len),
         }  # fmt: skip
-        return {name: one.to(self.dtype) for name, one in drawn.items()}
+        return {name: one.to(self.device, self.dtype) for name, one in drawn.items()}
 
     def made(self, rank: int | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """The options, those with tensors included, and the tensors that learn by name."""
@@ -103,19 +104,19 @@ def _starts(case: Case, rank: int | None):
 def _bias(case: Case, rank: int | None):
     q_len, k_len = (one.length for one in case.layouts)
     whole = torch.randn(case.sizes[1], q_len, k_len, dtype=case.dtype, generator=torch.Generator().manual_seed(5))
-    here = whole_rows(case, rank, whole).clone().requires_grad_()
+    here = whole_rows(case, rank, whole).clone().to(case.device).requires_grad_()
     return {"bias": here, "pattern": "causal"}, {"bias": here}
 
 
 def _t5(case: Case, rank: int | None):
-    table = bias.T5Relative(case.sizes[1], buckets=8, max_distance=20).to(case.dtype)
+    table = bias.T5Relative(case.sizes[1], buckets=8, max_distance=20).to(case.device, case.dtype)
     with torch.no_grad():
         table.weight.copy_(torch.arange(table.weight.numel()).view_as(table.weight) / 10)
     return {"bias": table, "pattern": "sliding_window(20)"}, {"weight": table.weight}
 
 
 def _sinks(case: Case, rank: int | None):
-    sink = torch.linspace(-1, 2, case.sizes[1], dtype=case.dtype, requires_grad=True)
+    sink = torch.linspace(-1, 2, case.sizes[1], dtype=case.dtype, device=case.device, requires_grad=True)
     return {"sink": sink, "pattern": p.CausalWindow(6) & p.KeySpan(4, None)}, {"sink": sink}
 
 
@@ -125,7 +126,7 @@ def _score(case: Case, rank: int | None, kind: str = "general"):
     mechanism = m.Softmax(score=score)
     torch.manual_seed(11)
     parameters = {
-        name: one.detach().to(case.dtype).requires_grad_()
+        name: one.detach().to(case.device, case.dtype).requires_grad_()
         for name, one in mechanism.new_parameters(case.sizes[1], case.sizes[2]).items()
     }
     return {"mechanism": mechanism, "parameters": parameters, "pattern": "causal"}, parameters
@@ -180,7 +181,7 @@ def on_processes(case: Case) -> dict[str, Any]:
     if detail.top_keys is not None:
         found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
     found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
-    numbers = {name: one.detach().to(torch.float64).numpy() for name, one in found.items() if one is not None}
+    numbers = {name: one.detach().to("cpu", torch.float64).numpy() for name, one in found.items() if one is not None}
     return {**numbers, "sent": (forward, counter.sent)}
 
 

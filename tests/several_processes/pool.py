@@ -1,4 +1,7 @@
-"""Processes that know each other by gloo on loopback. They are started once, and each test hands them a function."""
+"""Processes that know each other by gloo on loopback. They are started once, and each test hands them a function.
+
+With backend="nccl" each process has a GPU of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ MODELS = "regard.integrations.transformers"  # loaded with them where a test tha
 class Pool:
     """`count` processes of one group; `run` calls a function in each and returns what each of them returned."""
 
-    def __init__(self, count: int, timeout: int = PATIENCE // 2) -> None:
+    def __init__(self, count: int, timeout: int = PATIENCE // 2, backend: str = "gloo") -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*PRELOADED, *([MODELS] if MODELS in sys.modules else [])])
         self.count, self.sound = count, True
@@ -32,7 +35,7 @@ class Pool:
         pipes = [context.Pipe() for _ in range(count)]
         self.ends = [end for end, _ in pipes]
         self.processes = [
-            context.Process(target=serve, args=(rank, count, str(store), pipes[rank][1], timeout), daemon=True)
+            context.Process(target=serve, args=(rank, count, str(store), pipes[rank][1], timeout, backend), daemon=True)
             for rank in range(count)
         ]
         for process in self.processes:
@@ -71,14 +74,16 @@ class Pool:
             process.join(PATIENCE)
 
 
-def serve(rank: int, count: int, store: str, end: Connection, timeout: int) -> None:
+def serve(rank: int, count: int, store: str, end: Connection, timeout: int, backend: str) -> None:
     """What each process does: join the group, then call what it is handed until the other end closes."""
     import torch
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.FileStore(store, count), rank=rank, world_size=count,
+        backend, store=torch.distributed.FileStore(store, count), rank=rank, world_size=count,
         timeout=timedelta(seconds=timeout),
     )  # fmt: skip
     end.send("ready")

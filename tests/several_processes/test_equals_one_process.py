@@ -94,6 +94,13 @@ def test_processes_together_compute_what_one_process_computes(case, pools):
     assert max(far.values()) < 1e-10, far
 
 
+@pytest.mark.parametrize("form", ["auto", "gather", "ring"])
+def test_one_process_computes_alone(form, pools):
+    case = Case("alone", (31,), {"pattern": "causal"}, layout="zigzag", form=form, want=EVERY)
+    far = differences(case, pools)
+    assert max(far.values()) < 1e-10, far
+
+
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
     case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
     (layout, _), rank = case.layouts, dist.get_rank()

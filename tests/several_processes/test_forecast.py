@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 import torch.distributed as dist
 
 from regard import distributed
-from regard.distributed import Layout, Machine, bytes_exchanged, forecast
+from regard import patterns as p
+from regard.distributed import Layout, Machine, bytes_exchanged, forecast, measure_machine
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.planning import Schedule
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, ShapeError
 from regard.patterns import parse
 
 PATTERNS = {
@@ -107,6 +109,69 @@ def test_seconds_follow_from_pairs_bytes_and_the_schedule():
     assert ring.waiting == pytest.approx((3 * 0.040 - 0.006,) * 4)
     late = seconds_of("full", "ring", bandwidth=1e9, latency=0.003)
     assert late.seconds == pytest.approx((3 * (0.003 + 4e-5) + 0.002,) * 4)
+
+
+MASK = torch.rand(2, 4, 61, 61, generator=torch.Generator().manual_seed(4)) < 0.4
+DIFFERING = {
+    "heads": p.PerHead([p.Causal(), p.SlidingWindow(8), p.Full(), p.Causal() & p.Strided(5)]),
+    "batch rows": p.Causal() & p.KeySpan(torch.tensor([0, 9]), None),
+    "both": p.Explicit(MASK),
+}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("name", DIFFERING)
+def test_pairs_of_patterns_that_differ_by_head_or_batch_row_are_counted_once(name, layout):
+    """As many as the dense masks of all batch rows and heads allow together."""
+    pattern = DIFFERING[name]
+    plan = forecast(
+        (20, 41), heads=4, head_dim=3, v_dim=2, batch=2, pattern=pattern, layout=layout, machine=Machine(flops=1.0)
+    )
+    pairs = pattern.dense(61, 61).expand(2, 4, 61, 61).sum().item()
+    assert sum(plan.compute) == pytest.approx(2 * (3 + 2) * pairs)
+
+
+@pytest.mark.parametrize("pattern", [p.PerHead([p.Causal(), p.Full()]), p.Explicit(MASK)], ids=["heads", "mask"])
+def test_patterns_that_do_not_fit_the_call_are_refused(pattern):
+    with pytest.raises(ShapeError):
+        forecast((20, 40), heads=4, head_dim=3, pattern=pattern)
+
+
+def measured(**changed: Any) -> Machine:
+    mine = {name: one[dist.get_rank()] if isinstance(one, list) else one for name, one in changed.items()}
+    options: dict[str, Any] = {"heads": 4, "kv_heads": 2, "head_dim": 32, "length": 256, "message": 1 << 20} | mine
+    return measure_machine(dist.group.WORLD, **options)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_all_processes_measure_one_machine(count, pools):
+    first, *others = pools(count).run(measured)
+    assert others == [first] * (count - 1)
+    assert 1e7 < first.flops < 1e13
+    assert 1e6 < first.bandwidth < 1e12
+    assert 0 < first.latency < 1
+
+
+def test_measured_operations_are_those_of_the_pairs_of_the_pattern(pools):
+    """A causal window of 4 keys computes a sixtieth of the pairs, at a far lower rate for each pair."""
+    (full, _), (window, _) = (pools(2).run(partial(measured, pattern=one)) for one in ("full", "causal_window(4)"))
+    assert window.flops < full.flops / 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"head_dim": [32, 64]}, "make different calls"),
+        ({"heads": [4, 0]}, "heads is 0"),
+        ({"kv_heads": 3}, "kv_heads"),
+        ({"message": 8}, "message is 8"),
+        ({"dtype": torch.int64}, "attention takes"),
+    ],
+)
+def test_measurements_that_cannot_be_made_are_refused_on_all_processes(changed, words, pools):
+    messages = pools(2).refusals(partial(measured, **changed))
+    assert all(messages)
+    assert any(words in one for one in messages), messages
 
 
 def test_memory_is_that_of_the_tensors():

@@ -50,14 +50,14 @@ def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {"output": output.detach(), **{name: x.grad for name, x in leaves.items()}}
 
 
-def passed(count: int, name: str, padded: bool) -> dict[str, Any]:
+def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str, Any]:
     layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
-    own = {one: part(x, layout, rank) for one, x in tensors(count, name).items()}
+    own = {one: part(x, layout, rank).to(device) for one, x in tensors(count, name).items()}
     chosen = options(name, padded)
     found = computed(
         lambda q, k, v, **more: distributed.attention(q, k, v, dist.group.WORLD, form="state", **chosen, **more), own
     )
-    return {one: x.numpy() for one, x in found.items()}
+    return {one: x.cpu().numpy() for one, x in found.items()}
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -1,0 +1,104 @@
+"""On GPUs: processes that exchange keys by NCCL compute what one process computes on the CPU.
+
+NCCL refuses two processes on one GPU, so that keys are exchanged where there are two GPUs or more. With one GPU the
+tests run with one process. `test_as_nccl_sends.py` checks on every machine what NCCL asks of the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import regard
+from regard import distributed
+from regard.distributed import Layout, joined, measure_machine
+from several_processes import calls, test_passed_states
+from several_processes.calls import on_one, together
+from several_processes.pool import Pool
+from several_processes.test_equals_one_process import PRIMES, cases
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
+]
+
+LENGTHS = {1: (53,), **PRIMES}
+DEVICE = "cuda"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """A process for each GPU, at most four."""
+    there = torch.cuda.device_count()
+    started = Pool(4 if there >= 4 else min(there, 2), timeout=120, backend="nccl")
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_processes_on_gpus_compute_what_one_process_computes(case, pool):
+    case = replace(case, lengths=LENGTHS[pool.count], k_lengths=None)
+    one, many = on_one(case), together(case, pool.run(calls.on_processes, replace(case, device=DEVICE)))
+    for name, expected in one.items():
+        there = expected != -torch.inf
+        assert torch.equal(many[name] != -torch.inf, there), name
+        assert not there.any() or (many[name] - expected)[there].abs().max() < 1e-10, name
+
+
+@pytest.mark.parametrize("name", test_passed_states.MECHANISMS)
+def test_sums_that_are_passed_on_give_the_same(name, pool):
+    count = max(pool.count, 2)
+    if count != pool.count:
+        pytest.skip("sums are passed on where there are two GPUs")
+    expected = whole(count, name)
+    parts = pool.run(test_passed_states.passed, count, name, True, DEVICE)
+    for what, x in expected.items():
+        found = joined(
+            [torch.from_numpy(one[what]) for one in parts], Layout("contiguous", test_passed_states.LENGTHS[count])
+        )
+        assert (found - x).abs().max() < 1e-10, what
+
+
+def whole(count: int, name: str) -> dict[str, Any]:
+    chosen = test_passed_states.options(name, True)
+    call: Callable[..., Any] = lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more)  # noqa: E731
+    return test_passed_states.computed(call, test_passed_states.tensors(count, name))
+
+
+def half(form: str) -> list[torch.Tensor]:
+    """Output and gradients of this process's part in bfloat16, and of the same in float32."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    layout = Layout("zigzag", (129,) * count)
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        draw = torch.Generator().manual_seed(2)
+        tensors = [torch.randn(1, heads, layout.length, 32, generator=draw) for heads in (4, 2, 2)]
+        q, k, v = (distributed.part(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_() for x in tensors)
+        output = distributed.attention(q, k, v, dist.group.WORLD, pattern="causal", layout="zigzag", form=form)
+        found += [one.detach().float().cpu() for one in (output, *torch.autograd.grad(output.sum(), (q, k, v)))]
+    return found
+
+
+@pytest.mark.parametrize("form", ["ring", "gather"])
+def test_half_precision_is_close_to_float32(form, pool):
+    for results in pool.run(half, form):
+        for low, high in zip(results[:4], results[4:], strict=True):
+            assert (low - high).abs().max() < 0.02 * high.abs().max()
+
+
+def constants() -> Any:
+    return measure_machine(dist.group.WORLD, heads=16, head_dim=64, dtype=torch.bfloat16, length=4096)
+
+
+def test_the_constants_of_forecasts_can_be_measured(pool):
+    if pool.count < 2:
+        pytest.skip("messages are measured where there are two GPUs")
+    first, *others = pool.run(constants)
+    print(first)
+    assert all(one == first for one in others)
+    assert first.flops > 1e12
