@@ -1,4 +1,4 @@
-"""Attention over a sequence that several processes share, on PyTorch's own engine: torchrun, meshes, collectives."""
+"""Attention over a sequence that several processes share, by PyTorch's torchrun, meshes and collectives."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -37,7 +37,7 @@ OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
 
 @dataclass(frozen=True)
 class SharedDetail:
-    """The output and statistics of one process's queries; `received` is about its keys. What was not asked for is None.
+    """The output and statistics of one process's queries; `received` is about its keys. What was not requested is None.
 
     output: (batch, heads, q_len, v_dim). log_sum_exp, entropy, distance, sink: (batch, heads, q_len).
     received: (batch, heads, k_len). top_keys: positions in the whole sequence, and weights, (batch, heads, q_len, n).
@@ -72,9 +72,9 @@ def attention(
         softmax(cap(q kᵀ · scale) + bias, over the allowed keys and the sink) v
 
     Every process of the mesh calls it with the same options. Positions are those of the whole sequence, so patterns,
-    biases, dropout and sinks mean what they mean on one process. Keys are sent only to processes whose queries may look
-    at them. Gradients flow to q, k and v of every process; the gradient of a tensor that all processes share, such as
-    a learned bias, is this process's part, to be summed over processes as that of any weight is.
+    biases, dropout and sinks have the same meaning as on one process. Keys are sent only to processes whose queries
+    may look at them. Gradients flow to q, k and v of every process; the gradient of a tensor that all processes share,
+    such as a learned bias, is this process's part, to be summed over processes as that of any weight is.
 
     Args:
         q: this process's queries (batch, heads, q_len, head_dim); q_len may differ between processes.
@@ -84,14 +84,14 @@ def attention(
         layout: "contiguous", or "zigzag" for two chunks on each process, which balances causal patterns.
         form: "gather" fetches all needed keys at once, "ring" holds those of two other processes at most and computes
             its pieces again in the backward pass; "auto" gathers if few keys are needed. "state" is for causal
-            LinearTransformer, Performer and RandomFeature: sums over earlier keys go from process to process, no keys.
+            LinearTransformer, Performer and RandomFeature: it sends sums over earlier keys instead of keys.
         options: as for `regard.attention`; a bias that is a tensor has this process's queries and the keys of all.
 
     Returns:
         (batch, heads, q_len, v_dim) in q's dtype, for this process's queries.
 
     Raises:
-        ShapeError, ArgumentError, UnsupportedError: as `regard.attention`; and processes that make different calls.
+        ShapeError, ArgumentError, UnsupportedError: as `regard.attention`; also if processes make different calls.
         UnsupportedError: a mechanism whose parts cannot be merged: Linformer, LSH, and RandomFeature unless
             form="state".
         RegardError: another process ended, or did not answer within the timeout of its group.

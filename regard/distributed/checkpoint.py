@@ -1,8 +1,8 @@
 """Checkpoints of models on several processes, which any other number of processes can load.
 
-`torch.distributed.checkpoint` plans which process writes and reads which part of each tensor. The files are ours: each
-process writes its parts to one sealed safetensors file, and `checkpoint.json` says, sealed as well, where each part is.
-Nothing in a file is unpickled.
+`torch.distributed.checkpoint` plans which process writes and reads which part of each tensor. regard writes the
+files: each process writes its parts to one safetensors file, sealed with hashes, and `checkpoint.json`, which is sealed
+too, says where each part is. Nothing in a file is unpickled.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def save_checkpoint(
 ) -> None:
     """Save a model that is divided among processes, by FSDP2, tensor parallelism or both.
 
-    Every process calls it, and writes its own part; the folder is one that all of them see. The new checkpoint replaces
-    an older one in the folder at the moment when it is complete. A process that ends before that leaves the older one.
+    Every process calls it and writes its own part, into a folder that all processes can read and write. The new
+    checkpoint replaces an older one in the folder when it is complete; until then the older one is kept.
 
     Args:
         folder: made if it does not exist.
         model: weights that are DTensors are saved in parts, others by one process.
         optimiser: of this model's parameters.
         values: JSON values to keep beside them, such as the step.
-        group: the processes, a DeviceMesh or ProcessGroup; all by default. Without torch.distributed it is one.
+        group: the processes, a DeviceMesh or ProcessGroup; all by default. Without torch.distributed, this one.
 
     Raises:
         ArgumentError: values that are not JSON, or tensors that the format does not store.
@@ -86,7 +86,7 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load what `save_checkpoint` saved, on any number of processes and with any division of the model.
 
-    Each process reads what it holds. All hashes are checked on all processes before the first number is changed.
+    Each process reads the parts that it holds. All hashes are checked on all processes before a number is changed.
 
     Args:
         folder: as for `save_checkpoint`.

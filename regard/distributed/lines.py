@@ -36,7 +36,7 @@ class SharedWork:
 
 @contextmanager
 def sharing() -> Generator[SharedWork | None]:
-    """The processes that torchrun started, within the block, for functions with `share=`; None where there is one.
+    """The processes that torchrun started, for functions with `share=` in a `with` block; None if there is only one.
 
     >>> with sharing() as share:
     ...     print(share)
@@ -79,14 +79,14 @@ def share_lines(
 
     Args:
         lines: all of them, the same on every process.
-        out: the file to write; beside it stands `OUT.record`, by which a later call knows what it belongs to.
-        compute: from some lines and the index of the first to as many lines of output, each without a line end.
+        out: the file to write. `OUT.record` beside it says which lines and settings it belongs to.
+        compute: takes some lines and the index of the first, and returns as many lines of output without line ends.
         settings: everything besides the lines that the output depends on, as text.
         rank: of this process; by default that of torchrun, or 0.
         processes: how many there are; by default as many as torchrun started, or 1.
 
     Returns:
-        Whether the file is complete now: False where other processes are still at work.
+        Whether the file is complete: False if other processes are still computing.
 
     Raises:
         OccupiedError: the file is there and belongs to other lines or settings.

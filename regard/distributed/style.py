@@ -22,9 +22,9 @@ from regard.layers.recording import current_recording
 class ContextParallel(ParallelStyle):
     """Makes a `MultiHeadAttention` attend over the positions of all processes; other layers see only their own part.
 
-    Rotary positions are those of the whole sequence. A pattern or bias given to the layer's call means the whole
-    sequence as well. Weights are the same on every process, which the first call checks; their gradients are each
-    process's part: sum them, as DistributedDataParallel does when it averages.
+    Rotary positions are those of the whole sequence; so are those of a pattern or bias that is given to the layer's
+    call. Weights are the same on every process, which the first call checks. The gradients on each process are its
+    part of the sum: add them over the processes (DistributedDataParallel also divides the sum by their number).
 
     Args:
         layout: "contiguous" or "zigzag": how the vectors that the layer gets are divided.

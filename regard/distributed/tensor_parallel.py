@@ -133,8 +133,8 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module
     """Divide the weights of a model by FSDP2: each layer fetches its weights while it computes, and drops them again.
 
     `fully_shard` is called for each module of a ModuleList and then for the model, after `parallelize_module` if both
-    are used. A model of `regard.models` can then be called, started and continued; all processes call it together, each
-    with its rows of the batch.
+    are used. A model of `regard.models` can then be called, and so can those of the methods `encode`, `start`,
+    `step`, `extend` and `vectors` that it has; all processes call them together, each with its rows of the batch.
 
     Args:
         model: the same on every process.

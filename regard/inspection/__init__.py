@@ -1,7 +1,7 @@
 """Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics, approximations.
 
 The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
-to 1, and shares are counted over all sentences without choosing any. matplotlib is imported when a picture is drawn.
+to 1, and shares are counted over all sentences, leaving none out. matplotlib is imported when a picture is drawn.
 """
 
 from regard.inspection.explorer import Page, draw_attention, show

@@ -1,7 +1,7 @@
 """Patterns say which query may look at which key: values that compare, combine with `& | ~`, count, print and draw.
 
-A pattern's truth is `allows(q_pos, k_pos)`; everything else (structure, dense form, text) agrees with it.
-A new pattern is one file here and two export lines below; its class enrols itself, and the tests find it there.
+`allows(q_pos, k_pos)` defines a pattern; everything else (structure, dense form, text) agrees with it.
+A new pattern is one file here and two export lines below; its class registers itself, and the tests find it there.
 """
 
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate

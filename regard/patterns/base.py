@@ -1,4 +1,4 @@
-"""What every pattern can do. A new pattern answers `allows` and one question about its structure."""
+"""What every pattern can do. A new pattern defines `allows` and one of `form` and `segments`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class Machinery:
 class Pattern(Declared, enrol=False):
     """Which query positions may look at which key positions; immutable, comparable, and combined with `& | ~`.
 
-    To write one, derive a frozen dataclass, define `allows`, and answer one question: either `form`, where the pattern
-    is a band or can be written with other patterns, or `segments`. The rest follows. Without an answer, every pair is
-    asked by `allows`. The class enrols itself, so that its text, such as `every(3)`, reads back.
+    To write one, derive a frozen dataclass and define `allows`, and one more method: `form` if the pattern is a band or
+    can be written with other patterns, otherwise `segments`. All other methods are computed from these. Without the
+    second method, `allows` is evaluated for every pair. The class registers itself, so that `parse` reads its text,
+    such as `every(3)`.
 
     >>> @dataclass(frozen=True)
     ... class Every(Pattern):
@@ -74,7 +75,7 @@ class Pattern(Declared, enrol=False):
 
         Args:
             q_pos: positions, broadcastable with `k_pos`.
-            k_pos: positions. A pattern that differs by batch row or head answers with the four axes
+            k_pos: positions. A pattern that differs by batch row or head returns the four axes
                 (batch or 1, heads or 1, q_len, k_len).
 
         Returns:
@@ -248,7 +249,7 @@ class Pattern(Declared, enrol=False):
         Args:
             q_len: number of queries.
             k_len: number of keys.
-            q_start: position of the first query; by default the last query meets the last key.
+            q_start: position of the first query; by default the last query is aligned with the last key.
 
         Returns:
             (q_len, k_len), or (batch or 1, heads or 1, q_len, k_len) where batch rows or heads differ.

@@ -155,7 +155,7 @@ class SameDocument(Pattern):
 class PerDocument(Pattern):
     """A query may look at the keys of its own document that `inner` allows, with positions from the document's start.
 
-    In each document the last query meets the last key. Row d of an inner pattern with batch rows is document d.
+    In each document the last query is aligned with the last key. Batch row d of the inner pattern is for document d.
 
     Args:
         inner: the pattern within a document.

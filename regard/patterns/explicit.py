@@ -120,7 +120,7 @@ class Where(Pattern):
     """A query may look at a key where `function(q_pos, k_pos)` is True; equal if the function is the same object.
 
     Args:
-        function: takes broadcastable integer tensors of positions, answers with booleans of the broadcast shape.
+        function: takes broadcastable integer tensors of positions, returns booleans of the broadcast shape.
 
     >>> Where(lambda q_pos, k_pos: (q_pos + k_pos) % 2 == 0).dense(2, 2).int().tolist()
     [[1, 0], [0, 1]]

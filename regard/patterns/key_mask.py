@@ -22,8 +22,8 @@ from regard.reprs import brief
 class KeyMask(Pattern):
     """Every query may look at the keys where the mask is True; use it for padding that has holes.
 
-    It holds batch · k_len booleans, never q_len · k_len. Where the live keys are one run, `KeySpan` says the same in
-    two numbers and is reused by value.
+    It holds batch · k_len booleans, never q_len · k_len. If the keys that are True are one range without holes, use
+    `KeySpan`, which needs two numbers for each row and, with lists instead of tensors, lets equal calls share a plan.
 
     Args:
         mask: booleans by key position, (k_len,), or (batch, k_len) with a row for each batch row; True = may look. A
