@@ -24,8 +24,7 @@ setup: $(BUILT)               ## only make the environment, in .venv, with the c
 test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2
 
-test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes
-	$(BIN)/pytest -m slow
+test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
 	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first

@@ -11,6 +11,7 @@ from docs.making import (
     choosing,
     comparing,
     explorations,
+    forecasting,
     keeping,
     lensing,
     pretrained,
@@ -25,8 +26,8 @@ from docs.making.reference import reference_pages
 from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **explorations.PARTS, **keeping.PARTS, **lensing.PARTS,
-    **pretrained.PARTS, **reliability.PARTS, **start.PARTS, **walking.PARTS
+    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **explorations.PARTS, **forecasting.PARTS, **keeping.PARTS,
+    **lensing.PARTS, **pretrained.PARTS, **reliability.PARTS, **start.PARTS, **walking.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 

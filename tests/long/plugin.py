@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -19,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--poison"):
+        os.environ["POISONED_MEMORY"] = "1"  # for processes that tests start
     checked = RuleBasedStateMachine.check_invariants
 
     def counted(machine: RuleBasedStateMachine, *arguments: object, **named: object) -> None:

@@ -46,10 +46,26 @@ LAW_FILES = (
     "tests/contracts/test_laws.py", "tests/patterns/test_pattern_laws.py", "tests/contracts/test_mechanism_laws.py",
 )  # fmt: skip
 EACH_LAW = 1_000  # examples
-FOLDERS = tuple(
-    f"tests/{name}"
-    for name in ("patterns", "storage", "bias", "positions", "mechanisms", "layers", "decoding", "text", "models",
-                 "inspection", "conversion", "training")
+# Every part of the suite, for memory that holds NaN; `regard` are the examples of docstrings.
+FOLDERS = (
+    *(f"tests/{name}"
+      for name in ("patterns", "storage", "bias", "positions", "mechanisms", "layers", "decoding", "text", "models",
+                   "inspection", "conversion", "training", "backends", "bench", "caches", "cli", "contracts", "docs",
+                   "explorer", "fuzz", "integrations", "lenses", "lessons", "long", "native", "several_processes",
+                   "walkthrough")),
+    "tests/test_*.py", "regard",
+)  # fmt: skip
+# Slow tests that no other run has.
+SLOW = (
+    "tests/contracts/test_grid.py", "tests/backends/test_flex.py", "tests/backends/test_second_pass.py",
+    "tests/contracts/test_fixed_laws.py", "tests/contracts/test_sinks.py", "tests/contracts/test_statistics.py",
+    "tests/fuzz/test_fuzz.py", "tests/mechanisms/test_lsh_fast.py", "tests/mechanisms/test_performer.py",
+    "tests/mechanisms/test_random_feature.py", "tests/integrations/test_transformers_families.py",
+    "tests/models/test_language_state.py", "tests/native/test_native_sanitized.py",
+    "tests/native/test_native_shipping.py", "tests/native/test_native_trained.py",
+    "tests/native/test_shipping_without_compiler.py", "tests/conversion/test_folder_memory.py",
+    "tests/storage/test_storage_files.py", "tests/storage/test_storage_tensors.py", "tests/training/test_kill.py",
+    "tests/training/test_workers.py", "tests/cli/test_training_runs.py",
 )  # fmt: skip
 
 
@@ -156,7 +172,9 @@ def poisoned(numbers: Sequence[int], folder: Path) -> Found:
     """A case is one folder of tests in which memory that nobody has written holds NaN."""
     found = Found()
     for number in numbers:
-        pytest_counted(["--poison", *PLUGIN, FOLDERS[number]], found, FOLDERS[number])
+        name = FOLDERS[number]
+        paths = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(name)) if "*" in name else [name]
+        pytest_counted(["--poison", *PLUGIN, *paths], found, name)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .commands import names
 from .found import Run
-from .pytests import FOLDERS, law_names
+from .pytests import FOLDERS, SLOW, law_names
 
 FILES = 138  # hostile files; a test compares this with how many there are
 
@@ -23,9 +23,10 @@ EVERY = (
     ),
     Run("laws", "metamorphic laws hold for every backend, pattern and mechanism", "laws", len(law_names()), 1,
         "pytests.laws"),
-    Run("poison", "tests pass where memory that nobody wrote holds NaN", "folders", len(FOLDERS), 1,
+    Run("poison", "the suite passes where memory that nobody wrote holds NaN", "parts of the suite", len(FOLDERS), 1,
         "pytests.poisoned"),
     Run("caches", "every kind of cache in every dtype is a list of entries", "seeds", 4, 1, "pytests.machine"),
+    _tests("slow", "the slow tests that no other run has pass", *(f"-m|slow|{path}" for path in SLOW)),
     _tests("bits", "outputs are equal bit by bit, and negative controls fail", "tests/native/test_native_bits.py",
            "-m|slow|tests/native/test_native_bits.py"),
     _tests("dropout", "dropout keeps what its law says", "tests/backends/test_dropout.py"),

@@ -35,7 +35,7 @@ def test_the_rows_in_the_file_are_those_of_what_the_runs_found():
 
 def test_each_goal_has_a_row_with_a_figure_and_a_date_and_a_miss_its_reason():
     table = read()["goals"]
-    assert [row["number"] for row in table] == list(range(1, 28))
+    assert [row["number"] for row in table] == list(range(1, 29))
     for row in table:
         assert row["figure"], row
         assert row["met"] or row["why"], row
@@ -58,6 +58,27 @@ def test_each_run_belongs_to_a_goal_and_its_function_and_tests_are_there():
         assert f"def {function}(" in source.read_text("utf-8"), run
         for word in " ".join(run.options).replace("|", " ").split():
             assert "/" not in word or (ROOT / word).exists(), word
+
+
+def test_every_part_of_the_suite_is_run_in_poisoned_memory():
+    parts = set(pytests.FOLDERS)
+    assert {path.as_posix() for path in places("*/**/test_*.py")} == {one for one in parts if "/test_" not in one} - {
+        "regard"
+    }
+    assert {"tests/test_*.py", "regard"} <= parts
+
+
+def places(pattern: str) -> set[Path]:
+    """The folders of tests that hold such files."""
+    return {Path(*path.relative_to(ROOT).parts[:2]) for path in (ROOT / "tests").glob(pattern)}
+
+
+def test_every_slow_test_is_in_a_run():
+    files = {path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
+    slow = {path.relative_to(ROOT).as_posix() for path in files if "pytest.mark.slow" in path.read_text("utf-8")}
+    paths = [word for run in RUNS.values() for one in run.options if "|slow|" in one for word in one.split("|")]
+    assert {one for one in slow if not one.startswith(tuple(path for path in paths if "/" in path))} == set()
+    assert set(pytests.SLOW) <= slow
 
 
 def test_the_page_shows_the_file():

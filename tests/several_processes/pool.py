@@ -80,6 +80,8 @@ def serve(rank: int, count: int, store: str, end: Connection, timeout: int, back
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    if "POISONED_MEMORY" in os.environ:  # see tests/long/plugin.py
+        torch.set_deterministic_debug_mode("warn")
     if backend == "nccl":
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
