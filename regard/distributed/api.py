@@ -18,7 +18,7 @@ from regard.core.tensors import Stored
 from regard.distributed.function import Run, attend, check_pieces
 from regard.distributed.group import Group, agree, contents, refuse_together
 from regard.distributed.layout import Layout
-from regard.distributed.needs import Needs
+from regard.distributed.needs import Needs, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.distributed.statistics import statistics
@@ -219,7 +219,7 @@ def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tup
     """
     call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
     start = k.length - q.length if call.q_start is None else call.q_start
-    needs = Needs(problem.pattern, q, k, start)
+    needs = needs_of(problem.pattern, q, k, start)
     others = {one: getattr(call, one) for one in OTHERS}
     shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
     run = Run(agreed.group, needs, needs.form(form), shared)

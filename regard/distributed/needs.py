@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -69,9 +69,16 @@ class Needs:
         visible = pattern.visible_keys(grid)
         return everything(k_len) if visible is None else _ranges(visible.flatten(0, 1).any(0))
 
+    @cached_property
+    def _between(self) -> dict[tuple[int, int], tuple[Ranges, ...]]:
+        return {}
+
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:
         """The keys that `target` needs of each chunk of `source`."""
-        return tuple(common(self.of(target), (chunk,)) for chunk in self.k.chunks[source])
+        if (target, source) not in self._between:
+            needed = self.of(target)
+            self._between[target, source] = tuple(common(needed, (chunk,)) for chunk in self.k.chunks[source])
+        return self._between[target, source]
 
     def count(self, target: int, source: int) -> int:
         """The number of keys that `target` needs of `source`."""
@@ -123,12 +130,21 @@ class Needs:
             raise UnsupportedError("form='state' exchanges sums of a fixed size and no keys; use it in attention")
         if asked != "auto":
             return asked
-        ranks = range(self.processes)
-        narrow = all(
-            sum(self.count(one, other) for other in ranks if other != one) <= NARROW * self.k.lengths[one]
-            for one in ranks
-        )
+        foreign = (size(self.of(rank)) - self.count(rank, rank) for rank in range(self.processes))
+        narrow = all(count <= NARROW * own for count, own in zip(foreign, self.k.lengths, strict=True))
         return "gather" if narrow else "ring"
+
+
+@lru_cache(maxsize=64)
+def _kept(pattern: Pattern, q: Layout, k: Layout, q_start: int) -> Needs:
+    return Needs(pattern, q, k, q_start)
+
+
+def needs_of(pattern: Pattern, q: Layout, k: Layout, q_start: int | torch.Tensor) -> Needs:
+    """The `Needs` of a call; those of patterns without tensors are kept for later calls, as plans are."""
+    if isinstance(q_start, torch.Tensor) or not pattern.by_value:
+        return Needs(pattern, q, k, q_start)
+    return _kept(pattern, q, k, q_start)
 
 
 def _search(rows: range, some: Callable[[int, int], bool], backwards: bool) -> int | None:

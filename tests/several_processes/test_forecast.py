@@ -55,8 +55,7 @@ def observed(count: int, pattern: str, layout: str, form: str) -> list[tuple[int
 def test_the_messages_of_a_run_are_those_of_its_plan(count, name, form, layout, pools):
     pattern, divided = PATTERNS[name], Layout(layout, LENGTHS[count])
     schedule = Schedule(Needs(parse(pattern).canonical(), divided, divided, 0))
-    chosen = schedule.form(form)
-    assert chosen == schedule.needs.form(form)
+    chosen = schedule.needs.form(form)
     planned: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for step in range(count):
         for rank in range(count):
