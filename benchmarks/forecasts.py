@@ -107,13 +107,29 @@ def compare(count: int, pattern: str, layout: str, form: str, each: int, rounds:
     machine = Machine(**found[0]["machine"])
     options = {**SIZES, "dtype": torch.float32, "pattern": pattern, "layout": layout, "form": form}
     plan = forecast([each] * count, machine=machine, **options)
-    alone = forecast([each] * count, machine=replace(machine, bandwidth=1e18, latency=0), **options)
+    alone = forecast([each] * count, machine=replace(machine, bandwidth=1e18, latency=0, overhead=0), **options)
     measured = [max(of_round) for of_round in zip(*(one["seconds"] for one in found), strict=True)]
     return {
         "processes": count, "pattern": pattern, "layout": layout, "form": form, "positions": each,
-        "machine": vars(machine), "forecast": max(plan.seconds), "without_exchange": max(alone.seconds),
+        "machine": vars(machine), "forecast": max(plan.seconds), "computing": max(alone.seconds),
         "measured": statistics.median(measured), "least": min(measured), "most": max(measured),
     }  # fmt: skip
+
+
+def tiny_calls(calls: int) -> float:
+    """CPU seconds of this process for a call over one position each, around the ring."""
+    x = torch.randn(1, 8, 1, 64)
+    for at in range(2 * calls):
+        if at == calls:
+            began = time.process_time()
+        distributed.attention(x, x, x, dist.group.WORLD, form="ring")
+    return (time.process_time() - began) / calls
+
+
+def seconds_of_step() -> float:
+    """CPU seconds that a host takes for each further step of a ring: those of 6 processes less those of 2, by 4."""
+    few, many = (statistics.median(on_processes(count, tiny_calls, 200)) for count in (2, 6))
+    return (many - few) / 4
 
 
 def speed_of_gpu() -> dict[str, Any]:
@@ -159,7 +175,7 @@ def main() -> None:
     record = {
         "date": date.today().isoformat(), "command": "python benchmarks/forecasts.py", "torch": torch.__version__,
         "python": platform.python_version(), "cores": os.cpu_count(), "sizes": SIZES, "rounds": ROUNDS,
-        "compared": compared, "gpu": speed_of_gpu(), "assumed": vars(Machine()),
+        "compared": compared, "step": seconds_of_step(), "gpu": speed_of_gpu(), "assumed": vars(Machine()),
         "million": [] if quick else plan_million(),
     }  # fmt: skip
     text = json.dumps(record, indent=1)

@@ -75,6 +75,9 @@ def plan(
     latency: Annotated[
         float | None, typer.Option(help="With --ranks: seconds before a message's first byte. [default: 1e-05]")
     ] = None,
+    overhead: Annotated[
+        float | None, typer.Option(help="With --ranks: seconds in which the host prepares a step. [default: 0.00075]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the plan of a call with these sizes, or with --ranks the forecast of the call over several processes."""
@@ -93,7 +96,7 @@ def plan(
             raise ArgumentError(f"--{name} is {shortened(size)}; it must be a number from 0 to {LARGEST}")
     if kv_heads == 0 or heads % kv_heads:
         raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
-    machine = {"flops": flops, "bandwidth": bandwidth, "latency": latency}
+    machine = {"flops": flops, "bandwidth": bandwidth, "latency": latency, "overhead": overhead}
     if ranks is not None:
         given = {
             "--grad": grad, "--dropout": dropout, "--softcap": softcap, "--want": want, "--k-len": keys != q_len,
@@ -166,7 +169,8 @@ def _print_forecast(
 ) -> None:
     from regard.distributed import Layout, Machine, forecast  # takes seconds, and the plan of one process needs none
 
-    assumed = Machine(**{name: value for name, value in machine.items() if value is not None})
+    given: dict[str, Any] = {name: value for name, value in machine.items() if value is not None}
+    assumed = Machine(**given)
     divided = Layout.even(layout, length, ranks)
     made = forecast(divided.lengths, layout=layout, machine=assumed, **options)
     record = {
@@ -203,8 +207,9 @@ def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[st
         f"{made.form}: {divided.length:,} positions, {sizes}, {_name(options['dtype'])}",
         *(f"  {name:<{wide[0]}}  {least:>{wide[1]}}  {most:>{wide[2]}}" for name, least, most in rows),
         f"  {made.efficiency:.0%} of the time of all processes is computing{better}",
-        f"  assumed, not measured: {assumed.flops:g} operations and {assumed.bandwidth:g} bytes per second, "
-        f"{assumed.latency:g} s before a message arrives (--flops, --bandwidth, --latency)",
+        f"  assumed: {assumed.flops:g} operations and {assumed.bandwidth:g} bytes per second, "
+        f"{assumed.latency:g} s before a message arrives, {assumed.overhead:g} s to prepare a step (--flops, "
+        f"--bandwidth, --latency, --overhead)",
     ])  # fmt: skip
 
 

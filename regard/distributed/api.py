@@ -12,7 +12,7 @@ from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.combination import check_combination
 from regard.core.keywords import OF_CALLS, refuse_keywords
-from regard.core.problem import Problem, checked_q_start, learns
+from regard.core.problem import Problem, checked_bias, checked_q_start, checked_seed, learns
 from regard.core.result import TopKeysFound, Want, checked_wants
 from regard.core.tensors import Stored
 from regard.distributed.function import Run, attend, check_pieces
@@ -196,7 +196,10 @@ def _agreed(
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
         problem = _checked(call, want, form)
         group.check_device(call.q.device)
-        words, bias_keys = _words(problem, call, layout, form, want), _keys_of_bias(call.bias, problem.q_len)
+        bias_keys = _keys_of_bias(call, problem)
+        if call.dropout_seed is not None:
+            call = call._replace(dropout_seed=checked_seed(call.dropout_seed))
+        words = _words(problem, call, layout, form, want)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
     except Exception:
@@ -280,18 +283,23 @@ def _drawn(problem: Problem) -> int:
     return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
 
 
-def _keys_of_bias(bias: Any, q_len: int) -> int | None:
+def _keys_of_bias(call: Call, problem: Problem) -> int | None:
     """The number of keys of a bias that is a tensor; None where it is the same for every key.
 
     Raises:
-        ShapeError: it does not have this process's queries.
+        ShapeError, ArgumentError: it is no bias for this process's queries; its keys are compared with those of all
+            processes later.
     """
-    if not isinstance(bias, torch.Tensor) or not bias.dim():
+    bias = call.bias
+    if bias is None or isinstance(bias, Bias):
         return None
-    rows = bias.shape[-2] if bias.dim() > 1 else 1
-    if rows not in (1, q_len):
+    keys = bias.shape[-1] if isinstance(bias, torch.Tensor) and bias.dim() else 1
+    rows = bias.shape[-2] if isinstance(bias, torch.Tensor) and bias.dim() > 1 else 1
+    if rows not in (1, problem.q_len):
         raise ShapeError(
             f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
-            f"of all: (..., {q_len} or 1, keys or 1)"
+            f"of all: (..., {problem.q_len} or 1, keys or 1)"
         )
-    return None if bias.shape[-1] == 1 else bias.shape[-1]
+    sizes = {"batch": problem.batch, "heads": problem.heads, "q_len": problem.q_len, "k_len": keys}
+    checked_bias(bias, call.q, sizes)
+    return None if keys == 1 else keys

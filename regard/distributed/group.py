@@ -138,7 +138,7 @@ class Group:
         """Within it, a failure of torch.distributed becomes a sentence."""
         try:
             yield
-        except RegardError:
+        except (RegardError, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
             words = " ".join(str(error).split())[:200]

@@ -10,6 +10,7 @@ import torch
 
 from regard.arguments import shown, whole
 from regard.core.tensors import DTYPES
+from regard.distributed.api import attention as shared_attention
 from regard.distributed.group import Group, agree, contents, refuse_together
 from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs
@@ -35,10 +36,11 @@ def measure_machine(
     message: int = 1 << 24,
     rounds: int = 5,
 ) -> Machine:
-    """Measure the constants of `forecast` on running processes: operations of attention, bandwidth and latency.
+    """Measure the constants of `forecast` on running processes: operations, bandwidth, latency and overhead.
 
-    All processes compute attention over their own keys at the same time, then each sends a message to the next one. For
-    each process the shortest round counts, and for all of them the slowest process.
+    All processes compute attention over their own keys at the same time, then each sends a message to the next one,
+    then they share a sequence of one position each. The shortest round of each process counts, and of all processes the
+    slowest.
 
         flops = 2 · batch · heads · (head_dim + v_dim) · pairs / seconds,   bandwidth = bytes / (seconds - latency)
 
@@ -86,11 +88,16 @@ def measure_machine(
     agree(group, length, length, False, 0, [*words, f"rounds {rounds}"], device)
     computing = _slowest(group, rounds, device, lambda: attention(q, k, v, pattern=of_calls))
     latency, long = (_slowest(group, rounds, device, _shift(group, size, device)) for size in (SHORT, message))
+    first = [x[:, :, :1] for x in (q, k, v)]
+    steps = _slowest(group, rounds, device, lambda: shared_attention(*first, mesh, form="ring"))
     own = Layout("contiguous", (length,))
     pairs = Schedule(Needs(of_calls, own, own, 0)).pairs(0)
     operations = 2 * batch * heads * (head_dim + v_dim) * pairs
     travelling = max(long - latency, long / 2)  # where other load delays the short message as much as the long one
-    return Machine(max(1.0, operations / computing), message / travelling, latency)
+    return Machine(
+        max(1.0, operations / computing), message / travelling, latency,
+        overhead=max(0.0, steps / group.count - latency), asynchronous=device.type != "cpu",
+    )  # fmt: skip
 
 
 def _shift(group: Group, size: int, device: torch.device) -> Callable[[], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -73,6 +73,12 @@ class Options:
         tensors: list[Any] = [*bias.parameters()] if isinstance(bias, torch.nn.Module) else [bias]
         tensors += [self.sink, *(self.parameters or {}).values()]
         return [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
+
+    def mapped(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Options:
+        """The same options with another tensor for each tensor of the bias, the sink and the mechanism."""
+        bias, sink = (function(x) if isinstance(x, torch.Tensor) else x for x in (self.bias, self.sink))
+        parameters = {name: function(x) for name, x in (self.parameters or {}).items()}
+        return replace(self, bias=bias, sink=sink, parameters=parameters or self.parameters)
 
     def without_dropout(self) -> Options:
         """The same options, by which no weight is dropped."""

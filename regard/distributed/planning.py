@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-from regard.arguments import real, shown, whole
+from regard.arguments import real, shown, whole, yes_or_no
 from regard.core.tensors import DTYPES
 from regard.distributed.layout import Layout
-from regard.distributed.needs import NARROW, Needs
+from regard.distributed.needs import Needs
 from regard.errors import ArgumentError
 from regard.patterns import Grid, KeySpan, Pattern, as_pattern
 from regard.patterns.grid import grids_of_rows
@@ -29,24 +29,31 @@ from regard.reprs import brief
 class Machine:
     """What a process computes and sends each second.
 
-    The default of `flops` was measured on one H100 (attention of 16,384 positions in bfloat16, see
-    `benchmarks/results/attention_cuda`); the others are those of a link of 400 gigabits. `measure_machine` measures
-    them on running processes.
+    The default of `flops` was measured on one H100 (`benchmarks/results/attention_cuda`: attention of 16,384 positions
+    in bfloat16), that of `overhead` on a CPU (`benchmarks/results/forecasts_cpu`); bandwidth and latency are those of a
+    link of 400 gigabits. `measure_machine` measures all of them on running processes.
 
     Args:
         flops: floating-point operations of attention per second.
         bandwidth: bytes per second that it sends, and as many that it receives.
         latency: seconds before the first byte of a message.
+        overhead: seconds in which its host prepares a step: Python, planning, starting messages and kernels.
+        asynchronous: whether the host prepares the next steps while the device computes, as with a GPU.
     """
 
     flops: float = 480e12
     bandwidth: float = 50e9
     latency: float = 10e-6
+    overhead: float = 0.75e-3
+    asynchronous: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("flops", "bandwidth", "latency"):
-            if real(name, getattr(self, name)) < (0 if name == "latency" else 1):
-                raise ArgumentError(f"{name} is {getattr(self, name)}; flops and bandwidth are 1 or more, latency 0")
+        for name in ("flops", "bandwidth", "latency", "overhead"):
+            if real(name, getattr(self, name)) < (1 if name in ("flops", "bandwidth") else 0):
+                raise ArgumentError(
+                    f"{name} is {getattr(self, name)}; flops and bandwidth are 1 or more, the others 0 or more"
+                )
+        yes_or_no("asynchronous", self.asynchronous)
 
 
 class Message(NamedTuple):
@@ -64,7 +71,8 @@ class Forecast:
     """The forward pass of one call over many processes; tuples have one entry for each process.
 
     form: "gather" or "ring". sent, received: bytes. memory: bytes of q, k, v, output, log-sum-exp and the keys of
-    others. compute: seconds of computing. seconds: until it is done. waiting: seconds of that without computing.
+    others. compute: seconds of computing. seconds: until it is done. waiting: seconds of that without computing, for
+    keys or for its host.
     """
 
     form: str
@@ -76,7 +84,7 @@ class Forecast:
 
     @property
     def waiting(self) -> tuple[float, ...]:
-        """Seconds in which each process waits for keys."""
+        """Seconds in which each process does not compute: it waits for keys or for its host."""
         return tuple(all_of - own for all_of, own in zip(self.seconds, self.compute, strict=True))
 
     @property
@@ -110,8 +118,8 @@ def forecast(
     """Plan the forward pass of `regard.distributed.attention` for any number of processes, without running it.
 
     Bytes are exact. Seconds follow from the constants of the machine: pairs that the pattern keeps cost
-    2 · heads · (head_dim + v_dim) operations each, a message costs latency + bytes / bandwidth, and keys travel while
-    the pairs of the step before are computed.
+    2 · heads · (head_dim + v_dim) operations each, a message costs latency + bytes / bandwidth, keys travel while the
+    pairs of the step before are computed, and the host prepares each step in which a process sends or computes.
 
     Args:
         lengths: positions that each process holds.
@@ -140,7 +148,7 @@ def forecast(
     divided, of_call = Layout(layout, tuple(lengths)), as_pattern(pattern).canonical()
     of_call.check(batch, heads, divided.length, divided.length)
     schedule = Schedule(Needs(of_call, divided, divided, 0))
-    asked = schedule.form(form)
+    asked = schedule.needs.form(form)
     a_key = batch * kv_heads * (head_dim + v_dim) * dtype.itemsize
     a_pair = 2 * batch * heads * (head_dim + v_dim) / machine.flops
     ranks = range(schedule.needs.processes)
@@ -192,14 +200,6 @@ class Schedule:
     def keys(self, target: int, source: int) -> int:
         """The number of keys of one process that another one needs."""
         return sum(map(size, self._needed[target].get(source, ())))
-
-    def form(self, asked: str) -> str:
-        """The form of the exchange, as `Needs.form` chooses it."""
-        if asked != "auto":
-            return self.needs.form(asked)
-        lengths = self.needs.k.lengths
-        others = (sum(self.keys(one, by) for by in self._needed[one] if by != one) for one in range(len(lengths)))
-        return "gather" if all(count <= NARROW * own for count, own in zip(others, lengths, strict=True)) else "ring"
 
     def parent(self, target: int, source: int) -> int:
         """The process that sends the keys of `source` to `target` in a ring, as `Needs.parent` chooses it."""
@@ -286,16 +286,20 @@ class Schedule:
         done = []
         for rank in range(count):
             own = self._pairs[rank, rank] * a_pair
-            slowest = max([into[rank], *(out[one] for one in senders[rank])])
-            arrived = machine.latency + slowest / machine.bandwidth if senders[rank] else 0.0
-            done.append(max(own, arrived) + self.pairs(rank) * a_pair - own)
+            clock = Clock(machine).step(0.0, own)
+            if senders[rank]:
+                slowest = max([into[rank], *(out[one] for one in senders[rank])])
+                arrived = machine.overhead + machine.latency + slowest / machine.bandwidth
+                for source in senders[rank]:
+                    clock.step(arrived, self._pairs[rank, source] * a_pair)
+            done.append(clock.now)
         return done
 
     def ring_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:
         """When each process is done, if the keys of step t + 1 travel while those of step t are used."""
         count = self.needs.processes
-        posted = [0.0] * count  # when each process began to send and to wait for the messages of the step
-        clock = [self._pairs[rank, rank] * a_pair for rank in range(count)]
+        posted = [machine.overhead] * count  # when each process began to send and to wait for the messages of the step
+        clocks = [Clock(machine).step(0.0, self._pairs[rank, rank] * a_pair) for rank in range(count)]
         for step in range(1, count):
             senders = [(rank - step) % count for rank in range(count)]
             keys = [self.keys(rank, source) for rank, source in enumerate(senders)]
@@ -304,11 +308,37 @@ class Schedule:
             for rank, sender in enumerate(senders):
                 if sender >= 0:
                     out[sender] += keys[rank] * a_key
+            arrived = [
+                max(posted[rank], posted[sender]) + machine.latency + out[sender] / machine.bandwidth
+                if sender >= 0 else 0.0
+                for rank, sender in enumerate(senders)
+            ]  # fmt: skip
             for rank, sender in enumerate(senders):
-                if sender >= 0:
-                    began = max(posted[rank], posted[sender])
-                    clock[rank] = max(clock[rank], began + machine.latency + out[sender] / machine.bandwidth)
-            posted = list(clock)
-            for rank in range(count):
-                clock[rank] += self._pairs.get((rank, (rank - step) % count), 0) * a_pair
-        return clock
+                if sender < 0 and not out[rank]:
+                    posted[rank] = clocks[rank].now
+                    continue
+                posted[rank] = clocks[rank].wait(arrived[rank])
+                clocks[rank].step(0.0, self._pairs.get((rank, (rank - step) % count), 0) * a_pair)
+        return [clock.now for clock in clocks]
+
+
+@dataclass
+class Clock:
+    """The time of one process: its device computes, and its host prepares each step before."""
+
+    machine: Machine
+    now: float = 0.0  # when the device is done with what was given to it
+    host: float = 0.0  # when the host is done with what it prepared
+
+    def wait(self, until: float) -> float:
+        """Wait for keys; the time at which they are there, the device is free, and the next messages can start."""
+        self.now = max(self.now, until)
+        return max(self.now, self.host)
+
+    def step(self, arrived: float, seconds: float) -> Clock:
+        """Prepare a step and compute it once its keys have arrived."""
+        if not self.machine.asynchronous:
+            self.host = max(self.now, arrived)
+        self.host += self.machine.overhead
+        self.now = max(self.now, self.host, arrived) + seconds
+        return self

@@ -100,11 +100,16 @@ class _Rows:
         self, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, of_piece: torch.Tensor
     ) -> torch.Tensor:
         """Σ_i s_p(i) w_p(i, j): the gradient of Σ_i s_p(i) · output_i by values of size 1, of each query head."""
-        options, wide = self.run.options, torch.promote_types(q.dtype, torch.float32)
-        options = options.without_dropout()
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
-        ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
-        with torch.enable_grad():
-            output = compute(options, self.run.needs, part, q.to(wide), place, k, ones, ()).output
-        (grad,) = torch.autograd.grad(output, ones, of_piece[..., None].to(output.dtype))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.inference_mode(False), torch.enable_grad():
+            options = self.run.options.without_dropout().mapped(_recorded)
+            k = _recorded(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
+            ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
+            output = compute(options, self.run.needs, part, _recorded(q).to(wide), place, k, ones, ()).output
+            (grad,) = torch.autograd.grad(output, ones, _recorded(of_piece)[..., None].to(output.dtype))
         return grad.to(self.dtype)
+
+
+def _recorded(x: torch.Tensor) -> torch.Tensor:
+    """A tensor that autograd may save: a copy of one that was made in inference mode."""
+    return x.clone() if x.is_inference() else x

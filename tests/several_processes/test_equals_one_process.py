@@ -101,6 +101,27 @@ def test_one_process_computes_alone(form, pools):
     assert max(far.values()) < 1e-10, far
 
 
+INFERRED = ("causal", "heads", "bias", "sinks", "explicit", "t5", "alibi", "performer")
+
+
+def on_processes_in_inference_mode(case: Case):
+    """Output and statistics of tensors that were made in inference mode, without gradients."""
+    with torch.inference_mode():
+        rank, (of_q, of_k) = dist.get_rank(), case.layouts
+        whole, options = case.tensors(), case.made(rank)[0]
+        q, k, v = (distributed.part(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv")
+        group = dist.group.WORLD
+        detail = distributed.attention_detail(q, k, v, group, layout=case.layout, want=case.want, **options)
+        return {name: getattr(detail, name).numpy() for name in ("output", "entropy", "received")}
+
+
+@pytest.mark.parametrize("case", [one for one in cases() if one.name in INFERRED], ids=str)
+def test_inference_mode_gives_the_same(case, pools):
+    one = on_one(case)
+    many = together(case, pools(len(case.lengths)).run(on_processes_in_inference_mode, case))
+    assert {name: (many[name] - one[name]).abs().max() < 1e-10 for name in many} == dict.fromkeys(many, True)
+
+
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
     case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
     (layout, _), rank = case.layouts, dist.get_rank()

@@ -92,7 +92,7 @@ def test_processor_time_is_divided_among_processes_as_planned(layout, least, poo
 
 
 def seconds_of(pattern: str, form: str, **changed: Any) -> Any:
-    machine = Machine(**{"flops": 1e9, "bandwidth": 1e6, "latency": 0.0} | changed)
+    machine = Machine(**{"flops": 1e9, "bandwidth": 1e6, "latency": 0.0, "overhead": 0.0} | changed)
     return forecast([100] * 4, heads=1, head_dim=50, dtype=torch.float32, pattern=pattern, form=form, machine=machine)
 
 
@@ -108,6 +108,21 @@ def test_seconds_follow_from_pairs_bytes_and_the_schedule():
     assert ring.waiting == pytest.approx((3 * 0.040 - 0.006,) * 4)
     late = seconds_of("full", "ring", bandwidth=1e9, latency=0.003)
     assert late.seconds == pytest.approx((3 * (0.003 + 4e-5) + 0.002,) * 4)
+
+
+@pytest.mark.parametrize("form", ["ring", "gather"])
+def test_the_host_prepares_each_step(form):
+    """Four steps of 2 ms each: of a host that waits for its device they add up, of one that runs ahead they overlap."""
+    fast = {"form": form, "bandwidth": 1e12}
+    assert seconds_of("full", **fast, overhead=0.003, asynchronous=False).seconds == pytest.approx((4 * 0.005,) * 4)
+    assert seconds_of("full", **fast, overhead=0.003).seconds == pytest.approx((4 * 0.003 + 0.002,) * 4)
+    assert seconds_of("full", **fast, overhead=0.001).seconds == pytest.approx((0.001 + 4 * 0.002,) * 4)
+
+
+def test_steps_without_keys_cost_nothing():
+    """Under a window that ends in the process before, three of four steps send and compute nothing."""
+    plan = seconds_of("causal_window(50)", form="ring", bandwidth=1e12, overhead=1.0)
+    assert plan.seconds == pytest.approx((2.0, 2.0, 2.0, 2.0), abs=0.01)
 
 
 MASK = torch.rand(2, 4, 61, 61, generator=torch.Generator().manual_seed(4)) < 0.4
@@ -149,6 +164,8 @@ def test_all_processes_measure_one_machine(count, pools):
     assert 1e7 < first.flops < 1e13
     assert 1e6 < first.bandwidth < 1e12
     assert 0 < first.latency < 1
+    assert 0 <= first.overhead < 1
+    assert not first.asynchronous
 
 
 def test_measured_operations_are_those_of_the_pairs_of_the_pattern(pools):

@@ -109,6 +109,26 @@ def test_a_process_that_refuses_its_own_part_does_not_leave_the_others_waiting(p
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bias": [torch.zeros(1, 2, 6, 12), torch.zeros(1, 3, 6, 12)]}, "bias (1, 3, 6, 12) does not broadcast"),
+        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12, dtype=torch.int64)]}, "bias has dtype torch.int64"),
+        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12).to_sparse()]}, "give bias.to_dense()"),
+        ({"bias": [None, torch.zeros(1, 1, 1, 6, 12)]}, "does not broadcast"),
+        ({"dropout": 0.1, "dropout_seed": [3, "a"]}, "dropout_seed is 'a'"),
+    ],
+    ids=["heads", "dtype", "layout", "axes", "seed"],
+)
+@pytest.mark.parametrize("form", ["ring", "gather"])
+def test_an_option_that_is_wrong_on_one_process_is_refused_at_once_on_all(options, words, form, pools):
+    began = time.monotonic()
+    other, own = refused(pools, form=form, **options)
+    assert words in own
+    assert "refused on process 1" in other
+    assert time.monotonic() - began < 10
+
+
 def test_gradients_on_one_process_alone_are_refused(pools):
     assert "gradients are needed on process 0 and not on the others" in refused(pools, learning=[True, False])[1]
 
