@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
@@ -20,6 +21,9 @@ settings.register_profile("laws", settings.get_profile("long"), max_examples=1_0
 settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+# A shell starts programs in the background with Ctrl-C ignored, and tests of interruptions need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POISONED = {"contracts", "backends", "caches"}
 

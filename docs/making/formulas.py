@@ -21,6 +21,11 @@ DOCSTRINGS: dict[str, tuple[str, ...]] = {
     "paper: a_j g_j,   here: w_j = a_j g_j / Σ_i a_i g_i": (
         r"\text{paper: } a_j \, g_j, \qquad \text{here: } w_j = \frac{a_j \, g_j}{\sum_i a_i \, g_i}",
     ),
+    "flops = 2 · batch · heads · (head_dim + v_dim) · pairs / seconds,   bandwidth = bytes / (seconds - latency)": (
+        r"\text{flops} = \frac{2 \cdot \text{batch} \cdot \text{heads} \cdot (\text{head\_dim} + \text{v\_dim}) \cdot"
+        r" \text{pairs}}{\text{seconds}}",
+        r"\text{bandwidth} = \frac{\text{bytes}}{\text{seconds} - \text{latency}}",
+    ),
     "S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i": (
         r"S_i = S_{i-1} + φ(k_i) \, [v_i, 1]^\top, \qquad [\text{numerator}, \text{denominator}]_i = φ(q_i) \, S_i",
     ),

@@ -25,6 +25,7 @@ def regard(capsys, monkeypatch):
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["regard", "walkthrough", *map(str, arguments)])
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # `python -m pytest` would be named otherwise
         with pytest.raises(SystemExit) as leaving:
             main()
         return leaving.value.code, *capsys.readouterr()
