@@ -321,7 +321,8 @@ class DividedAttention(MultiHeadAttention):
         if self.training and self.dropout:
             options |= {"dropout": self.dropout, "dropout_seed": _own_seed(share.group)}
         sink = None if self.sinks is None else _local(self.sinks)
-        bias = share.of_bias(bias) if isinstance(bias, torch.Tensor | Bias) else bias
+        if isinstance(bias, torch.Tensor | Bias):
+            bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
         return attention(q, k, v, pattern=share.of_pattern(pattern), bias=bias, sink=sink, **options)
 
     def extra_repr(self) -> str:
