@@ -37,12 +37,18 @@ class Bias(Described):
     @property
     def learns(self) -> bool:
         """Whether it has parameters that need a gradient."""
-        return False
+        return isinstance(self, nn.Module) and any(one.requires_grad for one in self.parameters())
 
     @property
     def plan_key(self) -> Hashable | None:
         """What a plan depends on: calls whose biases have the same type and key share one. None: it may change."""
         return None
+
+    @property
+    def by_value(self) -> bool:
+        """Whether biases of the same type and `plan_key` have the same numbers in every call, so that a plan keeps
+        them. False where a number may change, such as that of a parameter, learned or frozen."""
+        return False
 
     def check(self, heads: int) -> None:
         """Raise a ShapeError if this bias was made for another number of heads."""
@@ -83,6 +89,10 @@ class ALiBi(Bias):
     @property
     def plan_key(self) -> Hashable:
         return (self.slopes,)
+
+    @property
+    def by_value(self) -> bool:
+        return type(self) is ALiBi  # a class derived from it may hold numbers that are not in its key
 
     def check(self, heads: int) -> None:
         if self.slopes is not None and len(self.slopes) != heads:

@@ -88,6 +88,63 @@ def test_each_call_has_the_numbers_of_its_own_bias(backend):
             t5.weight[0] -= 1
 
 
+class Scaled(ALiBi):
+    """ALiBi times a number that may change, which its key does not say."""
+
+    strength = torch.ones(())
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        return super().by_distance(distances, heads) * self.strength
+
+
+class Keyed(Bias):
+    """A bias that holds its numbers as a tensor, with a key that does not say them."""
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self.numbers = numbers
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        return self.numbers[distances % len(self.numbers)].expand(heads, -1)
+
+    @property
+    def plan_key(self) -> tuple[int]:
+        return (len(self.numbers),)
+
+
+@pytest.mark.parametrize("kind", ["derived from ALiBi", "with a key", "frozen"])
+def test_the_numbers_of_a_bias_that_may_change_are_not_kept(kind):
+    drawn = torch.randn(7, generator=torch.Generator().manual_seed(1))
+    bias: Bias = T5Relative(6).requires_grad_(False) if kind == "frozen" else Keyed(drawn.clone())
+    bias = Scaled() if kind == "derived from ALiBi" else bias
+    for turn in range(3):
+        if isinstance(bias, Scaled):
+            bias.strength = torch.tensor(1.0 + turn)
+        elif isinstance(bias, T5Relative):
+            bias.weight.normal_()
+        elif isinstance(bias, Keyed):
+            bias.numbers.copy_(drawn * turn)
+        found = rg.attention(Q, K, V, bias=bias)
+        distances = torch.arange(K.shape[2]) - torch.arange(4, 4 + Q.shape[2])[:, None]
+        added = bias.by_distance(distances.flatten(), 6).unflatten(1, distances.shape)[None].float()
+        torch.testing.assert_close(found, rg.attention(Q, K, V, bias=added), atol=1e-6, rtol=0)
+
+
+def test_a_bias_that_is_a_module_learns_by_its_parameters():
+    class Learned(torch.nn.Module, Bias):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = torch.nn.Parameter(torch.randn(13))
+
+        def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+            return self.numbers[distances % 13][None]
+
+    bias = Learned()
+    rg.attention(Q, K, V, bias=bias).square().sum().backward()
+    assert bias.numbers.grad is not None
+    assert bias.numbers.grad.any()
+    assert not bias.requires_grad_(False).learns
+
+
 def test_a_call_is_not_changed_in_place():
     with pytest.raises(AttributeError):
         CALL.scale = 2.0  # type: ignore[misc]

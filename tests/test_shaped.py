@@ -17,6 +17,10 @@ from regard import positions as pos
 from regard.backends import BACKENDS
 from regard.core.plan import AttentionDetail
 from regard.core.result import top_keys, weights_of
+from regard.decoding import Sampling, generate
+from regard.layers import ProjectedContext
+from regard.layers.caches.entries import Held
+from regard.models import LanguageConfig, LanguageModel
 from regard.testing import make_qkv
 
 WANT = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", top_keys(3), weights_of([1, 2], [0]))
@@ -133,6 +137,19 @@ def test_a_layer_and_its_cache_go_on_meta(kind, dtype):
     assert cache.length == 3
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_starts_and_orders_on_the_cpu_are_moved_to_the_device_of_a_layer_and_its_cache(recorded):
+    layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal")
+    with FakeTensorMode(), torch.set_grad_enabled(recorded):
+        start = order = torch.tensor([1, 0])
+        heads = torch.empty(2, 2, 3, 4, device="lazy", requires_grad=recorded)  # a device that no build needs
+        turned = layer._rotated(heads, start)
+        held = Held({"k": heads, "v": heads}, 0, 3).reordered(order)
+        context = ProjectedContext(heads, heads, None).reorder(order)
+        found = (turned, held.planes["k"], context.keys)
+        assert [x.device.type for x in found] == ["lazy"] * 3
+
+
 @pytest.fixture
 def _default_device_without_values() -> Iterator[None]:
     """Every tensor that is made without a device has no values, so that using one as a number fails."""
@@ -185,3 +202,14 @@ def test_mechanisms_layers_and_caches_make_no_tensor_on_the_default_device():
             for _ in range(3):
                 assert layer(x, cache=cache).device.type == "cpu"
             cache.reorder(index)
+
+
+@pytest.mark.usefixtures("_default_device_without_values")
+def test_decoding_makes_no_tensor_on_the_default_device():
+    with torch.device("cpu"):
+        model = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=2)).eval()
+        prompts, scores, rows = torch.tensor([[5, 6, 7], [0, 0, 8]]), torch.randn(2, 50), torch.arange(2)
+    sampling = Sampling(top_k=11, top_p=0.9, seed=1)
+    assert sampling.choose(scores, rows, 0).device.type == "cpu"
+    assert len(generate(model, prompts, max_tokens=3, sampling=sampling, count=2)) == 2
+    assert len(generate(model, prompts, max_tokens=3, beam=2)) == 2

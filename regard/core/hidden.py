@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.nn import Module
 
 from regard.bias import Bias
 from regard.core.backend import Operands, Relative
@@ -61,12 +60,12 @@ def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, 
 def lasting_place(problem: Problem, place: Place, call: Call) -> Place | None:
     """The place that all calls with the same key share, or None where it differs between them.
 
-    A bias that has no parameters gives the same numbers in each of them, so the place holds these too.
+    A bias that compares by value has the same numbers in each of them, so the place holds these too.
     """
     if not place.lasting:
         return None
     bias = call.bias
-    if not isinstance(bias, Bias) or isinstance(bias, Module) or bias.plan_key is None:
+    if not isinstance(bias, Bias) or not bias.by_value or bias.plan_key is None:
         return place
     found = _prepared_bias(bias, problem, place.grid)
     assert isinstance(found, Relative)

@@ -90,7 +90,7 @@ def write(
         state.reorder(each)
         scores = scores[each]
     rows = range(len(texts)) if rows is None else rows
-    numbers = torch.tensor([row + (copy << 32) for row in rows for copy in range(count)])
+    numbers = torch.tensor([row + (copy << 32) for row in rows for copy in range(count)], device="cpu")
     written: list[list[int]] = [[] for _ in numbers]
     totals = [0.0] * len(written)
     finished = [False] * len(written)

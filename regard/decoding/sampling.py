@@ -162,6 +162,6 @@ class Sampling:
 def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
     """A random number in [0, 1) for each row (batch,), of 52 bits, so that its product with a total stays below it."""
     rows = rows.cpu()
-    high = draw(seed, rows, 2 * place, torch.tensor(2**31))
-    low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21))
+    high = draw(seed, rows, 2 * place, torch.tensor(2**31, device="cpu"))
+    low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21, device="cpu"))
     return (high * 2**21 + low).double() / 2**52

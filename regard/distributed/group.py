@@ -196,7 +196,7 @@ def agree(
     """
     digest = int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "big") % _MOST
     keys = -1 if bias_keys is None else bias_keys
-    header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest, keys], dtype=torch.int64)
+    header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest, keys], dtype=torch.int64, device="cpu")
     assert len(header) == HEADER
     every = group.gathered(header.to(device)).tolist()
     refused = [rank for rank, row in enumerate(every) if not row[0]]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from regard.bias import ALiBi, Bias, series
+from regard.core.problem import learns
 from regard.distributed.group import Group
 from regard.errors import ArgumentError
 from regard.patterns import Explicit, Pattern
@@ -80,28 +81,50 @@ class HeadShare:
     def _cuts(self, pattern: Many | Not) -> bool:
         return pattern.varies_by_head or not pattern.by_value
 
-    def of_bias(self, bias: torch.Tensor | Bias) -> torch.Tensor | Bias:
-        """The bias of this process's heads; gradients of the whole one are summed over processes."""
+    def of_bias(
+        self, bias: torch.Tensor | Bias, q_len: int, k_len: int, q_start: int | torch.Tensor | None
+    ) -> torch.Tensor | Bias:
+        """The bias of this process's heads in a call; gradients of the whole one are summed over processes."""
         if isinstance(bias, torch.Tensor):
             alike = bias.dim() < 3 or bias.shape[-3] != self.all_heads
             return copied(bias, self.group) if alike else copied(bias, self.group)[..., self.heads, :, :]
-        if isinstance(bias, ALiBi):
+        if type(bias) is ALiBi:
             bias.check(self.all_heads)
             slopes = series(self.all_heads) if bias.slopes is None else bias.slopes
             return ALiBi(slopes[self.heads.start : self.heads.stop])
-        return BiasOfHeads(bias, self)
+        return BiasOfHeads(bias, self, q_len, k_len, q_start)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BiasOfHeads(Bias):
-    """A bias of a whole layer, for the heads of one process."""
+    """A bias of a whole layer, for the heads of one process.
+
+    q_len, k_len, q_start: of the call, alike on all processes.
+    """
 
     whole: Bias
     share: HeadShare
+    q_len: int
+    k_len: int
+    q_start: int | torch.Tensor | None
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
-        every = self.whole.by_distance(distances, self.share.all_heads)
-        return every if len(every) == 1 else copied(every, self.share.group)[self.share.heads]
+        if not learns(self.whole):
+            return self._own(self.whole.by_distance(distances, self.share.all_heads))
+        lowest, highest = self._farthest()  # the distances asked for differ: each process's heads look at other keys
+        every = torch.arange(lowest, highest + 1, device=distances.device)
+        numbers = copied(self.whole.by_distance(every, self.share.all_heads), self.share.group)
+        return self._own(numbers)[:, distances - lowest]
+
+    def _own(self, every: torch.Tensor) -> torch.Tensor:
+        return every if len(every) == 1 else every[self.share.heads.start : self.share.heads.stop]
+
+    def _farthest(self) -> tuple[int, int]:
+        """The lowest and the highest distance of the call, also of pairs that no head allows."""
+        start = self.k_len - self.q_len if self.q_start is None else self.q_start
+        starts = start.tolist() if isinstance(start, torch.Tensor) else [start]
+        lowest = -max(starts, default=0) - max(0, self.q_len - 1)
+        return lowest, max(lowest, self.k_len - 1 - min(starts, default=0))
 
     @property
     def learns(self) -> bool:
@@ -110,7 +133,11 @@ class BiasOfHeads(Bias):
     @property
     def plan_key(self) -> Hashable | None:
         key = self.whole.plan_key
-        return None if key is None else (type(self.whole), key, self.share.heads)
+        return None if key is None else (type(self.whole), key, self.share.all_heads, self.share.heads)
+
+    @property
+    def by_value(self) -> bool:
+        return self.whole.by_value
 
     def check(self, heads: int) -> None:
         self.whole.check(self.share.all_heads)

@@ -75,7 +75,7 @@ class Layout:
 
     def positions(self, rank: int) -> torch.Tensor:
         """The positions that a process holds, int64 (held,)."""
-        return torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in self.chunks[rank]])
+        return torch.cat([torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in self.chunks[rank]])
 
 
 def _neighbours(lengths: Sequence[int]) -> list[range]:

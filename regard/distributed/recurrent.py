@@ -93,7 +93,7 @@ class _Chained(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.chain, ctx.shapes = chain, [x.shape for x in tensors]
-        learning = any(ctx.needs_input_grad)
+        learning = chain.problem.needs_grad  # needs_input_grad is true under no_grad too
         pieces, outputs = [], []
         q, v = tensors[0], tensors[2]
         for piece in _pieces(chain, tensors, learning):

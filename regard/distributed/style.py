@@ -105,7 +105,8 @@ class SharedAttention(MultiHeadAttention):
             self.asked.append(Layout(layout, lengths))
             self.refuses_alone = True
         places = self.asked[0].positions(group.rank).to(heads.device)
-        return self.positions.rotate(heads, places + (start[:, None] if isinstance(start, torch.Tensor) else start))
+        first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start
+        return self.positions.rotate(heads, places + first)
 
     def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
         if current_recording(self) is not None:

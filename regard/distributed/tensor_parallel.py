@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.arguments import kind_of, of_kind
 from regard.bias import Bias
@@ -27,6 +28,8 @@ from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Pro
 from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import current_recording
 from regard.models.layers import DecoderLayer
+
+_made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
 
 
 class TensorParallel(ParallelStyle):
@@ -105,7 +108,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
         A `TensorParallel` for each of these layers, by its name, and a `KeptWhole` for every other module with weights.
 
     Raises:
-        ArgumentError: a module without such layers.
+        ArgumentError: a module without such layers, or modules with a common weight that are not divided alike.
 
     >>> model = nn.Sequential(MultiHeadAttention(dim=32, heads=4), nn.LayerNorm(32))
     >>> tensor_parallel_plan(model)
@@ -126,7 +129,29 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
             f"{kind_of(model)} has no MultiHeadAttention or FeedForward inside; for such a layer itself, "
             f"parallelize_module(layer, mesh, TensorParallel())"
         )
+    _refuse_unlike_ties(model, divided)
     return plan
+
+
+def _refuse_unlike_ties(model: nn.Module, divided: set[str]) -> None:
+    """Raise an ArgumentError if two modules have a weight in common that could not stay one after the division."""
+    first: dict[nn.Parameter, tuple[str, str]] = {}
+    for module_name, module in model.named_modules():
+        layer = next((one for one in divided if f"{module_name}.".startswith(f"{one}.")), None)
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if layer is None:
+                way = "kept whole" if module_name else "left as it is"
+            else:
+                way = f"divided as {f'{module_name}.{name}'.removeprefix(f'{layer}.')} of a layer"
+            place = f"{name} of {module_name or 'the model itself'}"
+            other, other_way = first.setdefault(parameter, (place, way))
+            if way != other_way:
+                raise ArgumentError(
+                    f"{other} and {place} are one parameter, but the first would be {other_way} and the second {way}, "
+                    f"so they would be two; untie them: give each module a parameter of its own"
+                )
 
 
 def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module:
@@ -164,12 +189,29 @@ def _sharded(module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], metho
 
 
 def _divide(module: nn.Module, mesh: DeviceMesh, shards: dict[str, int | None]) -> None:
-    """Make DTensors of a module's own parameters, divided along these axes; None keeps them whole."""
+    """Make DTensors of a module's own parameters, divided along these axes; None keeps them whole.
+
+    Raises:
+        ArgumentError: a parameter of another module too, where it was divided along another axis.
+    """
     for name, axis in shards.items():
-        if (given := module._parameters.get(name)) is not None:
-            placement = Replicate() if axis is None else Shard(axis)
+        if (given := module._parameters.get(name)) is None:
+            continue
+        placement = Replicate() if axis is None else Shard(axis)
+        made: nn.Parameter | None = _made.get(given)
+        if made is None or cast(DTensor, made).device_mesh != mesh:
             tensor = distribute_tensor(given.detach(), mesh, [placement])
-            module.register_parameter(name, nn.Parameter(tensor, requires_grad=given.requires_grad))
+            made = _made[given] = nn.Parameter(tensor, requires_grad=given.requires_grad)
+        if (other := cast(DTensor, made).placements[0]) != placement:
+            ways = [
+                f"divided along axis {one.dim}" if isinstance(one, Shard) else "kept whole"
+                for one in (other, placement)
+            ]
+            raise ArgumentError(
+                f"{name} of {kind_of(module)} {tuple(given.shape)} is a parameter of another module too, where it was "
+                f"{ways[0]}, and here it would be {ways[1]}; untie them: give each module a parameter of its own"
+            )
+        module.register_parameter(name, made)
 
 
 def _divide_feed_forward(module: FeedForward, mesh: DeviceMesh, group: Group) -> FeedForward:
@@ -321,7 +363,8 @@ class DividedAttention(MultiHeadAttention):
         if self.training and self.dropout:
             options |= {"dropout": self.dropout, "dropout_seed": _own_seed(share.group)}
         sink = None if self.sinks is None else _local(self.sinks)
-        bias = share.of_bias(bias) if isinstance(bias, torch.Tensor | Bias) else bias
+        if isinstance(bias, torch.Tensor | Bias):
+            bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
         return attention(q, k, v, pattern=share.of_pattern(pattern), bias=bias, sink=sink, **options)
 
     def extra_repr(self) -> str:

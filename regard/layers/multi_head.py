@@ -75,6 +75,7 @@ class ProjectedContext:
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """The context whose batch row i is batch row `index[i]` of this one."""
+        index = index.to(self.keys.device)
         gate = None if self.gate is None else self.gate.index_select(0, index)
         return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
 
@@ -365,6 +366,7 @@ class MultiHeadAttention(RecordedLayer):
             return heads
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
+        start = start.to(heads.device)
         return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import regard
 from regard import distributed
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.distributed import ContextParallel, Layout, joined, part
+from regard.distributed import ContextParallel, Layout, joined, part, recurrent
 from regard.layers import MultiHeadAttention
 
 LENGTHS = {2: (9, 6), 4: (5, 0, 70, 3)}
@@ -140,6 +140,31 @@ def again(form: str) -> float:
 @pytest.mark.parametrize("form", ["state", "gather", "ring"])
 def test_a_second_backward_pass_gives_the_same_gradients(form, pools):
     assert max(pools(2).run(again, form)) < 1e-10
+
+
+def graphs(grads: bool) -> list[bool]:
+    """Whether each key/value head of a call with tensors that need gradients was computed with a graph."""
+    found = []
+    computed = recurrent._computed
+
+    def watched(*given: Any) -> Any:
+        piece = computed(*given)
+        found.append(piece.output.requires_grad)
+        return piece
+
+    recurrent._computed = watched  # ty: ignore
+    try:
+        with torch.set_grad_enabled(grads):
+            q, k, v = (torch.nn.Parameter(tensors(2, "linear")[name]) for name in "qkv")
+            distributed.attention(q, k, v, dist.group.WORLD, form="state", **options("linear", False))
+    finally:
+        recurrent._computed = computed
+    return found
+
+
+@pytest.mark.parametrize("grads", [True, False])
+def test_a_call_builds_graphs_only_if_gradients_are_recorded(grads, pools):
+    assert pools(2).run(graphs, grads) == [[grads] * 2] * 2
 
 
 def wrong(**changed: Any) -> None:

@@ -171,6 +171,63 @@ def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
             assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
 
 
+class Tied(nn.Module):
+    """A model whose output matrix is its table of embeddings, and whose layers share a projection."""
+
+    def __init__(self, *ties: str) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.embedding, self.head = nn.Embedding(60, 24), nn.Linear(24, 60, bias=False)
+        self.layers = nn.ModuleList(MultiHeadAttention(dim=24, heads=8, pattern="causal") for _ in range(2))
+        self.forward_part, self.scale = FeedForward(24, 24), nn.Parameter(torch.ones(24))
+        for name in ties:
+            first, second = name.split(" = ")
+            owner, _, last = first.rpartition(".")
+            setattr(self.get_submodule(owner), last, self.get_parameter(second))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x + self.forward_part(x))
+
+
+TIES = ("head.weight = embedding.weight", "layers.1.to_q.weight = layers.0.to_q.weight")
+
+
+def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
+    module = Tied(*TIES).double()
+    del module.scale  # a parameter of the model itself stays a plain tensor
+    module = parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module))
+    tied = module.head._parameters["weight"] is module.embedding._parameters["weight"]
+    return trained(module, (IDS,)), len([*module.parameters()]), tied
+
+
+def test_tied_weights_stay_one_parameter(pools):
+    alone = Tied(*TIES).double()
+    del alone.scale
+    expected, parameters = trained(alone, (IDS,)), len([*alone.parameters()])
+    for found, count, tied in pools(2).run(divided_tied_training, 2):
+        assert (count, tied) == (parameters, True)
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
+        for where, one in found["weights"].items():
+            assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
+
+
+@pytest.mark.parametrize(
+    ("tie", "names"),
+    [
+        ("forward_part.narrow.weight = layers.0.to_output.weight", ("layers.0.to_output", "forward_part.narrow")),
+        ("head.bias = layers.0.to_q.bias", ("head", "layers.0.to_q")),
+        ("head.bias = scale", ("the model itself", "head")),
+    ],
+)
+def test_ties_of_weights_that_are_not_divided_alike_are_refused(tie, names):
+    with pytest.raises(ArgumentError, match=r"untie") as refusal:
+        tensor_parallel_plan(Tied(tie))
+    assert all(name in str(refusal.value) for name in names)
+
+
 def written(module: nn.Module, name: str) -> list[tuple[int, ...]]:
     texts = SOURCES if name == "translation" else IDS
     return [tuple(one.ids) for one in greedy_search(module.eval(), texts, max_length=12)]
@@ -235,6 +292,12 @@ def on_a_linear_layer() -> None:
     parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), TensorParallel())
 
 
+def with_a_tie_across() -> None:
+    layer = FeedForward(8, 8)
+    layer.narrow.weight = layer.widen.weight
+    parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+
+
 def with_a_recording() -> None:
     module = parallelize_module(
         model("language")[0], init_device_mesh("cpu", (2,)), {"blocks.0.attention": TensorParallel()}
@@ -249,6 +312,8 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     )
     assert all(words in message for message in pools(4).refusals(too_many_processes))
     assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
+    words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
+    assert all(words in message for message in pools(2).refusals(with_a_tie_across))
     assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore

@@ -146,6 +146,7 @@ class Held:
 
     def reordered(self, index: torch.Tensor) -> Held:
         """Batch row i is batch row `index[i]` of these."""
+        index = index.to(self.planes["k"].device)
         if self.recorded:
             planes = {name: plane.index_select(0, index) for name, plane in self.used().items()}
             return Held(planes, 0, self.entries, self.first)
