@@ -55,7 +55,7 @@ def save_checkpoint(
     optimiser are only read. If one process cannot save, all of them raise.
 
     Args:
-        folder: made if it does not exist.
+        folder: made if it does not exist; process 0 checks that it sees the parts of all.
         model: weights that are DTensors are saved in parts, others by one process.
         optimiser: of this model's parameters; those that had no gradient yet have no state, here and when loaded.
         values: JSON values to keep beside them, such as the step; those of process 0 are kept.
@@ -177,6 +177,14 @@ def _in_sentences(failed: str) -> Generator[None]:
         raise CheckpointError(f"{failed}; on process {where}: {' '.join(str(first).split())[:500]}") from first
 
 
+class Written(NamedTuple):
+    """The file that a process wrote, its seal and its size in bytes."""
+
+    file: str
+    seal: str
+    size: int
+
+
 class SealedWriter(StorageWriter):
     """Writes the parts of each process to one sealed file, and then the manifest."""
 
@@ -206,16 +214,20 @@ class SealedWriter(StorageWriter):
         """Write this process's parts."""
         parts = {part_name(item.index.fqn, item.index.offset or ()): item for item in _with_numbers(plan.items)}
         file = cast(str, plan.storage_data)
-        seal = ""
+        written = Written(file, "", 0)
         if parts:
             tensors = {name: cast(torch.Tensor, planner.resolve_data(item)).detach() for name, item in parts.items()}
             seal = save_tensors(self.folder / file, tensors)
+            written = Written(file, seal, (self.folder / file).stat().st_size)
         done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, 0, (file, seal)) for item in parts.values()])
+        done.set_result([WriteResult(item.index, 0, written) for item in parts.values()])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the manifest, which makes the checkpoint, and remove the files of the one before."""
+        for rank, process in enumerate(results):
+            for file in {one.storage_data for one in process}:
+                self._check_seen(file, rank)
         written = {one.index: one.storage_data for process in results for one in process}
         tensors = {}
         for name, kind in metadata.state_dict_metadata.items():
@@ -223,10 +235,22 @@ class SealedWriter(StorageWriter):
             places = []
             for chunk in kind.chunks:
                 if (found := written.get(MetadataIndex(name, chunk.offsets))) is not None:
-                    places.append(Place(tuple(chunk.offsets), tuple(chunk.sizes), found[0]))
+                    places.append(Place(tuple(chunk.offsets), tuple(chunk.sizes), found.file))
             tensors[name] = Stored(kind.properties.dtype, tuple(kind.size), tuple(places))
-        files = dict(sorted(set(written.values())))
+        files = dict(sorted({(one.file, one.seal) for one in written.values()}))
         replace(self.manifest, tensors=tensors, files=files).write(self.folder)
+
+    def _check_seen(self, file: Written, rank: int) -> None:
+        """Raise a CheckpointError unless this process sees the whole file that another one wrote."""
+        path = self.folder / file.file
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"process 0 does not find {path}, which process {rank} wrote; {ALL_SEE}") from error
+        if size != file.size:
+            raise CheckpointError(
+                f"process 0 finds {size} bytes in {path}, and process {rank} wrote {file.size}; {ALL_SEE}"
+            )
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:

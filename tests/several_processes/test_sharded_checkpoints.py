@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -279,6 +281,29 @@ def test_what_one_process_refuses_all_refuse_at_once_and_the_checkpoint_is_kept(
     assert max(waited, refused_in) < 10  # and not the timeout of the group
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert load_checkpoint(tmp_path, made, optimiser_of(made)) == {"step": 1}
+
+
+def save_apart(folder: str, apart: bool, cut: bool) -> None:
+    """Save to one folder or, as with disks of their own, to one for each process, where parts may be cut."""
+    made = shard_model(nn.Linear(3, 7), init_device_mesh("cpu", (2,)))
+    here = Path(folder) / str(dist.get_rank() if apart else 0)
+    if cut and dist.get_rank() == 0:
+        (here / f"shard-{'a' * 16}-00001.safetensors").write_bytes(b"{}")
+    with mock.patch("secrets.token_hex", return_value="a" * 16) if cut else nullcontext():
+        save_checkpoint(here, made, values={"step": 2 if apart else 1})
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_part_that_process_0_does_not_see_is_refused_and_the_checkpoint_is_kept(cut, pools, tmp_path):
+    pools(2).run(save_apart, str(tmp_path), False, False)
+    for message in pools(2).refusals(save_apart, str(tmp_path), True, cut):
+        assert ("process 0 finds 2 bytes in" if cut else "process 0 does not find") in message
+        assert "process 1 wrote" in message
+        assert "the folder must be one that all processes see" in message
+    assert not (tmp_path / "1" / "checkpoint.json").exists()
+    assert load_checkpoint(tmp_path / "0", nn.Linear(3, 7)) == {"step": 1}
+    pools(2).run(save_apart, str(tmp_path), False, False)
+    assert len(list((tmp_path / "0").iterdir())) == 3
 
 
 def test_nothing_is_unpickled(alone, monkeypatch):
