@@ -27,17 +27,17 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from regard.arguments import a_path, of_kind
 from regard.distributed.group import Group
 from regard.distributed.manifest import MANIFEST, Manifest, Place, Stored, part_name, shard_file
-from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard.storage.tensors import DTYPES, load_tensors, save_tensors
+from regard.distributed.states import Held
+from regard.errors import CheckpointError, RegardError
+from regard.storage.tensors import load_tensors, save_tensors
 
-FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+ALL_SEE = "the folder must be one that all processes see, such as on a network file system"
 
 
 def save_checkpoint(
@@ -51,18 +51,20 @@ def save_checkpoint(
     """Save a model that is divided among processes, by FSDP2, tensor parallelism or both.
 
     Every process calls it and writes its own part, into a folder that all processes can read and write. The new
-    checkpoint replaces an older one in the folder when it is complete; until then the older one is kept.
+    checkpoint replaces an older one in the folder when it is complete; until then the older one is kept. Model and
+    optimiser are only read. If one process cannot save, all of them raise.
 
     Args:
-        folder: made if it does not exist.
+        folder: made if it does not exist; process 0 checks that it sees the parts of all.
         model: weights that are DTensors are saved in parts, others by one process.
-        optimiser: of this model's parameters.
-        values: JSON values to keep beside them, such as the step.
+        optimiser: of this model's parameters; those that had no gradient yet have no state, here and when loaded.
+        values: JSON values to keep beside them, such as the step; those of process 0 are kept.
         group: the processes, a DeviceMesh or ProcessGroup; all by default. Without torch.distributed, this one.
 
     Raises:
-        ArgumentError: values that are not JSON, or tensors that the format does not store.
-        CheckpointError: a process could not write its part.
+        ArgumentError: values that are not JSON, tensors that the format does not store, or an optimiser of others.
+        UnsupportedError: an optimiser whose state is not tensors and numbers, or one of a model that FSDP1 divided.
+        CheckpointError: a process could not write its part, or another one refused.
 
     >>> import tempfile
     >>> model = nn.Linear(4, 2)
@@ -71,14 +73,16 @@ def save_checkpoint(
     ...     load_checkpoint(folder, nn.Linear(4, 2))
     {'step': 7}
     """
-    folder = a_path("folder", folder)
-    values = of_kind("values", {} if values is None else values, dict, "JSON values by name")
-    tensors, settings = _split(_state(model, optimiser))
-    manifest = Manifest(values, settings, {}, {})
-    manifest.check_values()
+    processes, failed = _processes(group), f"{folder}: the checkpoint was not saved"
+    with _together(processes, failed):
+        folder = a_path("folder", folder)
+        values = of_kind("values", {} if values is None else values, dict, "JSON values by name")
+        held = Held(model, optimiser)
+        manifest = Manifest(values, held.settings, {}, {})
+        manifest.check_values()
     writer = SealedWriter(folder, manifest)
-    with _in_sentences(f"{folder}: the checkpoint was not saved"):
-        dcp.save(tensors, storage_writer=writer, **_processes(group))
+    with _in_sentences(failed):
+        dcp.save(held.tensors, storage_writer=writer, **_of_torch(processes))
 
 
 def load_checkpoint(
@@ -86,68 +90,76 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load what `save_checkpoint` saved, on any number of processes and with any division of the model.
 
-    Each process reads the parts that it holds. All hashes are checked on all processes before a number is changed.
+    Each process reads the parts that it holds. All hashes are checked on all processes before a number of the model or
+    of the optimiser is changed. If one process cannot load, all of them raise.
 
     Args:
         folder: as for `save_checkpoint`.
         model: of the same sizes as the saved one.
-        optimiser: of the same kind as the saved one; None where none was saved.
+        optimiser: of the same kind as the saved one, with its groups of parameters; None where none was saved.
         group: as for `save_checkpoint`.
 
     Returns:
         The values that were saved.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or holds other tensors; the model is unchanged.
+        CheckpointError: a file is missing or damaged, or holds other tensors; model and optimiser are unchanged.
     """
-    folder = a_path("folder", folder)
-    state = _state(model, optimiser)
-    tensors, settings = _split(state)
-    manifest = Manifest.read(folder / MANIFEST)
-    manifest.check_fits(folder, {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}, settings)
-    several = _processes(group)
-    with _in_sentences(f"{folder}: the checkpoint was not loaded"):
-        dcp.load(tensors, storage_reader=SealedReader(folder, manifest, several.get("process_group")), **several)
-    loaded = {**tensors, **{name: _like(manifest.settings[name], one) for name, one in settings.items()}}
-    parts = {kind: {} for kind in ("model", "optimiser")}
-    for name, one in loaded.items():
-        kind, _, inside = name.partition(".")
-        parts[kind][inside] = one
-    optimisers = [] if optimiser is None else [optimiser]
-    set_state_dict(
-        model, optimisers, model_state_dict=parts["model"], optim_state_dict=parts["optimiser"], options=FLAT
-    )
+    processes, failed = _processes(group), f"{folder}: the checkpoint was not loaded"
+    with _together(processes, failed):
+        folder = a_path("folder", folder)
+        manifest = Manifest.read(folder / MANIFEST)
+        held = Held(model, optimiser)
+        held.expect({name: (one.dtype, one.shape) for name, one in manifest.tensors.items()}, manifest.settings)
+        here = {name: (one.dtype, tuple(one.shape)) for name, one in held.tensors.items()}
+        manifest.check_fits(folder, here, held.settings)
+        held.check_groups(manifest.settings)
+    _check_same(processes, folder, manifest)
+    with _in_sentences(failed):
+        dcp.load(held.tensors, storage_reader=SealedReader(folder, manifest, processes), **_of_torch(processes))
+    held.install(manifest.settings)
     return manifest.values
 
 
-def _state(model: Any, optimiser: Any) -> dict[str, Any]:
-    """Tensors and settings of a model and its optimiser by name."""
-    of_kind("model", model, nn.Module, "a module")
-    if optimiser is not None:
-        of_kind("optimiser", optimiser, torch.optim.Optimizer, "an optimiser of torch.optim")
-    own, of_optimiser = get_state_dict(model, [] if optimiser is None else [optimiser], options=FLAT)
-    named = {f"model.{name}": one for name, one in own.items()}
-    return named | {f"optimiser.{name}": one for name, one in of_optimiser.items()}
-
-
-def _split(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-    for name, one in tensors.items():
-        if one.dtype not in DTYPES.values() or one.layout != torch.strided:
-            raise ArgumentError(f"{name} is {one.dtype} with layout {one.layout}; checkpoints hold dense numbers")
-    return tensors, {name: one for name, one in state.items() if name not in tensors}
-
-
-def _like(value: Any, here: Any) -> Any:
-    """A setting as JSON holds it, of the type that it has here."""
-    return tuple(value) if isinstance(here, tuple) else value
-
-
-def _processes(group: Any) -> dict[str, Any]:
-    """The processes as torch.distributed.checkpoint takes them."""
+def _processes(group: Any) -> Group | None:
+    """The processes that save or load together; None without torch.distributed."""
     if not dist.is_available() or not dist.is_initialized():
-        return {"no_dist": True}
-    return {"process_group": Group.of(dist.group.WORLD if group is None else group).handle}
+        return None
+    return Group.of(dist.group.WORLD if group is None else group)
+
+
+def _of_torch(processes: Group | None) -> dict[str, Any]:
+    """The processes as torch.distributed.checkpoint takes them."""
+    return {"no_dist": True} if processes is None else {"process_group": processes.handle}
+
+
+@contextmanager
+def _together(processes: Group | None, failed: str) -> Generator[None]:
+    """Within it is what may fail on one process alone; then all of them raise, so that none waits for it."""
+    own = None
+    try:
+        yield
+    except Exception as error:
+        own = error
+    words = "" if own is None else " ".join(str(own).split())[:500] or type(own).__name__
+    every = [words] if processes is None else [one for (one,) in processes.gathered_lists([words])]
+    if own is not None:
+        raise own
+    if reasons := {rank: one for rank, one in enumerate(every) if one}:
+        first = next(iter(reasons.values()))
+        raise CheckpointError(f"{failed}; on process {', '.join(map(str, reasons))}: {first}")
+
+
+def _check_same(processes: Group | None, folder: Path, manifest: Manifest) -> None:
+    """Raise a CheckpointError on every process unless all of them read the same manifest."""
+    if processes is None:
+        return
+    every = [one for (one,) in processes.gathered_lists([manifest.digest()])]
+    if others := [str(rank) for rank, one in enumerate(every) if one != every[0]]:
+        raise CheckpointError(
+            f"{folder} holds one checkpoint on process 0 and another on process {', '.join(others)}; {ALL_SEE}, and "
+            f"nothing may be saved there meanwhile"
+        )
 
 
 @contextmanager
@@ -163,6 +175,14 @@ def _in_sentences(failed: str) -> Generator[None]:
         first = (own or list(reasons.values()))[0]
         where = ", ".join(map(str, reasons))
         raise CheckpointError(f"{failed}; on process {where}: {' '.join(str(first).split())[:500]}") from first
+
+
+class Written(NamedTuple):
+    """The file that a process wrote, its seal and its size in bytes."""
+
+    file: str
+    seal: str
+    size: int
 
 
 class SealedWriter(StorageWriter):
@@ -194,16 +214,20 @@ class SealedWriter(StorageWriter):
         """Write this process's parts."""
         parts = {part_name(item.index.fqn, item.index.offset or ()): item for item in _with_numbers(plan.items)}
         file = cast(str, plan.storage_data)
-        seal = ""
+        written = Written(file, "", 0)
         if parts:
             tensors = {name: cast(torch.Tensor, planner.resolve_data(item)).detach() for name, item in parts.items()}
             seal = save_tensors(self.folder / file, tensors)
+            written = Written(file, seal, (self.folder / file).stat().st_size)
         done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, 0, (file, seal)) for item in parts.values()])
+        done.set_result([WriteResult(item.index, 0, written) for item in parts.values()])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the manifest, which makes the checkpoint, and remove the files of the one before."""
+        for rank, process in enumerate(results):
+            for file in {one.storage_data for one in process}:
+                self._check_seen(file, rank)
         written = {one.index: one.storage_data for process in results for one in process}
         tensors = {}
         for name, kind in metadata.state_dict_metadata.items():
@@ -211,10 +235,22 @@ class SealedWriter(StorageWriter):
             places = []
             for chunk in kind.chunks:
                 if (found := written.get(MetadataIndex(name, chunk.offsets))) is not None:
-                    places.append(Place(tuple(chunk.offsets), tuple(chunk.sizes), found[0]))
+                    places.append(Place(tuple(chunk.offsets), tuple(chunk.sizes), found.file))
             tensors[name] = Stored(kind.properties.dtype, tuple(kind.size), tuple(places))
-        files = dict(sorted(set(written.values())))
+        files = dict(sorted({(one.file, one.seal) for one in written.values()}))
         replace(self.manifest, tensors=tensors, files=files).write(self.folder)
+
+    def _check_seen(self, file: Written, rank: int) -> None:
+        """Raise a CheckpointError unless this process sees the whole file that another one wrote."""
+        path = self.folder / file.file
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"process 0 does not find {path}, which process {rank} wrote; {ALL_SEE}") from error
+        if size != file.size:
+            raise CheckpointError(
+                f"process 0 finds {size} bytes in {path}, and process {rank} wrote {file.size}; {ALL_SEE}"
+            )
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -238,8 +274,8 @@ class Read(NamedTuple):
 class SealedReader(StorageReader):
     """Reads the parts that a process needs, verifies them, and copies them when all processes have."""
 
-    def __init__(self, folder: Path, manifest: Manifest, group: Any) -> None:
-        self.folder, self.manifest, self.group = folder, manifest, group
+    def __init__(self, folder: Path, manifest: Manifest, processes: Group | None) -> None:
+        self.folder, self.manifest, self.processes = folder, manifest, processes
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Nothing is kept from one load to the next."""
@@ -291,16 +327,19 @@ class SealedReader(StorageReader):
             for one in requests:
                 whole = tensors[part_name(one.storage_index.fqn, one.storage_index.offset or ())]
                 cut = tuple(slice(at, at + length) for at, length in zip(one.storage_offsets, one.lengths, strict=True))
-                read.append(Read(one, whole[cut].clone() if whole[cut].numel() < whole.numel() else whole))
+                part = whole[cut].clone() if whole[cut].numel() < whole.numel() else whole
+                if part.shape != one.lengths or part.dtype != self.manifest.tensors[one.storage_index.fqn].dtype:
+                    raise CheckpointError(
+                        f"{self.folder / file} does not hold {one.storage_index.fqn} as {MANIFEST} says"
+                    )
+                read.append(Read(one, part))
         return read
 
     def _agreed(self, sound: bool) -> bool:
         """Whether every process could read its part."""
-        if self.group is None:
+        if self.processes is None:
             return sound
-        group = Group.of(self.group)
-        device = group.device
-        return bool(group.gathered(torch.tensor([int(sound)], device=device)).all())
+        return bool(self.processes.gathered(torch.tensor([int(sound)], device=self.processes.device)).all())
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:

@@ -21,6 +21,8 @@ from regard.patterns import Pattern
 
 _MOST = 2**62
 _DEEPEST = 8  # functions that hold functions
+_WORDS = 2**17  # of 8 bytes, which a checksum reads at once
+_ODD, _APART = -0x61C8864680B583EB, 0x9E3779B97F  # odd, with the bits of the golden ratio: products spread evenly
 
 
 @dataclass(frozen=True)
@@ -236,13 +238,36 @@ def refuse_together(group: Group, device: torch.device) -> None:
 def about_weights(parameters: Iterable[torch.Tensor]) -> str:
     """A text with a checksum of the weights, which differs where two processes have different ones.
 
-    The checksum of a tensor does not depend on the order of its numbers. Tensors that are sharded over processes are
-    left out, since each process holds another part of them.
+    The checksum depends on dtype, shape, and the bits and place of each number, and not on the device. Tensors that
+    are sharded over processes are left out, since each process holds another part of them.
     """
-    whole = [one.detach().flatten() for one in parameters if not isinstance(one, DTensor)]
-    sums = [torch.hash_tensor(one, 0).view(torch.int64).item() for one in whole]
+    whole = [one.detach() for one in parameters if not isinstance(one, DTensor)]
+    sums = [(str(one.dtype), tuple(one.shape), _checksum(one)) for one in whole]
     digest = hashlib.sha256(str(sums).encode()).hexdigest()[:8]
     return f"weights with the checksum {digest}; load one state_dict everywhere, or give all processes one seed"
+
+
+@torch.no_grad()
+def _checksum(x: torch.Tensor) -> int:
+    """The sum modulo 2^64 of a hash of each 8 bytes and their place, computed where the tensor is.
+
+    With w the bytes as an integer and p a hash of their place, the hash is u ^ (u >> 32), where u = _ODD w + p.
+    """
+    flat = x.flatten()
+    numbers = _WORDS * 8 // flat.element_size()
+    places = torch.arange(min(_WORDS, -(-flat.nbytes // 8)), device=x.device)
+    for _ in range(2):
+        places.add_(1).mul_(_ODD)
+        places ^= places >> 32
+    words, total = torch.empty_like(places), torch.zeros((), dtype=torch.int64, device=x.device)
+    as_bytes = words.view(torch.uint8)
+    for chunk, first in enumerate(range(0, flat.numel(), numbers)):
+        content = flat[first : first + numbers].contiguous().view(torch.uint8)
+        as_bytes[: len(content)].copy_(content)
+        as_bytes[len(content) :].zero_()
+        mixed = (words * _ODD).add_(places).add_(chunk * _APART)
+        total += mixed.bitwise_xor_(mixed >> 32).sum()
+    return int(total)
 
 
 _known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()

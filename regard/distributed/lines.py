@@ -50,10 +50,11 @@ def sharing() -> Generator[SharedWork | None]:
     if began:
         try:
             dist.init_process_group("gloo")
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # a variable is missing; a port is in use, or no process answers
+            reason = " ".join(str(error).split())[:200]
             raise ArgumentError(
-                f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({error}); "
-                f"start them by torchrun, or unset it"
+                f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({reason}); "
+                f"start them by torchrun, which finds a free MASTER_PORT, or unset WORLD_SIZE"
             ) from error
     try:
         yield SharedWork(rank, processes)
@@ -142,7 +143,12 @@ def _digest(lines: Sequence[str], settings: str) -> str:
 def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
     """The folder of the parts, and whether the file is complete already; the record says whose they are."""
     record, parts = Path(f"{out}.record"), Path(f"{out}.parts")
-    if record.exists():
+    claimed = record.exists()
+    if not claimed and (out.exists() or parts.exists()):
+        claimed = record.exists()  # another process of this command may have written it before them, since it was read
+        if not claimed:
+            raise OccupiedError(f"{out} is there already, without a record of what it belongs to; name another file")
+    if claimed:
         if read_sealed(record).get("digest") != digest:
             raise OccupiedError(
                 f"{out} belongs to other lines, another model or other options; name another file, or remove {record}, "
@@ -151,8 +157,6 @@ def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
         if out.exists():
             shutil.rmtree(parts, ignore_errors=True)
         return parts, out.exists()
-    if out.exists() or parts.exists():
-        raise OccupiedError(f"{out} is there already, without a record of what it belongs to; name another file")
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(record, render_sealed({"digest": digest}))
     return parts, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -123,6 +124,8 @@ class Manifest:
         faults += [
             f"{name} has no place" for name in sorted((there.keys() | self.settings) - here.keys() - settings.keys())
         ]
+        faults += [f"{name} is no tensor there and one here" for name in sorted(here.keys() & self.settings.keys())]
+        faults += [f"{name} is a tensor there and none here" for name in sorted(there.keys() & settings.keys())]
         for name in sorted(here.keys() & there.keys()):
             if here[name] != there[name]:
                 one, other = (f"{dtype} {shape}" for dtype, shape in (there[name], here[name]))
@@ -133,6 +136,10 @@ class Manifest:
                 f"{folder} holds another model or optimiser: {'; '.join(faults[:MOST_SHOWN])}{more}; load it into one "
                 f"with the same settings"
             )
+
+    def digest(self) -> str:
+        """A text that differs where two manifests do."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def file_of(self, index: MetadataIndex) -> str:
         """The file that holds a part."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from cli.forked import Forked
 
 from regard.decoding import Generator, Sampling
 from regard.decoding.loading import TOKENISER_FILE
-from regard.distributed import share_lines
+from regard.distributed import share_lines, sharing
 from regard.distributed.lines import BLOCK
 from regard.errors import ArgumentError, DataError, OccupiedError
 from regard.models import LanguageConfig, LanguageModel
@@ -57,6 +59,23 @@ def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
     assert computed[: len(before)] == before
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_process_that_begins_while_another_claims_the_file_is_not_refused(processes, tmp_path, monkeypatch):
+    """The other one computes its blocks, half of them or all, after this one found no record and before it goes on."""
+    out, exists = tmp_path / "out.txt", Path.exists
+
+    def exists_and_the_other_begins(path: Path) -> bool:
+        there = exists(path)
+        if path.name == "out.txt.record":
+            monkeypatch.undo()
+            share_lines(LINES, out, marked, settings="", rank=0, processes=processes)
+        return there
+
+    monkeypatch.setattr(Path, "exists", exists_and_the_other_begins)
+    assert share_lines(LINES, out, marked, settings="", rank=1, processes=2)
+    assert out.read_text(encoding="utf-8") == EXPECTED
+
+
 def test_a_complete_file_is_not_computed_again(tmp_path):
     out = tmp_path / "out.txt"
     share_lines(LINES, out, marked, settings="", rank=0, processes=1)
@@ -87,6 +106,26 @@ def test_a_process_that_is_not_one_of_them_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="the environment variable RANK is 'first'"):
         share_lines(LINES, tmp_path / "out.txt", marked, settings="")
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_that_cannot_be_joined_are_refused_with_a_sentence(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        there = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        for name, value in there.items():
+            monkeypatch.setenv(name, value)
+        with (
+            pytest.raises(ArgumentError, match=r"cannot be joined \(.*EADDRINUSE.*\); start them by torchrun"),
+            sharing(),
+        ):
+            pass
+    monkeypatch.delenv("MASTER_PORT")
+    with (
+        pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and the processes cannot be joined .*MASTER_PORT"),
+        sharing(),
+    ):
+        pass
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from regard.decoding import greedy_search
 from regard.distributed import load_checkpoint, save_checkpoint, shard_model, tensor_parallel_plan
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.models import LanguageConfig, LanguageModel, TranslationTransformer
 
 IDS = torch.randint(4, 50, (8, 9), generator=torch.Generator().manual_seed(2))
@@ -179,6 +182,11 @@ def resealed(manifest: Path, fault: str) -> None:
         content["tensors"][name][0] = "F7"
     elif fault == "format":
         content["format"] = 99
+    elif fault in ("state", "memory"):
+        name = next(one for one in content["tensors"] if one.endswith("exp_avg") and one.startswith("optimiser"))
+        _, shape, places = content["tensors"][name]
+        more = 1 if fault == "state" else 2**59
+        shape[0], places[-1][1][0] = shape[0] + more, places[-1][1][0] + more
     elif fault == "settings":
         content["settings"] = []
     manifest.write_bytes(render_sealed(content))
@@ -196,33 +204,106 @@ FAULTS = {
     "no file": "lies outside it, or in no file",
     "negative": "are no sizes",
     "kind": "is not the manifest of a checkpoint",
+    "state": "does not hold optimiser.state.",
+    "memory": "there is no memory for optimiser.state.",
     "format": "has format 99; this version reads format 1",
     "settings": "values and settings are given by name",
 }
 
 
 def refused(folder: str, count: int) -> tuple[str, float]:
-    """The refusal, and how far the weights have moved."""
+    """The refusal, how far the weights have moved, and how many of them the new optimiser has state of."""
     module, _ = divided("sharded", count)
+    optimiser = optimiser_of(module)
     before = [one.to_local().clone() for one in module.parameters()]
     try:
-        load_checkpoint(folder, module, optimiser_of(module))
+        load_checkpoint(folder, module, optimiser)
     except CheckpointError as error:
         moved = [
             (one.to_local() - old).abs().sum().item() for one, old in zip(module.parameters(), before, strict=True)
         ]
-        return str(error), sum(moved)
+        return str(error), sum(moved) + len(optimiser.state)
     return "", 0.0
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_checkpoint_changes_no_weight_of_any_process(fault, pools, tmp_path):
+def test_a_damaged_checkpoint_changes_no_weight_and_no_optimiser_of_any_process(fault, pools, tmp_path):
     folder = str(tmp_path)
     pools(2).run(begin, folder, "sharded", 2)
     spoil(folder, fault)
     refusals = pools(2).run(refused, folder, 2)
     assert any(FAULTS[fault] in message for message, _ in refusals), refusals
     assert all(message and not moved for message, moved in refusals), refusals
+
+
+# What one process refuses, or does not see, all refuse
+
+
+def wrong_on_one(folder: str, what: str) -> tuple[str, float]:
+    """What saving or loading raises, and the seconds until then, where process 1 alone has a reason."""
+    here, made = Path(folder), nn.Linear(3, 5)
+    optimiser, values = optimiser_of(made), {"step": 2}
+    if dist.get_rank() == 1:
+        values = {"step": float("nan") if what == "values" else 2}
+        made = nn.Linear(3, 7) if what == "sizes" else made
+        optimiser = optimiser_of(nn.Linear(3, 5) if what == "optimiser" else made)
+        here /= {"taken": "checkpoint.json", "missing": "none", "other": "other"}.get(what, ".")
+    began = time.monotonic()
+    try:
+        if what in ("missing", "other", "sizes"):
+            load_checkpoint(here, made, optimiser)
+        else:
+            save_checkpoint(here, made, optimiser, values=values)
+    except RegardError as error:
+        return str(error), time.monotonic() - began
+    return "", 0.0
+
+
+ALONE = {
+    "values": "this content cannot be stored as JSON",
+    "optimiser": "the optimiser has a parameter that is not one of the model's",
+    "taken": "checkpoint.json cannot be made: File exists",
+    "missing": "none/checkpoint.json cannot be read: No such file",
+    "other": "holds one checkpoint on process 0 and another on process 1; the folder must be one that all",
+    "sizes": "bias is torch.float32 (5,) and here torch.float32 (7,)",
+}
+
+
+@pytest.mark.parametrize("what", ALONE)
+def test_what_one_process_refuses_all_refuse_at_once_and_the_checkpoint_is_kept(what, pools, tmp_path):
+    made = nn.Linear(3, 5)
+    for folder, step in ((tmp_path, 1), (tmp_path / "other", 3)):
+        save_checkpoint(folder, made, optimiser_of(made), values={"step": step})
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    (other, waited), (own, refused_in) = pools(2).run(wrong_on_one, str(tmp_path), what)
+    assert "on process 1" in other
+    assert all(ALONE[what] in message for message in (other, own))
+    assert max(waited, refused_in) < 10  # and not the timeout of the group
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert load_checkpoint(tmp_path, made, optimiser_of(made)) == {"step": 1}
+
+
+def save_apart(folder: str, apart: bool, cut: bool) -> None:
+    """Save to one folder or, as with disks of their own, to one for each process, where parts may be cut."""
+    made = shard_model(nn.Linear(3, 7), init_device_mesh("cpu", (2,)))
+    here = Path(folder) / str(dist.get_rank() if apart else 0)
+    if cut and dist.get_rank() == 0:
+        (here / f"shard-{'a' * 16}-00001.safetensors").write_bytes(b"{}")
+    with mock.patch("secrets.token_hex", return_value="a" * 16) if cut else nullcontext():
+        save_checkpoint(here, made, values={"step": 2 if apart else 1})
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_part_that_process_0_does_not_see_is_refused_and_the_checkpoint_is_kept(cut, pools, tmp_path):
+    pools(2).run(save_apart, str(tmp_path), False, False)
+    for message in pools(2).refusals(save_apart, str(tmp_path), True, cut):
+        assert ("process 0 finds 2 bytes in" if cut else "process 0 does not find") in message
+        assert "process 1 wrote" in message
+        assert "the folder must be one that all processes see" in message
+    assert not (tmp_path / "1" / "checkpoint.json").exists()
+    assert load_checkpoint(tmp_path / "0", nn.Linear(3, 7)) == {"step": 1}
+    pools(2).run(save_apart, str(tmp_path), False, False)
+    assert len(list((tmp_path / "0").iterdir())) == 3
 
 
 def test_nothing_is_unpickled(alone, monkeypatch):
@@ -241,11 +322,14 @@ def test_another_model_or_optimiser_is_refused_with_the_differences(alone):
     with pytest.raises(
         CheckpointError, match=r"to_k.weight is torch.float64 \(8, 16\) and here torch.float64 \(16, 16\)"
     ):
-        load_checkpoint(alone[0], other, optimiser_of(other))
+        load_checkpoint(alone[0], other, optimiser := optimiser_of(other))
+    assert not optimiser.state
     with pytest.raises(CheckpointError, match=r"optimiser.* has no place"):
         load_checkpoint(alone[0], model())
     with pytest.raises(CheckpointError, match=r"momentum.* is missing"):
         load_checkpoint(alone[0], made := model(), torch.optim.SGD(made.parameters(), momentum=0.9))
+    with pytest.raises(ArgumentError, match="a parameter that is not one of the model's"):
+        load_checkpoint(alone[0], made, optimiser_of(model()))
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(alone, tmp_path, monkeypatch):

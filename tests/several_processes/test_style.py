@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import regard
 from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
+from regard.distributed.group import about_weights
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention, record_attention
 
@@ -176,6 +177,42 @@ def test_other_weights_than_those_of_another_process_are_refused(pools):
     for message in pools(2).refusals(wrong_on_one, "weights"):
         assert "Process 1 has weights with the checksum " in message
         assert "give all processes one seed" in message
+
+
+def different(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Tensors of which no two are equal, with the differences that sums and XOR overlook."""
+    many = 2 * 131_071 * 8 // dtype.itemsize + 3  # more than one chunk of 2^17 words
+    drawn = torch.randint(1, 99, (many,), generator=torch.Generator().manual_seed(8)).to(dtype)
+    ones, zeros = torch.ones(14, dtype=dtype), torch.zeros(14, dtype=dtype)
+    alike = [zeros, ones, zeros[:13], ones[:13], zeros.view(2, 7), zeros.view(7, 2), zeros[:0], zeros[:0].view(0, 3)]
+    marked = [torch.eye(14, dtype=dtype)[at] for at in range(14)]
+    pairs = [torch.eye(14, dtype=dtype)[at] + torch.eye(14, dtype=dtype)[at + 1] for at in range(13)]
+    moved = [drawn, drawn.flip(0), drawn.roll(1), drawn.roll(many // 2), torch.cat([drawn, drawn[:1]]), drawn[1:]]
+    return [*alike, *marked, *pairs, *moved, *([-ones, -drawn] if dtype.is_signed else [])]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8]
+)
+def test_weights_that_differ_have_other_checksums(dtype):
+    """In one number, in the order, in the sign, in the shape, or in the number of ones."""
+    tensors = different(dtype)
+    texts = [about_weights([one]) for one in tensors]
+    assert len(set(texts)) == len(texts)
+    assert len({about_weights([one, other]) for one in tensors[:5] for other in tensors[:5]}) == 25
+    wide = torch.zeros(14, 2, dtype=dtype)
+    wide[:, 0] = 1
+    apart = wide[:, 0]  # not contiguous
+    assert about_weights([apart]) == texts[1]
+    assert about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]  # where it begins in memory
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_weights_have_one_checksum_on_cpu_and_gpu(dtype):
+    for one in different(dtype):
+        assert about_weights([one]) == about_weights([one.cuda()])
 
 
 def test_what_a_layer_over_processes_refuses(pools):
