@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from regard.arguments import count_of
 from regard.conversion.calibration import row_ids
-from regard.conversion.distillation import Distillation
 from regard.conversion.folder_conversion import check_convertible
 from regard.conversion.folders import (
     check_apart,
@@ -26,11 +28,14 @@ from regard.conversion.heads import Conversion, row
 from regard.conversion.measures import (
     Agreement,
     Speed,
+    Watched,
     agreement_of_folders,
     agreement_on_task,
     contexts_of,
+    counted,
     decoder_of_ours,
     decoding_speed,
+    divergence,
     speed_of_folders,
 )
 from regard.conversion.model_folders import ModelFolder
@@ -39,6 +44,7 @@ from regard.conversion.report import ConversionReport, budget
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard.reprs import Described
 from regard.text import Tokeniser
 from regard.text.packages import needed
 from regard.text.translation_data import load_translation_data
@@ -51,8 +57,10 @@ from regard.training.recipes.recipe import Tell, share_of_work, silent
 from regard.training.recipes.run_folder import read_settings
 from regard.training.recipes.settings import RunConfig
 from regard.training.recipes.translation import TranslationTask
+from regard.training.task import Batch
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
+SHARE = 0.5  # of the loss of a distillation that comes from the original's predictions
 
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""
@@ -323,3 +331,45 @@ def held_out_task(
             f"--text, and go on with: regard train classifier --from"
         )
     return MaskedWordTask(*read_lines_of_text(texts, tell), tokeniser, **shared)
+
+
+class Distillation(Described):
+    """A task whose loss is half the task's own and half the divergence from the predictions of another model.
+
+        (1 - s) · loss + s · Σ KL(original ‖ model)        s = 1/2, summed over the ids that the task counts
+
+    Args:
+        task: a task of a LanguageModel, TextEncoder or TranslationTransformer.
+        teacher: the original model.
+
+    Source: Distilling the Knowledge in a Neural Network, Hinton et al. 2015, section 2 (temperature 1).
+    """
+
+    def __init__(self, task: Task, teacher: nn.Module) -> None:
+        self.task, self.teacher = task, teacher.eval().requires_grad_(False)
+
+    def batch(self, index: int) -> Batch:
+        """The batch of the task."""
+        return self.task.batch(index)
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """The sum over the ids, and their number."""
+        student = Watched(model)
+        loss, count = self.task.loss(student, batch)  # ty: ignore[invalid-argument-type]
+        with torch.no_grad():
+            self.teacher.to(student.logits.device)
+            expected = self.teacher(*student.inputs)
+        divergences = divergence(counted(expected, batch), counted(student.logits, batch))
+        return (1 - SHARE) * loss + SHARE * divergences.sum().to(loss.dtype), count
+
+    def validation_batches(self) -> Sequence[Batch]:
+        """Those of the task."""
+        return self.task.validation_batches()
+
+    def validation_loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """The plain cross entropy of the task."""
+        return self.task.validation_loss(model, batch)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """That of the task, and the share of the original's predictions."""
+        return {**self.task.fingerprint(), "distilled": SHARE}

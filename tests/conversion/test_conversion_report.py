@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from regard.conversion import load_converted, uptraining
-from regard.conversion.distillation import Distillation
 from regard.conversion.heads import Change, Conversion, Likeness
 from regard.conversion.measures import Speed, agreement, agreement_on_task, decoder_of_ours, decoding_speed
 from regard.conversion.report import ConversionReport, budget
-from regard.conversion.uptraining import Uptraining, contexts_of, held_out_task, speeds_of
+from regard.conversion.uptraining import Distillation, Uptraining, contexts_of, held_out_task, speeds_of
 from regard.decoding.loading import TOKENISER_FILE
 from regard.errors import OccupiedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer

@@ -6,12 +6,11 @@ compared with other ways to compute them; a difference raises.
 """
 
 from regard.studies.walkthrough.drawn import read_weights
-from regard.studies.walkthrough.examples import example
 from regard.studies.walkthrough.page import to_html
 from regard.studies.walkthrough.steps import Check, Given, Step, Walk, to_json
 from regard.studies.walkthrough.tables import shown_walk
 from regard.studies.walkthrough.terminal import to_rich, to_text
-from regard.studies.walkthrough.walks import walk, walk_run
+from regard.studies.walkthrough.walks import example, walk, walk_run
 from regard.studies.walkthrough.whole import walk_whole, walk_whole_run
 from regard.studies.walkthrough.words import LIMIT, split_words
 

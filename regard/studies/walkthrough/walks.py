@@ -1,4 +1,7 @@
-"""The two walkthroughs of one layer: `walk` draws weights, `walk_run` takes those of a trained model."""
+"""The two walkthroughs of one layer: `walk` draws weights, `walk_run` takes those of a trained model.
+
+`example` gives the options of `walk` for a worked example that articles print.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_list, whole, yes_or_no
+from regard.arguments import a_list, a_string, whole, yes_or_no
 from regard.decoding.loading import check_together, load_with_tokeniser
 from regard.errors import ArgumentError, UnsupportedError
 from regard.models import LanguageModel, TextEncoder, TranslationTransformer
@@ -35,6 +38,17 @@ from regard.studies.walkthrough.words import check_words, find_word, split_words
 from regard.studies.walkthrough.writing import Writing
 
 POSITIONS = ("none", "sinusoidal", "rotary")
+
+# "Life is short, eat dessert first", as articles about self-attention from scratch compute it: six words without the
+# comma, vectors of 16 numbers, queries and keys of 24, values of 28, the second word; torch.manual_seed(123) before the
+# embedding and again before W_query = rand(24, 16), W_key = rand(24, 16), W_value = rand(28, 16).
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "life-is-short": {
+        "text": "Life is short, eat dessert first", "words": "letters", "word": 2, "heads": 1, "dim": 16,
+        "query_dim": 24, "key_dim": 24, "value_dim": 28, "draw": "uniform", "seed": 123, "weights_seed": 123,
+        "decimals": 4,
+    },
+}  # fmt: skip
 
 
 def walk(
@@ -252,3 +266,25 @@ def _depth(model: Model, crosses: bool) -> int:
 def _check_number(what: str, number: int, count: int) -> None:
     if not 0 <= whole(what, number) < count:
         raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {count - 1}")
+
+
+def example(name: str) -> dict[str, Any]:
+    """The options with which `walk` gives the numbers of a worked example.
+
+    Args:
+        name: "life-is-short": six words, queries and keys of 24 numbers, values of 28, weights between 0 and 1.
+
+    Returns:
+        Keyword arguments of `walk`; change those that should differ.
+
+    Raises:
+        ArgumentError: no such example.
+
+    >>> from regard.studies.walkthrough import walk
+    >>> steps = walk(**example("life-is-short"))
+    >>> steps["ids"].tolist(), [round(weight, 3) for weight in steps["alpha"].tolist()]
+    ([0, 4, 5, 2, 1, 3], [0.291, 0.011, 0.098, 0.062, 0.492, 0.046])
+    """
+    if a_string("example", name) not in _EXAMPLES:
+        raise ArgumentError(f"example {name[:40]!r} does not exist; there is {', '.join(_EXAMPLES)}")
+    return dict(_EXAMPLES[name])
