@@ -76,7 +76,7 @@ def plan(
         float | None, typer.Option(help="With --ranks: seconds before a message's first byte. [default: 1e-05]")
     ] = None,
     overhead: Annotated[
-        float | None, typer.Option(help="With --ranks: seconds in which the host prepares a step. [default: 7.5e-4]")
+        float | None, typer.Option(help="With --ranks: seconds in which the host prepares a step. [default: 9e-4]")
     ] = None,
     as_json: Json = False,
 ) -> None:

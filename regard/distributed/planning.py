@@ -44,7 +44,7 @@ class Machine:
     flops: float = 480e12
     bandwidth: float = 50e9
     latency: float = 10e-6
-    overhead: float = 0.75e-3
+    overhead: float = 0.9e-3
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
