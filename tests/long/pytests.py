@@ -55,17 +55,19 @@ FOLDERS = (
                    "walkthrough")),
     "tests/test_*.py", "regard",
 )  # fmt: skip
-# Slow tests that no other run has.
+# Slow tests that no other run has; those of the grid take minutes for each length.
 SLOW = (
-    "tests/contracts/test_grid.py", "tests/backends/test_flex.py", "tests/backends/test_second_pass.py",
+    "tests/backends/test_flex.py", "tests/backends/test_second_pass.py",
     "tests/contracts/test_fixed_laws.py", "tests/contracts/test_sinks.py", "tests/contracts/test_statistics.py",
-    "tests/fuzz/test_fuzz.py", "tests/mechanisms/test_lsh_fast.py", "tests/mechanisms/test_performer.py",
+    "tests/mechanisms/test_lsh_fast.py", "tests/mechanisms/test_performer.py",
     "tests/mechanisms/test_random_feature.py", "tests/integrations/test_transformers_families.py",
     "tests/models/test_language_state.py", "tests/native/test_native_sanitized.py",
     "tests/native/test_native_shipping.py", "tests/native/test_native_trained.py",
     "tests/native/test_shipping_without_compiler.py", "tests/conversion/test_folder_memory.py",
     "tests/storage/test_storage_files.py", "tests/storage/test_storage_tensors.py", "tests/training/test_kill.py",
-    "tests/training/test_workers.py", "tests/cli/test_training_runs.py",
+    "tests/training/test_workers.py", "tests/cli/test_training_runs.py", "tests/fuzz/test_fuzz.py",
+    "tests/contracts/test_grid.py|-k|long_calls",
+    *(f"tests/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
 )  # fmt: skip
 
 
