@@ -33,7 +33,7 @@ from torch.futures import Future
 from regard.arguments import a_path, of_kind
 from regard.distributed.group import Group
 from regard.distributed.manifest import MANIFEST, Manifest, Place, Stored, part_name, shard_file
-from regard.distributed.states import Held
+from regard.distributed.states import HeldState
 from regard.errors import CheckpointError, RegardError
 from regard.storage.tensors import load_tensors, save_tensors
 
@@ -77,7 +77,7 @@ def save_checkpoint(
     with _together(processes, failed):
         folder = a_path("folder", folder)
         values = of_kind("values", {} if values is None else values, dict, "JSON values by name")
-        held = Held(model, optimiser)
+        held = HeldState(model, optimiser)
         manifest = Manifest(values, held.settings, {}, {})
         manifest.check_values()
     writer = SealedWriter(folder, manifest)
@@ -109,7 +109,7 @@ def load_checkpoint(
     with _together(processes, failed):
         folder = a_path("folder", folder)
         manifest = Manifest.read(folder / MANIFEST)
-        held = Held(model, optimiser)
+        held = HeldState(model, optimiser)
         held.expect({name: (one.dtype, one.shape) for name, one in manifest.tensors.items()}, manifest.settings)
         here = {name: (one.dtype, tuple(one.shape)) for name, one in held.tensors.items()}
         manifest.check_fits(folder, here, held.settings)

@@ -23,7 +23,7 @@ from regard.storage.tensors import DTYPES
 STATE, GROUPS = "optimiser.state.", "optimiser.param_groups."  # before the name of a parameter
 
 
-class Held:
+class HeldState:
     """What a model and its optimiser hold: `tensors` and `settings` by name, which share their memory.
 
     Args:
