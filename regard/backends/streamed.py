@@ -177,20 +177,32 @@ def may_be_fused(problem: Problem) -> bool:
 
 
 def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp by a fused operation for each block, merged as they come.
+
+    A row's log-sum-exp is rounded once, after its last block: a pattern with many short runs of keys has many blocks,
+    and rounding it after each of them would add up.
+    """
     problem = scores.problem
     scores = Scores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
     q, v = scores.q.flatten(1, 2), operands.v.to(scores.dtype)
-    output = q.new_zeros(*scores.rows, problem.v_dim)
-    log_sum_exp = q.new_full(scores.rows, -math.inf)
+    mean = q.new_zeros(*scores.rows, problem.v_dim)  # the sum of outputs, weighted relative to the largest
+    largest = q.new_full(scores.rows, -math.inf)  # of the log-sum-exps of a row's blocks
+    total = q.new_zeros(scores.rows)  # the sum of exp(log_sum_exp - largest)
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
             call = flash.Call(_mask(scores, block), False, problem.scale)
-            found = flash.forward(q[block.lines], scores.k[keys], v[keys], call)
-            if block.keys.start != row_block.runs[0].keys.start:
-                found = flash.merge([(output[block.lines], log_sum_exp[block.lines]), found])
-            output[block.lines], log_sum_exp[block.lines] = found
-    return output, log_sum_exp
+            output, sums = flash.forward(q[block.lines], scores.k[keys], v[keys], call)
+            one = block.lines
+            if block.keys.start == row_block.runs[0].keys.start:  # the first block
+                mean[one], largest[one], total[one] = output, sums, sums != -math.inf
+                continue
+            larger = torch.maximum(largest[one], sums)
+            safe = larger.masked_fill(larger == -math.inf, 0)
+            correction, share = (largest[one] - safe).exp_(), (sums - safe).exp_()
+            mean[one] = (mean[one] * correction[..., None]).addcmul_(output, share[..., None])
+            largest[one], total[one] = larger, (total[one] * correction).add_(share)
+    return mean.div_(total.clamp_min(1)[..., None]), largest.add_(total.log_())
 
 
 def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:

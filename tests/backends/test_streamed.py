@@ -213,6 +213,15 @@ class TestRowsWithoutAKey:
         assert output.isnan().sum() == v.shape[-1]
 
 
+def test_many_short_runs_of_keys_round_the_log_sum_exp_once():
+    q, k, v = make_qkv(heads=2, kv_heads=1, q_len=300, k_len=613, dtype=torch.float64)
+    found = detail(q, k, v, pattern="fixed(4, summary=1)", scale=0, backend="streamed")
+    expected = answer(q, k, v, p.Fixed(4).dense(300, 613).numpy(), scale=0)
+    budget = Budget.of(q, k, v, torch.float64, scale=0)
+    assert budget.share("log_sum_exp", found.log_sum_exp, expected.log_sum_exp) <= 1
+    assert budget.share("output", found.output, expected.output) <= 1
+
+
 def test_scores_far_apart_do_not_overflow():
     q, k, v = make_qkv(gain=1e4, dtype=torch.float64)
     expected = answer(q, k, v, True, scale=5**-0.5)
