@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from processes import on_processes
 
 from regard import distributed
 from regard.distributed import Layout, Machine, forecast
@@ -55,33 +52,6 @@ ON_PAPER = (
     (f"sliding_window(384) | global_tokens({', '.join(map(str, range(64)))}) | random_blocks(3, block=64, seed=0)",
      "contiguous"),
 )  # fmt: skip
-
-
-def serve(rank: int, count: int, store: str, function: Callable[..., Any], args: tuple[Any, ...], end: Connection):
-    """One process: join the others, call the function, send what it returned."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count)
-    end.send(function(*args))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def on_processes(count: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """What the function returned in each of `count` new processes of one group."""
-    context = multiprocessing.get_context("spawn")
-    store = str(Path(tempfile.mkdtemp()) / "store")
-    pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    processes = [
-        context.Process(target=serve, args=(rank, count, store, function, args, pipes[rank][1]))
-        for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
-    found = [end.recv() for end, _ in pipes]
-    for process in processes:
-        process.join()
-    return found
 
 
 def run_case(pattern: str, layout: str, form: str, each: int, rounds: int) -> dict[str, Any]:

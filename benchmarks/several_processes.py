@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import resource
 import sys
-import tempfile
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from processes import on_processes
 
 import regard
 from regard import distributed
@@ -43,11 +40,9 @@ def rows(length: int, first: int, count: int, heads: int, seed: int) -> torch.Te
     return torch.cat(numbers)[start : start + count].transpose(0, 1)[None].contiguous()
 
 
-def measure(rank: int, count: int, length: int, store: str, end: Connection) -> None:
+def measure(length: int) -> dict[str, Any]:
     """One process: its part of the tensors, outputs and gradients, and its memory and seconds."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count)
+    rank, count = dist.get_rank(), dist.get_world_size()
     first, each = rank * length // count, length // count
     run(rows(length, 0, 1024, HEADS, 9), rows(length, 0, 1024, KV_HEADS, 8), rows(length, 0, 1024, KV_HEADS, 7), count)
     before = resident()
@@ -59,9 +54,7 @@ def measure(rank: int, count: int, length: int, store: str, end: Connection) -> 
     found = {
         first + at: output[0, :, at : at + CHECKED].clone().numpy() for at in range(each) if (first + at) % quarter == 0
     }
-    end.send({"tensors": made - before, "peak": peak() - before, "seconds": seconds, "rows": found})
-    dist.barrier()
-    dist.destroy_process_group()
+    return {"tensors": made - before, "peak": peak() - before, "seconds": seconds, "rows": found}
 
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, count: int) -> torch.Tensor:
@@ -86,25 +79,9 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
 
 
-def measured(count: int, length: int) -> list[dict[str, Any]]:
-    """What each of `count` processes measured."""
-    context = multiprocessing.get_context("spawn")
-    store = str(Path(tempfile.mkdtemp()) / "store")
-    pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    processes = [
-        context.Process(target=measure, args=(rank, count, length, store, pipes[rank][1])) for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
-    found = [end.recv() for end, _ in pipes]
-    for process in processes:
-        process.join()
-    return found
-
-
 def compare(length: int) -> dict[str, Any]:
     """Memory, seconds and bytes of one process and of four, and the largest difference of their outputs."""
-    (one,), four = measured(1, length), measured(4, length)
+    (one,), four = (on_processes(count, measure, length) for count in (1, 4))
     rows_of_four = {at: output for process in four for at, output in process["rows"].items()}
     traffic = distributed.bytes_exchanged(
         [length // 4] * 4, kv_heads=KV_HEADS, head_dim=HEAD_DIM, pattern=WINDOW, form=FORM, backward=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from regard.distributed.needs import Needs, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.distributed.statistics import statistics
-from regard.errors import ShapeError, UnsupportedError
+from regard.errors import RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
 from regard.functional.transforms import transforming
 from regard.mechanisms import Softmax
@@ -35,25 +35,54 @@ ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict")
 OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
 
 
-@dataclass(frozen=True)
 class SharedDetail:
-    """The output and statistics of one process's queries; `received` is about its keys. What was not requested is None.
+    """The output and statistics of one process's queries; reading a statistic that was not requested raises.
 
-    output: (batch, heads, q_len, v_dim). log_sum_exp, entropy, distance, sink: (batch, heads, q_len).
-    received: (batch, heads, k_len). top_keys: positions in the whole sequence, and weights, (batch, heads, q_len, n).
+    output: (batch, heads, q_len, v_dim), in q's dtype.
     """
 
-    output: torch.Tensor
-    log_sum_exp: torch.Tensor | None = None
-    entropy: torch.Tensor | None = None
-    received: torch.Tensor | None = None
-    distance: torch.Tensor | None = None
-    sink: torch.Tensor | None = None
-    top_keys: TopKeysFound | None = None
+    def __init__(self, output: torch.Tensor, **found: Any) -> None:
+        self.output = output
+        self._found = found
+
+    @property
+    def log_sum_exp(self) -> torch.Tensor:
+        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for an empty row."""
+        return self._asked("log_sum_exp")
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for an empty row."""
+        return self._asked("entropy")
+
+    @property
+    def received(self) -> torch.Tensor:
+        """Sum of the weights that each key of this process received over the queries of all, (batch, heads, k_len)."""
+        return self._asked("received")
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
+        return self._asked("distance")
+
+    @property
+    def sink(self) -> torch.Tensor:
+        """Weight of the sink, (batch, heads, q_len); 0 in a call without a sink."""
+        return self._asked("sink")
+
+    @property
+    def top_keys(self) -> TopKeysFound:
+        """The keys with the largest weights of each query, by their positions in the whole sequence."""
+        return self._asked("top_keys")
+
+    def _asked(self, name: str) -> Any:
+        if name not in self._found:
+            asked = ", ".join(self._found) or "the output alone"
+            raise RegardError(f"{name} was not requested; add it to want= (requested: {asked})")
+        return self._found[name]
 
     def __repr__(self) -> str:
-        there = [name for name, value in vars(self).items() if name != "output" and value is not None]
-        return f"SharedDetail(output {tuple(self.output.shape)}{''.join(f', {name}' for name in there)})"
+        return f"SharedDetail(output {tuple(self.output.shape)}{''.join(f', {name}' for name in self._found)})"
 
 
 @uncompiled

@@ -80,6 +80,28 @@ def test_every_statistic_sends_its_gradient_to_the_sink(pattern, along_a_directi
         assert torch.autograd.gradcheck(statistics, leaves, fast_mode=along_a_direction), backend
 
 
+@pytest.mark.parametrize("learning", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gradients_of_a_call_with_a_sink_are_rounded_once(dtype, learning):
+    """Exact gradients rounded to the dtype are off by as much, in norm; rounding the parts too would add 40%."""
+    numbers = [x.to(dtype) for x in make_qkv(heads=3, kv_heads=3, q_len=199, k_len=211, head_dim=16, v_dim=16)]
+    sink, grad = SINK[:3].to(dtype), torch.randn(numbers[0].shape, dtype=torch.float64).to(dtype)
+    exact = leaves_after(numbers, sink, grad, torch.float64, learning, "reference")
+    for backend in computing(*numbers, sink=sink):
+        found = leaves_after(numbers, sink, grad, dtype, learning, backend)
+        for one, expected in zip(found, exact, strict=True):
+            rounded = (expected.to(dtype).double() - expected).norm()
+            assert (one.double() - expected).norm() <= 1.2 * rounded, backend
+
+
+def leaves_after(numbers, sink, grad, dtype, learning, backend):
+    """The gradients of q, k and v of a call in this dtype, whose sink may learn too."""
+    leaves = [x.to(dtype, copy=True).requires_grad_() for x in numbers]
+    sink = sink.to(dtype, copy=True).requires_grad_(learning)
+    ask(backend, *leaves, sink=sink).output.backward(grad.to(dtype))
+    return [x.grad for x in leaves]
+
+
 def test_a_sink_as_heavy_as_all_keys_has_half_of_the_gradient():
     """At this tie the gradient of clamp changed with PyTorch 2.15."""
     q, k, v = (torch.zeros(1, heads, 1, 5, dtype=torch.float64) for heads in (6, 3, 3))

@@ -5,11 +5,13 @@ import pytest
 import torch
 from recurrent_by_loops import Cell, additive, concat, context, dot, general, numbers
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from regard.errors import ArgumentError, ShapeError
 from regard.layers import record_attention
 from regard.mechanisms import Additive, Concat, Dot, General, LocalPredictive
-from regard.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention
+from regard.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention, Tapes
+from regard.models.recurrent.memory import Memory
 
 X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
 CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell, "2 gru": nn.GRU, "2 lstm": nn.LSTM}
@@ -282,3 +284,15 @@ def test_tensors_in_place_of_a_state_or_a_memory_are_refused():
         BahdanauCell(new_cell("gru", X + M), nn.MultiheadAttention(4, 2))
     with pytest.raises(ShapeError, match=r"states have shape \(13, 3\)"):
         cell.attention.remember(states[0])
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None),
+    lambda x: CellState((x, x), x),
+    lambda x: Tapes(Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None), x),
+])  # fmt: skip
+def test_a_state_on_a_gpu_is_reordered_by_an_index_on_the_cpu(make):
+    with FakeTensorMode():  # tensors with a device and a shape, and no numbers: no GPU is needed
+        moved = make(torch.empty(3, 4, device="cuda")).reorder(torch.empty(5, dtype=torch.int64))
+    held = moved.fed if isinstance(moved, CellState) else moved.values if isinstance(moved, Memory) else moved.summary
+    assert (held.device.type, len(held)) == ("cuda", 5)

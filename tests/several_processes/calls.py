@@ -176,13 +176,18 @@ def on_processes(case: Case) -> dict[str, Any]:
         loss = (detail.output * grad).sum() + (lse * grad_lse).sum()
         grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
     found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    for name in ("entropy", "received", "distance", "sink"):
-        found[name] = getattr(detail, name)
-    if detail.top_keys is not None:
-        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    found |= asked_statistics(case, detail)
     found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
-    numbers = {name: one.detach().to("cpu", torch.float64).numpy() for name, one in found.items() if one is not None}
+    numbers = {name: one.detach().to("cpu", torch.float64).numpy() for name, one in found.items()}
     return {**numbers, "sent": (forward, counter.sent)}
+
+
+def asked_statistics(case: Case, detail: Any) -> dict[str, torch.Tensor]:
+    """The statistics of a detail that the case asks for, by name; its top keys as two tensors."""
+    found = {name: getattr(detail, name) for name in ("entropy", "received", "distance", "sink") if name in case.want}
+    if not all(isinstance(one, str) for one in case.want):
+        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    return found
 
 
 def on_one(case: Case) -> dict[str, torch.Tensor]:
@@ -195,11 +200,7 @@ def on_one(case: Case) -> dict[str, torch.Tensor]:
     loss = (detail.output * whole["grad"]).sum() + (lse * whole["grad_lse"]).sum()
     grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
     found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    for name in ("entropy", "received", "distance", "sink"):
-        if name in case.want:
-            found[name] = getattr(detail, name)
-    if len(case.want) > len([one for one in case.want if isinstance(one, str)]):
-        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    found |= asked_statistics(case, detail)
     found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
     return {name: one.detach().to(torch.float64) for name, one in found.items()}
 

@@ -40,6 +40,20 @@ def run(options):
     call(**options)
 
 
+def unread():
+    """Read a statistic that was not requested."""
+    x = torch.randn(1, 2, 6, 4)
+    detail = distributed.attention_detail(x, x, x, dist.group.WORLD, want=("entropy", "log_sum_exp"))
+    assert detail.entropy.shape == (1, 2, 6)
+    return detail.received
+
+
+def test_a_statistic_that_was_not_requested_is_not_read_as_none(pools):
+    messages = pools(2).refusals(unread)
+    said = "RegardError: received was not requested; add it to want= (requested: entropy, log_sum_exp)"
+    assert messages == [said] * 2
+
+
 def test_different_calls_are_refused_on_every_process(pools):
     for message in refused(pools, pattern=["causal", "full"]):
         assert "process 1 and process 0 make different calls" in message

@@ -44,7 +44,9 @@ class CellState:
 
     def reorder(self, index: torch.Tensor) -> CellState:
         """The state whose batch row i is batch row `index[i]` of this one."""
-        chosen = [part.index_select(-2, index) for part in self._parts()]  # the batch is always the last axis but one
+        parts = self._parts()
+        index = index.to(parts[0].device)
+        chosen = [part.index_select(-2, index) for part in parts]  # the batch is always the last axis but one
         fed = None if self.fed is None else chosen.pop()
         recurrent = (chosen[0], chosen[1]) if isinstance(self.recurrent, tuple) else chosen[0]
         return CellState(recurrent, fed, self.place)

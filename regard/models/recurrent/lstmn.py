@@ -43,7 +43,7 @@ class Tapes:
 
     def reorder(self, index: torch.Tensor) -> Tapes:
         """The tapes whose batch row i is batch row `index[i]` of these."""
-        return Tapes(self.memory.reorder(index), self.summary.index_select(0, index))
+        return Tapes(self.memory.reorder(index), self.summary.index_select(0, index.to(self.summary.device)))
 
 
 class LongShortTermMemoryNetwork(nn.Module):

@@ -43,6 +43,7 @@ class Memory:
 
     def reorder(self, index: torch.Tensor) -> Memory:
         """The memory whose batch row i is batch row `index[i]` of this one."""
+        index = index.to(self.values.device)
         values = self.values.index_select(0, index)
         keys = values if self.keys is self.values else self.keys.index_select(0, index)
         live = self.live

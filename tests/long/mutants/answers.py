@@ -14,7 +14,8 @@ ANSWERS: dict[str, str] = {
     "regard/storage/files.py: aside.unlink": "equal results: the file is made before, when its name is taken",
     "regard/storage/tensors.py: -(len(text)": "killed now by test_tensors_begin_at_a_multiple_of_eight_bytes",
     "regard/patterns/counts.py: budget.spend()": "only the limit of time for counting changes, by one unit a residue",
-    "regard/core/plan.py: problem.sink": "the precision of half-precision gradients with a sink; a gap, no test measures it",
+    "regard/core/plan.py: problem.sink": "killed now by "
+    "test_half_precision_gradients_of_a_call_with_a_sink_are_rounded_once",
     "regard/bias.py: raise ShapeError": "killed now by test_another_number_of_slopes_than_heads_is_refused",
     "regard/bias.py: (-distances)": "equal results: max(-d, 0) is -min(d, 0)",
     "regard/layers/mechanism.py: 0 -> 1": "equal results: only the last axis of the shape is read",
