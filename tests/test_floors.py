@@ -17,8 +17,8 @@ USED = "backends.native"  # tiled hands it the parts of a strided pattern
 BACKENDS = tuple({".".join(type(one).__module__.split(".")[1:3]) for one in REGISTERED.values()} - {USED})
 # Inside the room of backends, from the ground up: what several of them use, then the backends, which are strangers.
 SHARED = (
-    ("backends.second_order", "backends.schedule"), ("backends.flash", "backends.dropout"), ("backends.scores",),
-    ("backends.statistics", "backends.composed"), ("backends.sinks",), (USED,),
+    ("backends.second_order", "backends.schedule"), ("backends.flash", "backends.merging", "backends.dropout"),
+    ("backends.scores",), ("backends.statistics", "backends.composed"), ("backends.sinks",), (USED,),
 )  # fmt: skip
 STUDIES = ("studies.comparison", "studies.lessons", "studies.walkthrough")  # they do not know each other either
 SIDE_DOOR = "testing"

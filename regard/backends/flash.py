@@ -168,21 +168,6 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
     return dq[..., :head_dim], dk[..., :head_dim], dv[..., :v_dim]
 
 
-def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge attention over disjoint sets of keys: outputs (..., v_dim), weighted by their log-sum-exp (...).
-
-    log_sum_exp = log Σ exp(lse_p), output = Σ exp(lse_p - log_sum_exp) output_p; zeros for rows empty in every piece.
-    """
-    outputs = torch.stack([output for output, _ in pieces])
-    sums = torch.stack([log_sum_exp for _, log_sum_exp in pieces])
-    empty_rows = (sums == -math.inf).all(0)
-    safe = sums.masked_fill(empty_rows, 0)
-    total = safe.logsumexp(0)
-    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 even if log-sum-exps are large
-    output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
-    return output, total.masked_fill(empty_rows, -math.inf)
-
-
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
+from regard.backends.merging import Merging
 from regard.backends.schedule import strict_refusal
 from regard.backends.scores.blocking import Blocking, RowBlock, Size, Workspace, blocking_of
 from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
@@ -177,32 +178,17 @@ def may_be_fused(problem: Problem) -> bool:
 
 
 def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp by a fused operation for each block, merged as they come.
-
-    A row's log-sum-exp is rounded once, after its last block: a pattern with many short runs of keys has many blocks,
-    and rounding it after each of them would add up.
-    """
     problem = scores.problem
     scores = Scores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
     q, v = scores.q.flatten(1, 2), operands.v.to(scores.dtype)
-    mean = q.new_zeros(*scores.rows, problem.v_dim)  # the sum of outputs, weighted relative to the largest
-    largest = q.new_full(scores.rows, -math.inf)  # of the log-sum-exps of a row's blocks
-    total = q.new_zeros(scores.rows)  # the sum of exp(log_sum_exp - largest)
+    merging = Merging(q.new_zeros(*scores.rows, problem.v_dim), q.new_full(scores.rows, -math.inf))
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
             call = flash.Call(_mask(scores, block), False, problem.scale)
-            output, sums = flash.forward(q[block.lines], scores.k[keys], v[keys], call)
-            one = block.lines
-            if block.keys.start == row_block.runs[0].keys.start:  # the first block
-                mean[one], largest[one], total[one] = output, sums, sums != -math.inf
-                continue
-            larger = torch.maximum(largest[one], sums)
-            safe = larger.masked_fill(larger == -math.inf, 0)
-            correction, share = (largest[one] - safe).exp_(), (sums - safe).exp_()
-            mean[one] = (mean[one] * correction[..., None]).addcmul_(output, share[..., None])
-            largest[one], total[one] = larger, (total[one] * correction).add_(share)
-    return mean.div_(total.clamp_min(1)[..., None]), largest.add_(total.log_())
+            first = block.keys.start == row_block.runs[0].keys.start
+            merging.add(block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first)
+    return merging.merged()
 
 
 def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:

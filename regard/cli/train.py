@@ -26,9 +26,9 @@ from regard.training.recipes import (
     Recipe,
     TranslationTraining,
 )
+from regard.training.recipes.choosing import SIZES
 from regard.training.recipes.recipe import share_of_work
 from regard.training.recipes.run_folder import check_still_there
-from regard.training.recipes.sizes import NAMES
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
@@ -44,7 +44,7 @@ Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Also write the
 Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
 SizeName = Annotated[
     str | None,
-    typer.Option("--size", metavar="NAME", help=f"Size of the model: {', '.join(NAMES)}. [default: from the data]"),
+    typer.Option("--size", metavar="NAME", help=f"Size of the model: {', '.join(SIZES)}. [default: from the data]"),
 ]
 Given = Mapping[str, Any]
 

@@ -127,7 +127,7 @@ def _forward(
                 merged.add(place, detail.output, detail.log_sum_exp, keep=False)
         if kept is not None:
             kept.append((source, held, pieces))
-    output, log_sum_exp = merged.state
+    output, log_sum_exp = merged.result()
     if run.options.sink is not None:
         with torch.no_grad():
             return _with_sink(run, q, output, log_sum_exp)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.backends.merging import Merging
 from regard.bias import Bias
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.tensors import Stored
@@ -205,32 +206,28 @@ class Merged:
     """
 
     def __init__(self, like: torch.Tensor, v_dim: int) -> None:
-        batch, heads, q_len, _ = like.shape
+        self._like, self._sizes = like, (*like.shape[:3], v_dim)
         self._dtype = torch.promote_types(like.dtype, torch.float32)
-        self._sizes, self._device = (batch, heads, q_len), like.device
-        self._v_dim = v_dim
-        self._state: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    @property
-    def state(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp so far; zeros and -inf before the first piece."""
-        if self._state is None:
-            options: dict[str, Any] = {"dtype": self._dtype, "device": self._device}
-            output = torch.zeros(*self._sizes, self._v_dim, **options)
-            self._state = output, torch.full(self._sizes, -math.inf, **options)
-        return self._state
+        self._merging: Merging | None = None
 
     def add(self, place: range, output: torch.Tensor, log_sum_exp: torch.Tensor, keep: bool) -> None:
         """Merge a piece of the queries at `place`; with `keep`, its tensors are still needed and are not changed."""
-        if self._state is None and len(place) == self._sizes[2] and not keep and output.dtype == self._dtype:
-            self._state = output, log_sum_exp.to(self._dtype)
+        first = self._merging is None and len(place) == self._sizes[2]
+        output, log_sum_exp = (x.to(self._dtype, copy=keep and first) for x in (output, log_sum_exp))
+        if first:
+            self._merging = Merging(output, log_sum_exp)
             return
-        totals, sums = (x[:, :, place.start : place.stop] for x in self.state)
-        log_sum_exp = log_sum_exp.to(self._dtype)
-        merged = torch.logaddexp(sums, log_sum_exp)
-        totals.mul_(share(sums, merged)[..., None])
-        totals.addcmul_(output.to(self._dtype), share(log_sum_exp, merged)[..., None])
-        sums.copy_(merged)
+        self._merging = self._merging or self._of_none()
+        every = slice(None)
+        self._merging.add((every, every, slice(place.start, place.stop)), output, log_sum_exp)
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp of all pieces; zeros and -inf without any."""
+        return (self._merging or self._of_none()).merged()
+
+    def _of_none(self) -> Merging:
+        options: dict[str, Any] = {"dtype": self._dtype, "device": self._like.device}
+        return Merging(torch.zeros(self._sizes, **options), torch.full(self._sizes[:3], -math.inf, **options))
 
 
 def share(log_sum_exp: torch.Tensor, total: torch.Tensor) -> torch.Tensor:

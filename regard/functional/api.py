@@ -8,7 +8,7 @@ from typing import Any, Never
 import torch
 
 from regard.arguments import shown
-from regard.backends import flash
+from regard.backends.merging import merge
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.keywords import OF_CALLS, refuse_keywords
@@ -227,7 +227,7 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
                 f"a piece has output {tuple(output.shape)} and log_sum_exp {tuple(log_sum_exp.shape)}; every output "
                 f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
             )
-    return flash.merge(pieces)
+    return merge(pieces)
 
 
 def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -11,6 +11,7 @@ from asking import LEARNING
 
 import regard as rg
 from regard import patterns as p
+from regard.backends.merging import Merging, merge
 from regard.testing import make_qkv
 
 
@@ -68,3 +69,29 @@ def test_huge_log_sum_exps_do_not_overflow():
     output, lse = rg.merge_attention([(one, torch.full((1, 1, 1), 1e4)), (3 * one, torch.full((1, 1, 1), 1e4))])
     assert output.item() == 2
     assert lse.item() == pytest.approx(1e4 + math.log(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("gap", [0.0, -math.inf, math.inf])
+def test_a_thousand_pieces_merged_one_by_one_are_rounded_as_few_are(dtype, equal, gap):
+    """Some rows are empty in many of them, one in all, and each piece covers only some of the rows."""
+    count, rows, eps = 1024, 37, torch.finfo(dtype).eps
+    sums = torch.full((count, 1, 2, rows), 0.1) if equal else 7 + torch.randn(count, 1, 2, rows)
+    sums[0] += 2
+    sums[::3, ..., 5:9] = -math.inf
+    sums[:, ..., 30] = -math.inf
+    sums[500, ..., 3] += gap
+    sums, outputs = sums.to(dtype), torch.randn(count, 1, 2, rows, 3, dtype=dtype)
+    merging = Merging(torch.zeros(1, 2, rows, 3, dtype=dtype), torch.full((1, 2, rows), -math.inf, dtype=dtype))
+    every = slice(None)
+    for number in range(count):
+        for part in (slice(0, 20), slice(20, rows)):
+            merging.add((every, every, part), outputs[number, :, :, part], sums[number, :, :, part])
+    output, log_sum_exp = merging.merged()
+    expected, whole = merge(list(zip(outputs.double(), sums.double(), strict=True)))
+    assert torch.equal(log_sum_exp.isinf(), whole.isinf())
+    finite = whole.isfinite()
+    assert ((log_sum_exp - whole)[finite].abs() <= 2 * eps * (1 + whole[finite].abs())).all()
+    assert (output[:, :, 30] == 0).all()
+    assert ((output - expected)[finite].abs() <= 40 * eps).all()

@@ -211,9 +211,7 @@ GOALS = (
     Goal(27, "Texts", "50,000 texts: a pattern that reads back, or a sentence", ("texts",),
          _counted("texts", "texts", 50_000, "texts")),
     Goal(28, "Slow tests", "all of them pass: the whole grid of backends, compiled kernels of FlexAttention, others",
-         ("slow",), _passed("slow"),
-         "log_sum_exp of `streamed` over 76 short runs of a `fixed` pattern is off by 3.6e-15 in float64, 2.3 times "
-         "its bound, which leaves out that runs are merged; outputs and gradients are within theirs"),
+         ("slow",), _passed("slow")),
 )  # fmt: skip
 
 

@@ -13,9 +13,19 @@ from regard.training.recipes import (
     TranslationTraining,
     read_settings,
 )
-from regard.training.recipes.choosing import Amount, Budget, choose, fitting_heads, fitting_vocabulary
+from regard.training.recipes.choosing import (
+    RECURRENT_TRANSLATOR,
+    SIZES,
+    STACK,
+    TRANSFORMER,
+    Amount,
+    Budget,
+    choose,
+    fitting_heads,
+    fitting_size,
+    fitting_vocabulary,
+)
 from regard.training.recipes.recipe import Wish
-from regard.training.recipes.sizes import NAMES, RECURRENT_TRANSLATOR, STACK, TRANSFORMER, fitting_size
 
 PAIRS = Amount(18_000, 1_400_000, "pairs", sides=2)
 TEN_MINUTES = Budget(minutes=10.0)
@@ -62,9 +72,9 @@ def test_a_named_size_gives_its_row_whatever_the_data(sizes):
 def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
     counts = [10**power for power in range(3, 11)]
     for grown in (
-        [NAMES.index(fitting_size(count)) for count in counts],
-        [NAMES.index(fitting_size(10**10, minutes=minutes)) for minutes in (0.5, 5, 50, 500)],
-        [NAMES.index(fitting_size(10**10, steps=steps)) for steps in (10, 1_000, 100_000)],
+        [SIZES.index(fitting_size(count)) for count in counts],
+        [SIZES.index(fitting_size(10**10, minutes=minutes)) for minutes in (0.5, 5, 50, 500)],
+        [SIZES.index(fitting_size(10**10, steps=steps)) for steps in (10, 1_000, 100_000)],
         [fitting_vocabulary(count) for count in counts],
     ):
         assert grown == sorted(grown)

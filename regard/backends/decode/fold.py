@@ -9,6 +9,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.decode.runs import Runs, allowed
+from regard.backends.merging import merge
 from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -31,7 +32,7 @@ def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
         keys = slice(one.keys.start - here, one.keys.stop - here)
         own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
         found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
-    output, log_sum_exp = found[0] if len(found) == 1 else flash.merge(found)
+    output, log_sum_exp = found[0] if len(found) == 1 else merge(found)
     shape = operands.q.shape[:3]
     wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
     return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends import flash
+from regard.backends.merging import merge
 from regard.backends.second_order import Piece, gradients
 from regard.mechanisms import LSH
 
@@ -214,7 +215,7 @@ def _over_rounds(
     layout: Layout, order: torch.Tensor, codes: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of some units, differentiable."""
-    return flash.merge([one.attend(q, k, v) for one in _rounds(layout, order, codes)])
+    return merge([one.attend(q, k, v) for one in _rounds(layout, order, codes)])
 
 
 def _rounds(layout: Layout, order: torch.Tensor, codes: torch.Tensor) -> Iterator[Round]:

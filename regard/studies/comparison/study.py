@@ -33,10 +33,10 @@ from regard.studies.comparison.measures import (
 from regard.studies.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
 from regard.training import read_log
 from regard.training.config import CHOSEN, TrainingConfig, setting
+from regard.training.recipes.choosing import check_size
 from regard.training.recipes.language import LanguageModelTraining
 from regard.training.recipes.recipe import Tell, Wish, share_of_work, silent
 from regard.training.recipes.run_folder import read_settings
-from regard.training.recipes.sizes import check_size
 from regard.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
 
 TASKS = ("translation", "language-model")

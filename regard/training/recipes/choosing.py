@@ -1,7 +1,8 @@
 """Settings of a new training run from the amount of data and the budget: what was not given is chosen here.
 
-`choose` is a function of counts alone, so that the same data and budget give the same settings on every machine of a
-kind. It returns the settings and a sentence that says what was chosen and for what.
+First come the sizes of models, which can be named (`--size`) too. `choose` is a function of counts alone, so that the
+same data and budget give the same settings on every machine of a kind. It returns the settings and a sentence that
+says what was chosen and for what.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from regard.arguments import count_of
-from regard.training.recipes.sizes import ACCELERATED, Size, fitting_size
+from regard.arguments import count_of, suggest
+from regard.errors import ArgumentError
 
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
 FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dropout from MANY on
@@ -21,6 +22,79 @@ CHARACTERS_OF_AN_ID = 3.0  # roughly, in most languages and vocabularies of this
 LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """One size of a model.
+
+    Args:
+        dim: size of the vectors.
+        layers: layers; of a translator, of encoder and decoder each.
+        heads: query heads; None for recurrent models, which have none.
+        learning_rate: peak of the learning rate; larger models need a lower one.
+    """
+
+    dim: int
+    layers: int
+    heads: int | None = None
+    learning_rate: float
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a training run that the size decides."""
+        own = {"dim": self.dim, "layers": self.layers, "heads": self.heads, "learning_rate": self.learning_rate}
+        return {name: value for name, value in own.items() if value is not None}
+
+
+TRANSFORMER = {
+    "tiny": Size(dim=64, layers=2, heads=4, learning_rate=4e-3),
+    "small": Size(dim=128, layers=2, heads=4, learning_rate=3e-3),
+    "base": Size(dim=256, layers=4, heads=8, learning_rate=1e-3),
+}
+RECURRENT_TRANSLATOR = {
+    "tiny": Size(dim=64, layers=1, learning_rate=3e-3),
+    "small": Size(dim=128, layers=1, learning_rate=2e-3),
+    "base": Size(dim=256, layers=2, learning_rate=1e-3),
+}
+STACK = {
+    "tiny": Size(dim=64, layers=2, heads=4, learning_rate=4e-3),
+    "small": Size(dim=128, layers=4, heads=4, learning_rate=3e-3),
+    "base": Size(dim=256, layers=6, heads=8, learning_rate=1e-3),
+}
+SIZES = tuple(TRANSFORMER)
+
+# The least characters of text, minutes and steps that make a size worth its time; below all, tiny.
+WORTH = {"small": (200_000, 2.0, 400), "base": (100_000_000, 240.0, 50_000)}
+ACCELERATED = 30.0  # how many minutes of a CPU one minute of an accelerator is worth, about
+
+
+def check_size(name: str) -> str:
+    """The name, if there is such a size.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    if name not in SIZES:
+        raise ArgumentError(f"size {name!r} does not exist; {suggest(name, SIZES)}")
+    return name
+
+
+def fitting_size(characters: int, minutes: float | None = None, steps: int | None = None) -> str:
+    """The largest size that both the data and the budget are worth.
+
+    Args:
+        characters: of the training text.
+        minutes: for training, on a CPU.
+        steps: of the training.
+
+    >>> fitting_size(1_400_000, minutes=10.0), fitting_size(1_400_000, minutes=1.0), fitting_size(20_000)
+    ('small', 'tiny', 'tiny')
+    """
+    best = SIZES[0]
+    for name, (text, time, count) in WORTH.items():
+        if characters >= text and (minutes is None or minutes >= time) and (steps is None or steps >= count):
+            best = name
+    return best
 
 
 class Amount(NamedTuple):

@@ -27,10 +27,9 @@ from regard.text.documents import read_labelled
 from regard.text.seen_words import SeenWords
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
-from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
+from regard.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard.training.recipes.masked_words import EncoderRunConfig
 from regard.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, in_order, share_of_work, silent
-from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 CLASSES_FILE = "classes.json"

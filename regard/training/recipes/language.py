@@ -26,7 +26,7 @@ from regard.text.documents import read_documents
 from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS
 from regard.training.config import setting
-from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
+from regard.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard.training.recipes.recipe import (
     SOME,
     Recipe,
@@ -40,7 +40,6 @@ from regard.training.recipes.recipe import (
     silent,
 )
 from regard.training.recipes.settings import RunConfig, StackConfig
-from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 HELD_OUT = 0.05

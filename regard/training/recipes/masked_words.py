@@ -26,7 +26,7 @@ from regard.text.translation_data import PRONOUNS
 from regard.text.vocabularies import SPECIALS, UNKNOWN
 from regard.training.config import setting
 from regard.training.fingerprint import hash_of
-from regard.training.recipes.choosing import Amount, Choice, choose, stack_settings
+from regard.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard.training.recipes.recipe import (
     Recipe,
     Samples,
@@ -40,7 +40,6 @@ from regard.training.recipes.recipe import (
     silent,
 )
 from regard.training.recipes.settings import RunConfig, StackConfig
-from regard.training.recipes.sizes import STACK
 from regard.training.run import TrainingResult
 
 HELD_OUT = 0.05

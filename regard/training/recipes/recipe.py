@@ -28,7 +28,7 @@ from regard.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard.text.vocabularies import UNITS
 from regard.training.fingerprint import MAY_CHANGE
 from regard.training.loop import check_run_folder, check_writable, train
-from regard.training.recipes.choosing import Amount, Budget, Choice, remark_on_few
+from regard.training.recipes.choosing import SIZES, Amount, Budget, Choice, check_size, remark_on_few
 from regard.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -41,7 +41,6 @@ from regard.training.recipes.run_folder import (
     write_run,
 )
 from regard.training.recipes.settings import RunConfig
-from regard.training.recipes.sizes import NAMES, check_size
 from regard.training.record import Progress
 from regard.training.run import TrainingResult
 from regard.training.task import Task
@@ -200,7 +199,7 @@ class Recipe(Described, ABC):
         if config.tokeniser not in UNITS:
             raise ArgumentError(f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}")
         refusals: list[RegardError] = []
-        for size in (wish.size,) if wish.size else NAMES:
+        for size in (wish.size,) if wish.size else SIZES:
             try:
                 settings = self.choose(SOME, replace(wish, size=size)).settings
                 replace(config, **settings).model_config(SOME_PIECES)

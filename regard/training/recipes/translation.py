@@ -36,10 +36,9 @@ from regard.text.seen_words import SeenWords
 from regard.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard.training.config import CHOSEN, TrainingConfig, setting
 from regard.training.fingerprint import hash_of
-from regard.training.recipes.choosing import FEW, Amount, Choice, choose, passes
+from regard.training.recipes.choosing import FEW, RECURRENT_TRANSLATOR, TRANSFORMER, Amount, Choice, choose, passes
 from regard.training.recipes.recipe import Recipe, Tell, Training, Wish, share_of_work, silent
 from regard.training.recipes.settings import RunConfig
-from regard.training.recipes.sizes import RECURRENT_TRANSLATOR, TRANSFORMER
 from regard.training.recipes.translation_samples import translation_samples
 from regard.training.run import TrainingResult
 
