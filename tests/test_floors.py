@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ JUDGES = ("studies.bench",)  # it uses the oracle, since it checks an answer bef
 OUTSIDE = ("__init__", "__main__", SIDE_DOOR)
 
 
+@cache
 def modules() -> dict[str, Path]:
     paths = (path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py")))
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__") or "__init__": ROOT / path for path in paths}
