@@ -38,7 +38,7 @@ def evaluate(
 ) -> None:
     """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
 
-    torchrun divides the sentences of a translator among its processes, of which the first one prints.
+    torchrun divides sentences, or batches of text, among its processes, of which the first one prints.
     """
     check_search(normalisation)
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
@@ -49,8 +49,8 @@ def evaluate(
             say_if_unfinished(run)
         scores: RunScores | TextScores
         if kind_of_model(run) == LanguageModel.KIND:
-            _check_language_model(run, search, alone=share is None)
-            scores = evaluate_text(run, test or [], tell=tell)
+            _check_language_model(run, search)
+            scores = evaluate_text(run, test or [], tell=tell, share=share)
         else:
             counts = partial(counting, "translating") if first else uncounted
             scores = evaluate_run(run, test or [], tell=tell, counting=counts, share=share, **search)
@@ -63,9 +63,7 @@ def evaluate(
             out(line)
 
 
-def _check_language_model(run: Path, search: dict[str, Any], alone: bool) -> None:
+def _check_language_model(run: Path, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
     if given := [f"--{name}" for name, value in search.items() if value != default(Translator.translate, name)]:
         raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is a language model; leave it out")
-    if not alone:
-        raise ArgumentError(f"{run} is a language model, which one process evaluates; start it without torchrun")

@@ -109,11 +109,14 @@ def _file(run: Path, source: Path | None, result: Path | None, options: dict[str
     assert source is not None
     assert result is not None
     load = cache(Generator.load)  # not before a line is to be continued
+    unknown = cache(lambda: UnknownWords(load(run).words, "continuation"))
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
         written = []
         for row, prompt in enumerate(lines, first):
             generator = load(run)
+            if remark := unknown().remark(prompt):
+                say(remark)
             ((found,),) = generator.generate([prompt], first_row=row, **options)
             if as_json:
                 written.append(json.dumps(_record(found, options), ensure_ascii=False))

@@ -39,8 +39,8 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
     if arguments:
         raise ArgumentError(
-            f"{count_of(len(arguments), 'sentences')} were given as arguments together with --input {source}; put "
-            f"them into the file"
+            f"--input {source} came together with {count_of(len(arguments), 'sentences')} as arguments; put all "
+            f"sentences into the file"
         )
     if given := [name for name, value in excluded.items() if value]:
         raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")
@@ -56,7 +56,7 @@ def write_lines(
     lines = list(read_lines(source))
     settings = f"{_model_of(Path(run))} {sorted(options.items(), key=str)}"
     if share_lines(lines, out, compute, settings=settings):
-        say(f"{count_of(len(lines), 'lines', ',')} are in {out}")
+        say(f"{out} is complete: {count_of(len(lines), 'lines', ',')}")
 
 
 def _model_of(run: Path) -> str:

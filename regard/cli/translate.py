@@ -135,10 +135,15 @@ def _file(run: Path, source: Path | None, result: Path | None, search: dict[str,
     """This process's share of the lines of a file."""
     assert source is not None
     assert result is not None
-    translator = cache(Translator.load)  # not before a line is to be translated
+    load = cache(Translator.load)  # not before a line is to be translated
+    remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
-        found = translator(run).translate(list(lines), **search)
+        unknown, lengths = remarking()
+        for line in lines:
+            for remark in filter(None, (lengths.remark(line), unknown.remark(line))):
+                say(remark)
+        found = load(run).translate(list(lines), **search)
         if as_json:
             return [json.dumps(_record(one), ensure_ascii=False) for one in found]
         return [one_line(tidy(one.text)) for one in found]

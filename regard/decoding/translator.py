@@ -47,8 +47,11 @@ class Translation:
 class Share(Protocol):
     """The processes among which batches are divided, as one of them sees them, from `regard.distributed.sharing`."""
 
-    rank: int
-    count: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
 
     def gathered(self, own: list[Any]) -> list[Any]:
         """What all processes have, in one list."""

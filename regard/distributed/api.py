@@ -21,7 +21,7 @@ from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
-from regard.distributed.statistics import statistics
+from regard.distributed.statistics import statistics, undifferentiated
 from regard.errors import RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
 from regard.functional.transforms import transforming
@@ -33,6 +33,12 @@ OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "wa
 SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype", "device")
 ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict")
 OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
+
+
+OF_ALL_KEYS = (
+    "{} over several processes: each row would hold the keys of all of them; ask for top_keys(n), or compute it on one "
+    "process"
+)
 
 
 class SharedDetail:
@@ -74,6 +80,16 @@ class SharedDetail:
     def top_keys(self) -> TopKeysFound:
         """The keys with the largest weights of each query, by their positions in the whole sequence."""
         return self._asked("top_keys")
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Raises: a row would hold the keys of all processes, so that weights cannot be requested."""
+        raise UnsupportedError(OF_ALL_KEYS.format("weights"))
+
+    @property
+    def chosen_weights(self) -> torch.Tensor:
+        """Raises, as `weights` does."""
+        raise UnsupportedError(OF_ALL_KEYS.format("weights_of"))
 
     def _asked(self, name: str) -> Any:
         if name not in self._found:
@@ -169,17 +185,14 @@ def attention_detail(
 
     Returns:
         The output and the statistics, those of queries for this process's queries, `received` for its keys. Output and
-        log-sum-exp have gradients, the other statistics have none.
+        log-sum-exp have gradients; asking for that of another statistic raises.
 
     Raises:
         UnsupportedError: "weights" and `weights_of`, whose rows would hold the keys of all processes.
     """
     wants = checked_wants(want)
     if refused := [str(one) for one in wants if str(one).startswith("weights")]:
-        raise UnsupportedError(
-            f"want={refused[0]} over several processes: each row would hold the keys of all of them; ask for "
-            f"top_keys(n), or compute it on one process"
-        )
+        raise UnsupportedError(OF_ALL_KEYS.format(f"want={refused[0]}"))
     if form == "state":
         raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
     agreed = _agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
@@ -187,6 +200,7 @@ def attention_detail(
     run = _run(agreed, form, tensors, wants)
     output, log_sum_exp = attend(run, *tensors)
     found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
+    found = undifferentiated(found, output)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
     return SharedDetail(output, **found)
@@ -219,7 +233,7 @@ def _agreed(
     group = Group.of(mesh)
     device = group.device_for(q)
     try:
-        refuse_keywords(name, options, OPTIONS, OF_CALLS)
+        refuse_keywords(name, options, ("mesh", "layout", "form", *OPTIONS), OF_CALLS)
         call = Call(q, k, v, **options).in_numbers()
         cast = _cast(q, k, v)
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
@@ -231,8 +245,8 @@ def _agreed(
         words = _words(problem, call, layout, form, want)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
-    except Exception:
-        refuse_together(group, device)
+    except Exception as error:
+        refuse_together(group, device, error)
         raise
     learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
     seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
@@ -259,8 +273,8 @@ def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tup
         device = run.group.device_for(call.q)
         try:
             check_pieces(run, *tensors, want)
-        except Exception:
-            refuse_together(run.group, device)
+        except Exception as error:
+            refuse_together(run.group, device, error)
             raise
         agree(run.group, problem.q_len, problem.k_len, False, 0, [], device)
     return run
@@ -297,14 +311,19 @@ def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Wan
     Layout(layout, (0,))
     Needs.check_form(form)
     options = {"pattern": contents(problem.pattern)} | {name: getattr(problem, name) for name in ALIKE}
-    bias = call.bias.plan_key if isinstance(call.bias, Bias) else None
     options |= {
         "dropout_seed": call.dropout_seed, "backend": call.backend, "want": want, "layout": layout, "form": form,
-        "q_start": contents(call.q_start), "bias": f"{type(call.bias).__name__} {bias or ''}".strip(),
+        "q_start": contents(call.q_start), "bias": _about_bias(call.bias),
         "sink": "a tensor" if isinstance(call.sink, torch.Tensor) else call.sink,
         "parameters": [*(call.parameters or {})],
     }  # fmt: skip
     return [f"{name} {value}" for name, value in options.items()]
+
+
+def _about_bias(bias: Any) -> str:
+    if isinstance(bias, Bias):
+        return type(bias).__name__ + ("" if bias.plan_key is None else f" with the key {bias.plan_key}")
+    return "none" if bias is None else "a tensor"
 
 
 def _drawn(problem: Problem) -> int:

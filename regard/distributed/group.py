@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -203,7 +204,8 @@ def agree(
     every = group.gathered(header.to(device)).tolist()
     refused = [rank for rank, row in enumerate(every) if not row[0]]
     if refused:
-        raise ArgumentError(f"the call was refused on process {', '.join(map(str, refused))}; the reason stands there")
+        reasons = group.gathered_lists([])
+        raise ArgumentError(f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}")
     others = [rank for rank, row in enumerate(every) if row[5] != every[0][5]]
     if others:
         every_words = group.gathered_lists(words)
@@ -230,9 +232,11 @@ def agree(
     return Agreement(tuple(row[1] for row in every), k_lengths, every[0][4])
 
 
-def refuse_together(group: Group, device: torch.device) -> None:
-    """Tell the others that this process refuses its call, so that they do not wait for it."""
+def refuse_together(group: Group, device: torch.device, reason: BaseException) -> None:
+    """Tell the others that this process refuses its call and why, so that they do not wait for it."""
     group.gathered(torch.zeros(HEADER, dtype=torch.int64, device=device))
+    if group.count > 1:
+        group.gathered_lists([str(reason) or type(reason).__name__])
 
 
 def about_weights(parameters: Iterable[torch.Tensor]) -> str:
@@ -276,7 +280,7 @@ _known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()
 def contents(value: Any) -> str:
     """A text that differs where two processes have patterns or options of different values, tensors included.
 
-    A function is compared by its code and by the numbers and tensors that it holds.
+    A function is compared by its code and by the numbers and tensors that it holds or reads from its module.
     """
     if not isinstance(value, Pattern) or value.by_value:
         return str(value) if isinstance(value, Pattern) else "; ".join(_contents(value, 0))
@@ -295,13 +299,17 @@ def _contents(value: Any, depth: int) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         for one in value:
             yield from _contents(one, depth)
+    elif isinstance(value, Mapping):
+        yield from _contents([*value.items()], depth)
     elif isinstance(value, CodeType):
         yield f"{value.co_code.hex()} {value.co_names}"
         yield from _contents(value.co_consts, depth)
     elif callable(value) and depth < _DEEPEST:
         yield type(value).__name__
-        for name in ("__code__", "__defaults__", "func", "args", "__func__"):
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "func", "args", "keywords", "__func__"):
             yield from _contents(getattr(value, name, None), depth + 1)
+        if isinstance(value, FunctionType):
+            yield from _contents([*_globals_of(value.__code__, value.__globals__)], depth + 1)
         cells = [one.cell_contents for one in getattr(value, "__closure__", None) or ()]
         own = [] if isinstance(value, type) else [*getattr(value, "__dict__", {}).values()]
         yield from _contents([*cells, *own], depth + 1)
@@ -309,3 +317,13 @@ def _contents(value: Any, depth: int) -> Iterator[str]:
         yield repr(value)
     else:
         yield type(value).__name__
+
+
+def _globals_of(code: CodeType, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The global variables that a function reads, but for modules; those of functions inside it too."""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL" and not isinstance(known.get(step.argval), ModuleType):
+            yield step.argval, known.get(step.argval)
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _globals_of(one, known)

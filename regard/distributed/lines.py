@@ -114,6 +114,8 @@ def share_lines(
     for block in blocks[rank::processes]:
         if (path := _part(parts, block)).exists():
             continue
+        if out.exists():  # the same command, started twice, completed it
+            break
         some = lines[block * BLOCK : (block + 1) * BLOCK]
         found = compute(some, block * BLOCK)
         if len(found) != len(some) or any("\n" in one or "\r" in one for one in found):
@@ -121,8 +123,12 @@ def share_lines(
                 f"{count_of(len(some), 'lines')} from line {block * BLOCK + 1} on gave {count_of(len(found), 'lines')} "
                 f"of output, or a line with a line end inside; each line gives one"
             )
-        parts.mkdir(parents=True, exist_ok=True)
-        replace_file(path, "".join(f"{one}\n" for one in found).encode())
+        try:
+            parts.mkdir(parents=True, exist_ok=True)
+            replace_file(path, "".join(f"{one}\n" for one in found).encode())
+        except FileNotFoundError:
+            if not out.exists():  # where it does, the folder was removed with it
+                raise
     return _join(out, parts, len(blocks))
 
 
@@ -168,6 +174,9 @@ def _part(parts: Path, block: int) -> Path:
 
 def _join(out: Path, parts: Path, blocks: int) -> bool:
     """Join the parts to the file if all are there. Two processes may do so at once, and write the same."""
+    if out.exists():  # joined by another process, which may have removed the folder before this one wrote to it
+        shutil.rmtree(parts, ignore_errors=True)
+        return True
     if not all(_part(parts, block).exists() for block in range(blocks)):
         return out.exists()
     try:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 SHARD = re.compile(r"shard-[0-9a-f]{16}-[0-9]{5,}\.safetensors")
 SEAL = re.compile(r"[0-9a-f]{64}")
 MOST_SHOWN = 5  # differences in a message
+OPTIMISER = "optimiser."  # before the names of what is an optimiser's
 
 
 class Place(NamedTuple):
@@ -118,12 +119,14 @@ class Manifest:
     ) -> None:
         """Raise a CheckpointError that names the differences unless it holds these tensors and settings."""
         there = {name: (one.dtype, one.shape) for name, one in self.tensors.items()}
-        faults = [
-            f"{name} is missing" for name in sorted((here.keys() | settings) - there.keys() - self.settings.keys())
-        ]
-        faults += [
-            f"{name} has no place" for name in sorted((there.keys() | self.settings) - here.keys() - settings.keys())
-        ]
+        known, asked = there.keys() | self.settings, here.keys() | settings
+        faults = []
+        if (saved := _with_optimiser(known)) != _with_optimiser(asked):
+            advice = "with an optimiser; give one to load_checkpoint" if saved else "without an optimiser; give none"
+            faults.append(f"it was saved {advice}")
+            known, asked = _without_optimiser(known), _without_optimiser(asked)
+        faults += [f"{name} is missing" for name in sorted(asked - known)]
+        faults += [f"{name} has no place" for name in sorted(known - asked)]
         faults += [f"{name} is no tensor there and one here" for name in sorted(here.keys() & self.settings.keys())]
         faults += [f"{name} is a tensor there and none here" for name in sorted(there.keys() & settings.keys())]
         for name in sorted(here.keys() & there.keys()):
@@ -180,3 +183,11 @@ def _overlap(one: Place, other: Place) -> bool:
         max(a, b) < min(a + size, b + width)
         for a, size, b, width in zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     )
+
+
+def _with_optimiser(names: Iterable[str]) -> bool:
+    return any(name.startswith(OPTIMISER) for name in names)
+
+
+def _without_optimiser(names: Iterable[str]) -> set[str]:
+    return {name for name in names if not name.startswith(OPTIMISER)}

@@ -81,8 +81,8 @@ def measure_machine(
         shapes = (batch, heads, length, head_dim), (batch, kv_heads, length, head_dim), (batch, kv_heads, length, v_dim)
         q, k, v = (torch.randn(shape, dtype=dtype, device=device) for shape in shapes)
         attention(q, k, v, pattern=of_calls)
-    except Exception:
-        refuse_together(group, device)
+    except Exception as error:
+        refuse_together(group, device, error)
         raise
     words = [f"shapes {shapes}", f"dtype {dtype}", f"pattern {contents(of_calls)}", f"message {message}"]
     agree(group, length, length, False, 0, [*words, f"rounds {rounds}"], device)

@@ -49,10 +49,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "latency", "overhead"):
-            if real(name, getattr(self, name)) < (1 if name in ("flops", "bandwidth") else 0):
-                raise ArgumentError(
-                    f"{name} is {getattr(self, name)}; flops and bandwidth are 1 or more, the others 0 or more"
-                )
+            least = 1 if name in ("flops", "bandwidth") else 0
+            if real(name, getattr(self, name)) < least:
+                raise ArgumentError(f"{name} is {getattr(self, name)}; it is a number of {least} or more")
         yes_or_no("asynchronous", self.asynchronous)
 
 

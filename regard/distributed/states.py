@@ -17,10 +17,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Replicate
 
 from regard.arguments import of_kind
+from regard.distributed.manifest import OPTIMISER
 from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.storage.tensors import DTYPES
 
-STATE, GROUPS = "optimiser.state.", "optimiser.param_groups."  # before the name of a parameter
+STATE, GROUPS = f"{OPTIMISER}state.", f"{OPTIMISER}param_groups."  # before the name of a parameter
 
 
 class HeldState:

@@ -10,6 +10,7 @@ from regard.core.result import TopKeys, TopKeysFound, Want, asked_for
 from regard.distributed.exchange import Exchange
 from regard.distributed.function import Run
 from regard.distributed.pieces import Held, Part, add_back, compute, keys_of, parts_of, share
+from regard.errors import UnsupportedError
 
 OF_PIECES = ("entropy", "distance")
 
@@ -51,6 +52,31 @@ def statistics(
     if rows.count is not None:
         found["top_keys"] = rows.top
     return found
+
+
+def undifferentiated(found: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
+    """The statistics, which require a gradient where the output does; asking for it raises an UnsupportedError."""
+    told = {}
+    for name, one in found.items():
+        if isinstance(one, TopKeysFound):
+            told[name] = TopKeysFound(one.indices, _Undifferentiated.apply(name, one.weights, output))
+        else:
+            told[name] = _Undifferentiated.apply(name, one, output)
+    return told
+
+
+class _Undifferentiated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str, found: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.name = name
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise UnsupportedError(
+            f"the gradient of {ctx.name} is not computed over several processes; detach() it, or compute it on one "
+            f"process with regard.attention_detail"
+        )
 
 
 def _received_by(rows: _Rows, held: Held) -> torch.Tensor:

@@ -82,9 +82,9 @@ class SharedAttention(MultiHeadAttention):
             self._agree_on_weights(x)
         try:
             return super().forward(x, *inputs, **options)
-        except Exception:
+        except Exception as error:
             if self.refuses_alone:
-                refuse_together(self.shared[0], self.shared[0].device_for(x))
+                refuse_together(self.shared[0], self.shared[0].device_for(x), error)
             raise
 
     def _agree_on_weights(self, x: Any) -> None:

@@ -164,7 +164,6 @@ def test_the_help_names_the_constants_of_the_machine():
         (["--layout", "zigzag"], "--layout belongs to --ranks N"),
         (["--form", "ring", "--flops", "1e12"], "--form and --flops belong to --ranks N"),
         (["--ranks", "2", "--layout", "spiral"], "layout 'spiral' does not exist; there are contiguous, zigzag"),
-        (["--ranks", "2", "--form", "all-gather"], "form 'all-gather' does not exist; there are auto, ring, gather"),
         (["--ranks", "2", "--form", "state"], "is not forecast; give ring, gather or auto"),
         (["--ranks", "2", "--grad"], "--grad with --ranks: the forecast is of a forward pass"),
         (["--ranks", "2", "--k-len", "11", "--dropout", "0.1"], "--dropout and --k-len with --ranks"),
@@ -174,7 +173,8 @@ def test_the_help_names_the_constants_of_the_machine():
         (["--ranks", "2", "--mechanism", "linformer(10, 4)"], "has no form over several processes"),
         (["--ranks", "2", "--mechanism", "performer(64)"], "but its cost is not forecast"),
         (["--ranks", "2", "--mechanism", "softmax(general(64, 64))"], "but its cost is not forecast"),
-        (["--ranks", "2", "--flops", "0"], "flops is 0; flops and bandwidth are 1 or more"),
+        (["--ranks", "2", "--form", "tree"], "--form 'tree' does not exist; there are ring, gather, auto"),
+        (["--ranks", "2", "--flops", "0"], "flops is 0; it is a number of 1 or more"),
     ],
 )
 def test_a_mistake_with_ranks_is_one_line(arguments, words):

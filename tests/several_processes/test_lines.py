@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from cli.forked import Forked
 
 from regard.decoding import Generator, Sampling
-from regard.decoding.loading import TOKENISER_FILE
+from regard.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard.distributed import share_lines, sharing
-from regard.distributed.lines import BLOCK
+from regard.distributed.lines import BLOCK, SharedWork
 from regard.errors import ArgumentError, DataError, OccupiedError
 from regard.models import LanguageConfig, LanguageModel
 from regard.text import Tokeniser
+from regard.text.seen_words import SeenWords
+from regard.training.recipes.text_evaluation import evaluate_text
 
 LINES = [f"line {at} of a file" for at in range(5 * BLOCK + 7)]
 
@@ -74,6 +77,22 @@ def test_a_process_that_begins_while_another_claims_the_file_is_not_refused(proc
     monkeypatch.setattr(Path, "exists", exists_and_the_other_begins)
     assert share_lines(LINES, out, marked, settings="", rank=1, processes=2)
     assert out.read_text(encoding="utf-8") == EXPECTED
+
+
+def test_the_same_command_started_twice_leaves_the_file_alone_and_no_folder(tmp_path):
+    out = tmp_path / "out.txt"
+
+    def second(some, first):
+        return [one.upper() for one in some]
+
+    def first_and_second(some, first):
+        if first == BLOCK:  # while this command computes its second block, the other one does everything
+            share_lines(LINES, out, second, settings="upper", rank=0, processes=1)
+        return second(some, first)
+
+    assert share_lines(LINES, out, first_and_second, settings="upper", rank=0, processes=1)
+    assert out.read_text(encoding="utf-8").splitlines() == [line.upper() for line in LINES]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.record"]
 
 
 def test_a_complete_file_is_not_computed_again(tmp_path):
@@ -134,8 +153,20 @@ def run(tmp_path_factory):
     tokeniser = Tokeniser.train(LINES[:50], 300)
     torch.manual_seed(0)
     model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
-    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json(), WORDS_FILE: SeenWords.of(LINES[:50]).to_json()})
     return folder
+
+
+def scores(run, text):
+    share = SharedWork(dist.get_rank(), dist.get_world_size())
+    return evaluate_text(run, [text], share=share)
+
+
+def test_a_language_model_is_evaluated_over_processes_to_the_same_digits(run, tmp_path, pools):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(LINES * 20), encoding="utf-8")
+    alone = evaluate_text(run, [text])
+    assert pools(2).run(scores, run, text) == [alone] * 2
 
 
 def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
@@ -147,7 +178,8 @@ def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
     started = [Forked(*words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     said = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    assert any("67 lines are in" in one for one in said)
+    assert any("is complete: 67 lines" in one for one in said)
+    assert any("not in the training of this model" in one for one in said)
     written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(written) == len(prompts)
     generator = Generator.load(run)

@@ -6,13 +6,14 @@ import os
 import time
 from functools import partial
 from types import FunctionType
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from regard import bias, distributed
+from regard import bias, distributed, top_keys
 from regard import patterns as p
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
@@ -81,6 +82,10 @@ def alike(rank: int):
         "what a function holds": {"pattern": p.Where(lambda a, b: (a - b).abs() < size)},
         "what an object holds": {"pattern": p.Where(Within(size))},
         "part of a function": {"pattern": p.Where(partial(within, size))},
+        "a keyword of a part": {"pattern": p.Where(partial(near, size=size))},
+        "a keyword's default": {"pattern": p.Where(with_default(near, {"size": size}))},
+        "what a module holds": {"pattern": p.Where(of_module(size))},
+        "what a function of a module holds": {"pattern": p.Where(of_module(lambda a, b: (a - b).abs() < size))},
         "starts": {"pattern": "causal", "q_start": torch.tensor([rank])},
         "slopes": {"bias": bias.ALiBi((0.1, 0.2) if rank else (0.2, 0.1))},
         "sinks": {"sink": float(rank)},
@@ -89,6 +94,29 @@ def alike(rank: int):
 
 def within(size: int, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
     return (q_pos - k_pos).abs() < size
+
+
+def near(q_pos: torch.Tensor, k_pos: torch.Tensor, *, size: int) -> torch.Tensor:
+    return (q_pos - k_pos).abs() < size
+
+
+def with_default(function, defaults):
+    """The function with other defaults of its keywords."""
+    made = FunctionType(function.__code__, function.__globals__)
+    made.__kwdefaults__ = defaults
+    return made
+
+
+HELD = None
+
+
+def of_module(size: Any):
+    """A function that reads `size`, a number or a function, from its module."""
+
+    def within_size(q_pos, k_pos):
+        return HELD(q_pos, k_pos) if callable(HELD) else (q_pos - k_pos).abs() < HELD
+
+    return FunctionType(within_size.__code__, {**globals(), "HELD": size})
 
 
 def differing(what: str) -> None:
@@ -110,16 +138,33 @@ def equal() -> bool:
     copies = [within.__code__.replace() for _ in range(1 + 50 * dist.get_rank())]  # elsewhere in memory
     copied = p.Where(partial(FunctionType(copies[-1], globals()), 3))
     ids = p.SameDocument(torch.arange(12))
-    for pattern in (p.Where(lambda a, b: (a - b).abs() < size), p.Where(Within(3)), copied, ids):
+    functions = lambda a, b: (a - b).abs() < size, Within(3), partial(near, size=3), of_module(3)
+    for pattern in (*map(p.Where, functions), copied, ids):
         distributed.attention(x, x, x, dist.group.WORLD, pattern=pattern)
     return True
+
+
+def learning_from(name: str) -> None:
+    x = torch.randn(1, 2, 6, 4, requires_grad=True)
+    want = ("entropy", "received", "distance", "sink", "log_sum_exp", top_keys(3))
+    detail = distributed.attention_detail(x, x, x, dist.group.WORLD, want=want, sink=0.5)
+    told = getattr(detail, name)
+    told = told.weights if name == "top_keys" else told
+    assert told.detach().isfinite().all()
+    (detail.output.sum() + told.sum()).backward()
+
+
+@pytest.mark.parametrize("name", ["entropy", "received", "distance", "sink", "top_keys"])
+def test_a_statistic_that_has_no_gradient_is_no_constant_of_the_loss(name, pools):
+    for message in pools(2).refusals(learning_from, name):
+        assert message.startswith(f"UnsupportedError: the gradient of {name} is not computed over several processes")
 
 
 def test_a_process_that_refuses_its_own_part_does_not_leave_the_others_waiting(pools):
     began = time.monotonic()
     own, other = refused(pools, softcap=[-1.0, 2.0])
     assert "softcap" in own
-    assert "refused on process 0" in other
+    assert other.startswith("ArgumentError: process 0 refused the call: softcap")
     assert time.monotonic() - began < 10
 
 
@@ -139,7 +184,7 @@ def test_an_option_that_is_wrong_on_one_process_is_refused_at_once_on_all(option
     began = time.monotonic()
     other, own = refused(pools, form=form, **options)
     assert words in own
-    assert "refused on process 1" in other
+    assert "process 1 refused the call: " in other
     assert time.monotonic() - began < 10
 
 
@@ -172,7 +217,7 @@ def test_a_bias_needs_the_keys_of_all_on_every_process(bias, pools):
 def test_a_bias_needs_the_queries_of_its_process(pools):
     own, other = refused(pools, bias=[torch.zeros(5, 12), torch.zeros(6, 12)])
     assert "it needs the queries of this one and the keys of all: (..., 6 or 1, keys or 1)" in own
-    assert "refused on process 0" in other
+    assert "process 0 refused the call: " in other
 
 
 def named(options) -> tuple[str, float]:
@@ -188,7 +233,7 @@ def named(options) -> tuple[str, float]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"backend": "decode"}, ("the call was refused on process 1", "for at most 16 queries, and there are 20")),
+        ({"backend": "decode"}, ("process 1 refused the call: backend", "for at most 16 queries, and there are 20")),
         ({"backend": "dense"}, ("backend 'dense' does not exist",) * 2),
         ({"strict": True, "pattern": p.Where(partial(within, 3))}, ("strict=True",) * 2),
         ({"backend": "native", "want": "entropy", "mechanism": "linear"}, ("backend 'native' does not compute",) * 2),
@@ -272,7 +317,7 @@ def test_plans_on_paper_refuse_what_calls_refuse():
     with pytest.raises(ArgumentError, match=r"dtype is torch.int64; attention takes"):
         distributed.forecast([4, 4], heads=1, head_dim=4, dtype=torch.int64)
     for name, value in (("flops", 0), ("bandwidth", 0.5), ("latency", -1)):
-        with pytest.raises(ArgumentError, match=f"{name} is {value}; flops and bandwidth are 1 or more"):
+        with pytest.raises(ArgumentError, match=f"{name} is {value}; it is a number of [01] or more"):
             distributed.Machine(**{name: value})
 
 

@@ -284,7 +284,10 @@ def called(what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("shifted on one", ("refused on process 1", "position_ids on process 1 are not the positions of its part")),
+        (
+            "shifted on one",
+            ("process 1 refused the call", "position_ids on process 1 are not the positions of its part"),
+        ),
         ("other padding", ("make different calls",) * 2),
         ("padding of a part", ("it is that of the whole sequence, on every process",) * 2),
         ("longer padding", ("over several processes it is that of the whole sequence, (2, 13)",) * 2),
@@ -300,8 +303,8 @@ def called(what: str) -> None:
         ("observe", ("is watched by explain or observe",) * 2),
         ("replaced", ("replace_attention changed",) * 2),
         ("replaced after", ("detach(model) first",) * 2),
-        ("no ids", ("the call was refused on process 1", "give those of this process, (batch, length)")),
-        ("no such word", ("the call was refused on process 1", "index out of range")),
+        ("no ids", ("process 1 refused the call", "give those of this process, (batch, length)")),
+        ("no such word", ("process 1 refused the call", "index out of range")),
         ("a bias", ("adds a bias by positions to its scores",) * 2),
         ("other keys", ("attends from 2 queries to 3 keys: a cache or a context",) * 2),
         ("documents", ("has documents of one part of the sequence",) * 2),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -76,14 +77,14 @@ class Shared:
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
-        self.tell()
+        self.tell(error)
         raise error
 
-    def tell(self) -> None:
-        """Tell the other processes that this one refuses the call."""
+    def tell(self, error: BaseException) -> None:
+        """Tell the other processes that this one refuses the call, and why."""
         self.met = True
         group = self.sharing.group
-        refuse_together(group, group.device_for(next(self.owner.parameters(), None)))
+        refuse_together(group, group.device_for(next(self.owner.parameters(), None)), error)
 
     def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
         """Raise unless a mask is that of the whole sequence, in positions that all processes know."""
@@ -234,8 +235,8 @@ class _Begin:
             ]  # fmt: skip
             if not self.agreed:
                 words.append(about_weights(model.parameters()))
-        except Exception:
-            refuse_together(group, group.device_for(next(model.parameters(), None)))
+        except Exception as error:
+            refuse_together(group, group.device_for(next(model.parameters(), None)), error)
             raise
         learning = torch.is_grad_enabled()
         layout = Layout(
@@ -290,7 +291,7 @@ class _End:
             current.reset(self.tokens.pop())
             forwards["running"] -= 1
             if output is None and not shared.met:  # it failed, and the others wait for it in their first attention
-                shared.tell()
+                shared.tell(sys.exception() or RegardError("its model failed"))
 
 
 def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from regard.arguments import count_of
 from regard.decoding.loading import load_with_tokeniser
+from regard.decoding.translator import Share
 from regard.errors import ArgumentError
 from regard.models import LanguageModel
 from regard.text.documents import read_documents
@@ -70,7 +71,9 @@ class TextScores:
 
 
 @torch.inference_mode()
-def evaluate_text(run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent) -> TextScores:
+def evaluate_text(
+    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: Share | None = None
+) -> TextScores:
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 
         loss = -Σ log p(id | BEGIN, the ids before it in its block) / ids
@@ -81,6 +84,7 @@ def evaluate_text(run: str | Path, texts: Sequence[str | Path], *, tell: Tell = 
         run: the folder of a training run, or of a saved model.
         texts: UTF-8 files, or .jsonl files with a "text" in each line.
         tell: is handed remarks.
+        share: divides the batches among processes, see `regard.distributed.sharing`; each returns the same scores.
 
     Raises:
         ArgumentError: no texts.
@@ -102,10 +106,14 @@ def evaluate_text(run: str | Path, texts: Sequence[str | Path], *, tell: Tell = 
     if model.config.positions == "learned":
         block = min(block, model.config.max_length)
     task = LanguageTask(read.texts[:1], read.texts, tokeniser, block=block, batch_tokens=max(block, 2048))
-    total, ids = 0.0, 0
-    for batch in task.validation_batches():
-        loss, count = task.loss(model, batch)
-        total, ids = total + float(loss), ids + count
+    rank, processes = (0, 1) if share is None else (share.rank, share.count)
+    own = []
+    for number, batch in enumerate(task.validation_batches()):
+        if number % processes == rank:
+            loss, count = task.loss(model, batch)
+            own.append((number, float(loss), count))
+    found = own if share is None else sorted(share.gathered(own))  # summed in the order of one process
+    total, ids = sum(loss for _, loss, _ in found), sum(count for _, _, count in found)
     learned = {Path(path).resolve() for path in settings.get("data", ())}
     return TextScores(
         " + ".join(map(str, texts)), total / ids, ids, read.characters, block,
