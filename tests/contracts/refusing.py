@@ -10,6 +10,7 @@ import torch
 
 from regard.backends.native.library import load
 from regard.bias import Bias
+from regard.patterns import as_pattern
 
 if TYPE_CHECKING:
     from comparing import Cell
@@ -38,6 +39,16 @@ def _start_by_row(cell: Cell) -> bool:
     return isinstance(cell.made.get("q_start"), torch.Tensor)
 
 
+def _nothing_to_skip(cell: Cell) -> bool:
+    """Every pair is allowed, and the structure says so: where a row is not sure that it does, it may all the same."""
+    if not cell.allowed.all():
+        return False
+    q_len, k_len = cell.lengths
+    start = cell.made.get("q_start", k_len - q_len)
+    pattern = as_pattern(cell.row.build(cell.whole)).canonical()
+    return cell.row.sure or pattern.sees_all(start, start + q_len - 1, range(k_len))
+
+
 _FUSED: Rules = (
     ("have no softcap", _softcap),
     ("another random number generator", _dropout),
@@ -54,7 +65,7 @@ DOCUMENTED: dict[str, Rules] = {
         ("a bias tensor has no structure", _bias_of_pairs),
         ("q_start is a tensor", _start_by_row),
         ("only be evaluated pair by pair", lambda cell: not cell.row.structured),
-        ("every query may look at every key", lambda cell: cell.row.sure and bool(cell.allowed.all())),
+        ("every query may look at every key", _nothing_to_skip),
         ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
     ),
     "native": ((re.escape(NATIVE), lambda cell: True),) if isinstance(NATIVE, str) else (),
